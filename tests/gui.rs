@@ -111,7 +111,7 @@ fn memory_and_budget() {
 #[test]
 fn pointing_at_the_loss_shows_what_the_model_wrote_there() {
     let events = recorded_events();
-    let count = events.iter().filter(|event| matches!(event, Event::Sample { .. })).count();
+    let count = events.iter().filter(|event| matches!(event, Event::Sample(_))).count();
     let mut harness = window(Theme::Dark, still());
     harness.state_mut().apply(&events);
     harness.run_steps(4);

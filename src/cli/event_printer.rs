@@ -87,7 +87,7 @@ impl RunOutput for EventPrinter {
             View::Json => {
                 print_event(event);
                 // A worker prints none of its errors.
-                if matches!(event, Event::Error { .. }) {
+                if matches!(event, Event::Error(_)) {
                     message!("{}", event.labelled());
                 }
             }
@@ -142,9 +142,9 @@ fn is_message(event: &Event) -> bool {
     matches!(
         event,
         Event::Warning { .. }
-            | Event::Error { .. }
+            | Event::Error(_)
             | Event::Replan { .. }
-            | Event::Waiting { .. }
+            | Event::Waiting(_)
             | Event::Paused { .. }
             | Event::Resumed { .. }
     )

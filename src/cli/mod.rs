@@ -49,7 +49,7 @@ fn print_error(error: &Failure) {
 
 /// Prints a failure of the device of a command; with `json` as an event too.
 fn print_failure(failure: &Failure, json: bool) {
-    let event: Event = failure.clone().into_event();
+    let event = Event::Error(failure.clone().into());
     message!("{}", event.labelled());
     if json {
         event_printer::print_event(&event);

@@ -20,7 +20,7 @@ use crate::protocol::{Command, Event, Failure, RunEnd, RunSettings, StartRun, St
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
-    Here, Messages, Outcome, Place, RankStart, RunOutput, Sent, TrainerProcess, commands_file,
+    Here, Messages, Outcome, Place, RankStart, RunOutput, Sent, WorkerProcess, commands_file,
     follow_file, handle_signals, host, launched, read_command, read_stdin, supervise, train,
 };
 
@@ -46,7 +46,7 @@ pub(super) fn run(
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut output = EventPrinter::new(json, global.quiet, is_first);
     let (sender, commands) = channel();
-    let process = TrainerProcess::default();
+    let process = WorkerProcess::default();
     let sent = if place.is_some() { Sent::ByLauncher } else { Sent::Directly };
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
     let signal = handle_signals(sender.clone(), process.clone(), sent, say)?;
@@ -132,7 +132,7 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
     let mut output = Messages::ready(terminal::message, is_first);
     let (sender, commands) = channel();
     // A launcher ends all ranks with a signal when one has failed.
-    handle_signals(sender.clone(), TrainerProcess::default(), Sent::ByLauncher, |_| {})?;
+    handle_signals(sender.clone(), WorkerProcess::default(), Sent::ByLauncher, |_| {})?;
     if is_first {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         read_stdin(sender, true, read_command, |event| message!("{}", event.labelled()));

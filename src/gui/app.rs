@@ -119,7 +119,7 @@ impl App {
             }
             match event {
                 // The log has the error and what to do next.
-                Event::Error { .. } => self.show_panel(Pane::Log),
+                Event::Error(_) => self.show_panel(Pane::Log),
                 Event::Done { .. } => self.request_model(),
                 _ => {}
             }

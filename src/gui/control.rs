@@ -9,7 +9,9 @@ use super::platform::Choice;
 use super::widgets::{action, dot, entered};
 use super::{Intent, theme};
 use crate::plan::{Backend, DeviceKind};
-use crate::protocol::{Command, DeviceLine, Level, Progress, RunPhase, Setting, StopReason};
+use crate::protocol::{
+    Command, DeviceLine, Level, Progress, RunError, RunPhase, Setting, StopReason, Waiting,
+};
 use crate::text::{bytes, clock, grouped, percent_done};
 
 /// The control bar, with input that the trainer has not acknowledged yet.
@@ -31,7 +33,7 @@ pub(super) struct ControlBar {
 impl ControlBar {
     /// Returns the seconds until the next attempt of a run that waits for its device.
     fn countdown(&mut self, progress: &Progress, now: f64) -> Option<u64> {
-        let RunPhase::Waiting { attempt, seconds, .. } = progress.state else {
+        let RunPhase::Waiting(Waiting { attempt, seconds, .. }) = progress.state else {
             self.waiting = None;
             return None;
         };
@@ -44,10 +46,8 @@ impl ControlBar {
 
     /// Draws the progress bar, buttons and figures. `live` is true while a process trains the run.
     pub fn show(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
-        let can_stop = matches!(
-            progress.state,
-            RunPhase::Running | RunPhase::Paused | RunPhase::Waiting { .. }
-        );
+        let can_stop =
+            matches!(progress.state, RunPhase::Running | RunPhase::Paused | RunPhase::Waiting(_));
         self.stopping &= live && can_stop;
         ui.add_space(4.0);
         let total = grouped(progress.max_iters as f64, 0);
@@ -76,7 +76,7 @@ impl ControlBar {
             RunPhase::Idle => Some("No run yet. Start one on the left."),
             _ if progress.has_ended() => Some("The run has ended."),
             _ if !live => Some("This run is not active."),
-            RunPhase::Waiting { .. } => Some("The run waits for its device."),
+            RunPhase::Waiting(_) => Some("The run waits for its device."),
             RunPhase::Running | RunPhase::Paused => None,
             _ => Some("The run is starting."),
         };
@@ -92,7 +92,7 @@ impl ControlBar {
         };
         let disabled = reason.filter(|_| self.stopping || next.is_none());
         let mut intent = if button(ui, text, disabled, help) { next } else { None };
-        let is_waiting = matches!(progress.state, RunPhase::Waiting { .. });
+        let is_waiting = matches!(progress.state, RunPhase::Waiting(_));
         let (disabled, help) = if live && !self.stopping && is_waiting {
             (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint.")
         } else {
@@ -166,7 +166,7 @@ pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Inten
         RunPhase::Running if live => Some(Intent::Send(Command::Pause)),
         RunPhase::Paused if live => Some(Intent::Send(Command::Resume)),
         RunPhase::Interrupted
-        | RunPhase::Failed { .. }
+        | RunPhase::Failed(_)
         | RunPhase::Finished(StopReason::Stopped | StopReason::MaxTime)
             if !live && !progress.checkpoints.is_empty() =>
         {
@@ -235,14 +235,14 @@ pub(super) fn status(progress: &Progress) -> (String, Level) {
         RunPhase::Running => ("training", Level::Info),
         RunPhase::Paused => ("paused", Level::Warning),
         RunPhase::Recovering => ("restarting from the last checkpoint", Level::Warning),
-        RunPhase::Waiting { text, .. } => (text.as_str(), Level::Warning),
+        RunPhase::Waiting(waiting) => (waiting.text.as_str(), Level::Warning),
         RunPhase::Finished(StopReason::Finished) => ("finished", Level::Info),
         RunPhase::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
         RunPhase::Finished(StopReason::Stopped) => ("stopped", Level::Info),
         RunPhase::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
         RunPhase::Interrupted => ("interrupted", Level::Warning),
-        RunPhase::Failed { text, .. } => {
-            let line = text.lines().next().unwrap_or_default();
+        RunPhase::Failed(error) => {
+            let line = error.text.lines().next().unwrap_or_default();
             return (format!("failed: {line}"), Level::Error);
         }
     };
@@ -258,11 +258,11 @@ pub(super) fn title(progress: &Progress, run: Option<&str>) -> String {
         RunPhase::Starting => "starting ".into(),
         RunPhase::Running => format!("{percent} "),
         RunPhase::Paused => format!("paused at {percent}: "),
-        RunPhase::Recovering | RunPhase::Waiting { .. } => format!("restarting at {percent}: "),
+        RunPhase::Recovering | RunPhase::Waiting(_) => format!("restarting at {percent}: "),
         RunPhase::Finished(StopReason::Stopped) => format!("stopped at {percent}: "),
         RunPhase::Finished(_) => "finished: ".into(),
         RunPhase::Interrupted => format!("interrupted at {percent}: "),
-        RunPhase::Failed { .. } => format!("failed at {percent}: "),
+        RunPhase::Failed(_) => format!("failed at {percent}: "),
     };
     format!("{state}{run} - wgpt")
 }
@@ -298,7 +298,7 @@ pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar)
         ui.set_max_width(width);
         ui.add(egui::Label::new(words).truncate())
     });
-    if let RunPhase::Failed { text, hint, .. } = &progress.state {
+    if let RunPhase::Failed(RunError { text, hint, .. }) = &progress.state {
         label.inner.on_hover_text(format!("{text}\n\n{hint}"));
     }
 }
@@ -349,11 +349,9 @@ mod tests {
 
     #[test]
     fn a_wait_is_counted_down_from_its_first_frame() {
-        let waiting = |attempt, seconds| Event::Waiting {
-            text: "restarting".into(),
-            attempt,
-            attempts: 9,
-            seconds,
+        let waiting = |attempt, seconds| {
+            let text = "restarting".into();
+            Event::Waiting(Waiting { text, attempt, attempts: 9, seconds })
         };
         let (mut progress, mut state) = (Progress::default(), ControlBar::default());
         assert_eq!(state.countdown(&progress, 1.0), None);
@@ -372,7 +370,7 @@ mod tests {
         progress.interrupted();
         assert_eq!(pause_or_continue(&progress, false), None);
         let path = run.join("checkpoints/00000010");
-        progress.apply(&Event::Checkpoint { iter: 10, path, best: true });
+        progress.apply(&Event::Checkpoint(Checkpoint { iter: 10, path, best: true }));
         progress.interrupted();
         assert_eq!(pause_or_continue(&progress, false), Some(Intent::Continue(run)));
         assert_eq!(pause_or_continue(&progress, true), None);

@@ -6,7 +6,7 @@ use eframe::egui::{self, Align, Label, RichText, Ui};
 
 use super::widgets::{button, cell};
 use super::{Intent, Shared, platform, theme};
-use crate::protocol::{Cause, Level, LogLine, Progress, RunPhase};
+use crate::protocol::{Cause, Level, LogLine, Progress, RunError, RunPhase};
 use crate::version;
 
 /// Lines drawn at first, and added each time earlier ones are requested: every line costs frame
@@ -26,8 +26,8 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { shown, log: LogView { only_problems, earlier_pages }, .. } = shared;
     let progress = &shown.progress;
     let mut intent = None;
-    let has_failed = matches!(progress.state, RunPhase::Failed { .. });
-    if let RunPhase::Failed { text, hint, cause } = &progress.state {
+    let has_failed = matches!(progress.state, RunPhase::Failed(_));
+    if let RunPhase::Failed(RunError { text, hint, cause }) = &progress.state {
         failure(ui, text, hint, *cause);
         intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
         ui.separator();
@@ -135,7 +135,7 @@ fn details(progress: &Progress) -> String {
     if progress.max_iters > 0 {
         let _ = writeln!(text, "iteration: {} of {}", progress.iteration, progress.max_iters);
     }
-    if let RunPhase::Failed { text: error, hint, cause } = &progress.state {
+    if let RunPhase::Failed(RunError { text: error, hint, cause }) = &progress.state {
         let _ = writeln!(text, "\n{}\n{error}\nhint: {hint}", summary(*cause));
     }
     if let Some(forecast) = &progress.forecast {

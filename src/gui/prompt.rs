@@ -96,7 +96,7 @@ impl PromptState {
     /// Returns why no text can be generated now.
     pub fn obstacle(&self, progress: &Progress, is_live: bool) -> Option<&'static str> {
         match progress.state {
-            RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting { .. } => {
+            RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting(_) => {
                 Some("The run is starting.")
             }
             _ if progress.run.is_none() && !is_live => {
@@ -148,7 +148,7 @@ impl TextOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Event, StopReason};
+    use crate::protocol::{Checkpoint, Event, StopReason};
 
     #[test]
     fn a_text_needs_a_model() {
@@ -161,7 +161,7 @@ mod tests {
         progress.state = RunPhase::Finished(StopReason::Finished);
         assert!(reason(&progress, &state).unwrap().contains("no checkpoint"));
         let path = "out/a/checkpoints/00000010".into();
-        progress.apply(&Event::Checkpoint { iter: 10, path, best: true });
+        progress.apply(&Event::Checkpoint(Checkpoint { iter: 10, path, best: true }));
         progress.state = RunPhase::Finished(StopReason::Finished);
         assert_eq!(reason(&progress, &state), None);
         progress.starting();

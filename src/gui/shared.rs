@@ -77,7 +77,7 @@ impl ShownRun {
                 self.has_finished = matches!(reason, StopReason::Finished | StopReason::MaxTime);
             }
             Event::Start { .. } => self.has_finished = false,
-            Event::Error { .. } | Event::Paused { .. } | Event::Resumed { .. } => {}
+            Event::Error(_) | Event::Paused { .. } | Event::Resumed { .. } => {}
             _ => return false,
         }
         true

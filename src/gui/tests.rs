@@ -12,7 +12,7 @@ use web_time::SystemTime;
 use super::control::ControlBar;
 use super::shared::{Library, ShownRun};
 use super::*;
-use crate::protocol::{Event, Progress, RunPhase, Setting, StopReason};
+use crate::protocol::{Checkpoint, Event, Progress, RunPhase, Sample, Setting, StopReason};
 use crate::runs::{About, RunState, RunSummary};
 
 /// A panel that is drawn alone, and the intents that it has returned.
@@ -63,7 +63,8 @@ const CHECKPOINT: &str = "out/a/checkpoints/00000010";
 /// The progress of the run `out/a` in this state, with a checkpoint.
 fn progress(state: RunPhase) -> Progress {
     let mut progress = Progress { run: Some("out/a".into()), ..Progress::default() };
-    progress.apply(&Event::Checkpoint { iter: 10, path: CHECKPOINT.into(), best: true });
+    let checkpoint = Checkpoint { iter: 10, path: CHECKPOINT.into(), best: true };
+    progress.apply(&Event::Checkpoint(checkpoint));
     Progress { state, ..progress }
 }
 
@@ -191,7 +192,7 @@ fn a_prompt_goes_to_the_run_that_trains_else_to_its_model() {
     let mut ended = progress(RunPhase::Interrupted);
     let generate = Intent::Generate(SampleInput::Prompt(prompt));
     assert_eq!(panel(ended.clone()).click("Generate"), [generate]);
-    let sample = Event::Sample { iter: 0, prompt: "Once".into(), text: " more".into() };
-    ended.apply(&sample);
+    let sample = Sample { iter: 0, prompt: "Once".into(), text: " more".into() };
+    ended.apply(&Event::Sample(sample));
     assert_eq!(panel(ended).copied("Copy").as_deref(), Some("Once more"));
 }

@@ -57,53 +57,27 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hellaswag: Option<f64>,
     },
-    /// A text that the model generated.
-    Sample {
-        /// Updates made before.
-        iter: u64,
-        prompt: String,
-        /// The continuation, without the prompt.
-        text: String,
-    },
-    /// A checkpoint was written.
-    Checkpoint {
-        /// Updates made before.
-        iter: u64,
-        /// The checkpoint's folder.
-        path: PathBuf,
-        /// True if its validation loss is the best of the run.
-        best: bool,
-    },
+    Sample(Sample),
+    Checkpoint(Checkpoint),
     /// The run continues, but something deserves attention.
     Warning {
-        /// The message: what happened, and what to do.
+        /// What happened, and what to do.
         text: String,
     },
     /// The run failed.
-    Error {
-        /// The message: what failed, and where.
-        text: String,
-        /// A hint at the next step.
-        hint: String,
-        /// The failure of the device, if it was one.
-        #[serde(default)]
-        cause: Option<Cause>,
-    },
-    /// The run is paused.
+    Error(RunError),
+    /// The run is paused after `iter` updates.
     Paused {
-        /// Updates made before.
         iter: u64,
     },
     /// The run trains again after a pause.
     Resumed {
-        /// Updates made before.
         iter: u64,
     },
     /// A new plan. After a failure of the device the run restarts from its last checkpoint; after a
     /// change of the budget it continues where it is.
     Replan {
         reason: ReplanReason,
-        /// The message.
         text: String,
         /// The plan before, if the run got as far as planning.
         from: Option<Plan>,
@@ -111,16 +85,7 @@ pub enum Event {
         to: Option<Plan>,
     },
     /// The run waits for its device to return, then starts again.
-    Waiting {
-        /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
-        text: String,
-        /// The number of the attempt that follows the wait, from 1.
-        attempt: u32,
-        /// Attempts before the run gives up.
-        attempts: u32,
-        /// Length of the wait, in seconds.
-        seconds: u64,
-    },
+    Waiting(Waiting),
     /// Work that takes a while. It is transient: neither recorded nor logged.
     Working(Working),
     /// The run ended without an error.
@@ -133,6 +98,51 @@ pub enum Event {
         seconds: f64,
         reason: StopReason,
     },
+}
+
+/// A text that the model generated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Updates made before.
+    pub iter: u64,
+    pub prompt: String,
+    /// The continuation, without the prompt.
+    pub text: String,
+}
+
+/// A checkpoint that was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// Updates made before.
+    pub iter: u64,
+    /// Its folder.
+    pub path: PathBuf,
+    /// True if its validation loss was the best of the run then.
+    pub best: bool,
+}
+
+/// An error that ended a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunError {
+    /// What failed, and where.
+    pub text: String,
+    /// What to do next; empty if the text says it.
+    pub hint: String,
+    /// The failure of the device, if it was one.
+    #[serde(default)]
+    pub cause: Option<Cause>,
+}
+
+/// A wait for the device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
+    pub text: String,
+    /// The number of the attempt that follows the wait, from 1.
+    pub attempt: u32,
+    /// Attempts before the run gives up.
+    pub attempts: u32,
+    pub seconds: u64,
 }
 
 /// An update of the weights.
@@ -320,7 +330,7 @@ impl Event {
     pub fn labelled(&self) -> String {
         match self {
             Event::Warning { .. } | Event::Replan { .. } => format!("warning: {self}"),
-            Event::Error { .. } => format!("error: {self}"),
+            Event::Error(_) => format!("error: {self}"),
             _ => self.to_string(),
         }
     }
@@ -351,16 +361,16 @@ impl fmt::Display for Event {
                     None => Ok(()),
                 }
             }
-            Event::Sample { iter, prompt, text } => {
+            Event::Sample(Sample { iter, prompt, text }) => {
                 write!(f, "--- sample at {iter} ---\n{prompt}{text}\n---")
             }
-            Event::Checkpoint { path, best, .. } => {
+            Event::Checkpoint(Checkpoint { path, best, .. }) => {
                 let best = if *best { " (best)" } else { "" };
                 write!(f, "saved {}{best}", path.display())
             }
             Event::Warning { text } => f.write_str(text),
-            Event::Error { text, hint, .. } if hint.is_empty() => f.write_str(text),
-            Event::Error { text, hint, .. } => write!(f, "{text}\n  hint: {hint}"),
+            Event::Error(RunError { text, hint, .. }) if hint.is_empty() => f.write_str(text),
+            Event::Error(RunError { text, hint, .. }) => write!(f, "{text}\n  hint: {hint}"),
             Event::Replan { reason, text, from, to } => {
                 f.write_str(text)?;
                 // After a lost device, the `waiting` event has the delay.
@@ -374,7 +384,7 @@ impl fmt::Display for Event {
             }
             Event::Paused { iter } => write!(f, "paused at iteration {iter}"),
             Event::Resumed { iter } => write!(f, "resumed at iteration {iter}"),
-            Event::Waiting { text, attempt, attempts, seconds } => {
+            Event::Waiting(Waiting { text, attempt, attempts, seconds }) => {
                 write!(f, "{text} in {seconds} s (attempt {attempt} of {attempts})")
             }
             Event::Working(working) => write!(f, "{working}"),
@@ -401,62 +411,4 @@ impl StopReason {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_reads_back_from_its_json_line() {
-        let event = Event::Eval {
-            iter: 250,
-            train_loss: 2.1,
-            val_loss: 2.25,
-            bits_per_byte: None,
-            hellaswag: None,
-        };
-        let line = event.to_json(Duration::from_millis(1_795_354_265_678));
-        assert!(line.starts_with(r#"{"v":1,"event":"eval","iter":250"#), "{line}");
-        assert!(line.ends_with(r#","time":"2026-11-22T13:31:05.678Z"}"#), "{line}");
-        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
-        let former = r#"{"v":1,"event":"eval","iter":250,"train_loss":2.1,"val_loss":2.25}"#;
-        assert_eq!(serde_json::from_str::<Event>(former).unwrap(), event);
-        assert_eq!(event.to_string(), "step 250: train loss 2.1000, val loss 2.2500");
-    }
-
-    #[test]
-    fn a_step_tells_of_skipped_updates() {
-        let line = r#"{"event":"step","iter":250,"loss":null,"lr":6e-4,"grad_norm":null,
-            "loss_scale":2048.0,"skipped":2,"tokens":1024,"ms":12.5,"tokens_per_s":81920.0}"#;
-        let Event::Step(step) = serde_json::from_str(line).unwrap() else { panic!("{line}") };
-        assert!(step.loss.is_nan() && step.grad_norm.is_none());
-        let again = Event::Step(step.clone()).to_json(Duration::ZERO);
-        assert!(
-            again.contains(r#""loss":null,"#) && again.contains(r#""grad_norm":null,"#),
-            "{again}"
-        );
-        let want = "iter 250: loss NaN, time 12.50ms, 81920 tokens/s, lr 6.000e-4";
-        assert_eq!(Event::Step(step.clone()).to_string(), want);
-        assert_eq!(step.line(1), format!("{want}, skipped 2"));
-        let made = Step { loss: 2.25, grad_norm: Some(0.8), ..step };
-        assert_eq!(made.line(2), want.replace("NaN", "2.2500") + ", norm 0.80");
-    }
-
-    #[test]
-    fn an_error_without_a_hint_is_one_line() {
-        let error =
-            |hint: &str| Event::Error { text: "it failed".into(), hint: hint.into(), cause: None };
-        assert_eq!(error("").labelled(), "error: it failed");
-        assert_eq!(error("try again").labelled(), "error: it failed\n  hint: try again");
-    }
-
-    #[test]
-    fn work_is_described_with_its_parts_where_they_are_known() {
-        let working = |task, done, total| Event::Working(Working { task, done, total });
-        let evaluation = working(Task::Evaluation, 37, 400);
-        let line = serde_json::to_string(&evaluation).unwrap();
-        let want = r#"{"event":"working","task":"evaluation","done":37,"total":400}"#;
-        assert_eq!(line, want);
-        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), evaluation);
-        assert_eq!(evaluation.to_string(), "evaluating 37/400");
-        assert_eq!(working(Task::Checkpoint, 0, 0).to_string(), "writing a checkpoint");
-    }
-}
+mod tests;

@@ -17,11 +17,13 @@ mod worker_message;
 
 pub use crate::plan::DeviceLine;
 pub use command::{Command, Setting};
-pub use event::{Cause, Event, ReplanReason, Step, StopReason, Task, Working};
+pub use event::{
+    Cause, Checkpoint, Event, ReplanReason, RunError, Sample, Step, StopReason, Task, Waiting,
+    Working,
+};
 pub use exit::Exit;
 pub use progress::{
-    Checkpoint, Cumulative, Curves, Level, LogLine, Progress, RunPhase, Sample, Series, Smoothed,
-    automatic_half_life,
+    Cumulative, Curves, Level, LogLine, Progress, RunPhase, Series, Smoothed, automatic_half_life,
 };
 pub use rank::{RankLine, RankStep};
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};

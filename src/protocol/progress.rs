@@ -12,14 +12,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use cumulative::Cumulative;
-pub use records::{Checkpoint, Curves, Level, LogLine, Sample};
+pub use records::{Curves, Level, LogLine};
 pub use series::Series;
 pub use smoothed::{Smoothed, automatic_half_life};
 
 use crate::config::Config;
 use crate::plan::Forecast;
 use crate::protocol::{
-    Cause, DeviceLine, Event, RankLine, ReplanReason, Step, StopReason, Working,
+    Checkpoint, DeviceLine, Event, RankLine, ReplanReason, RunError, Sample, Step, StopReason,
+    Waiting, Working,
 };
 
 /// The most samples, checkpoints and log lines that are kept: more than anyone scrolls through, and
@@ -92,29 +93,13 @@ pub enum RunPhase {
     Recovering,
     /// Its device failed, and it waits for the device to return. Views count the seconds down from
     /// when this state began.
-    Waiting {
-        /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
-        text: String,
-        /// The number of the attempt that follows the wait, from 1.
-        attempt: u32,
-        /// Attempts before the run gives up.
-        attempts: u32,
-        /// Length of the wait, in seconds.
-        seconds: u64,
-    },
+    Waiting(Waiting),
     /// It ended without an error.
     Finished(StopReason),
     /// Its record ends in the middle: the process was killed, or the page was closed.
     Interrupted,
     /// It ended with an error.
-    Failed {
-        /// The message: what failed, and where.
-        text: String,
-        /// A hint at the next step.
-        hint: String,
-        /// The failure of the device, if it was one.
-        cause: Option<Cause>,
-    },
+    Failed(RunError),
 }
 
 impl Progress {
@@ -148,28 +133,25 @@ impl Progress {
                 self.val_loss = Some(*val_loss);
                 self.best_val_loss = self.curves.lowest_val_loss();
             }
-            Event::Sample { iter, prompt, text, .. } => {
-                self.reach(*iter);
-                let sample = Sample { iter: *iter, prompt: prompt.clone(), text: text.clone() };
+            Event::Sample(sample) => {
+                self.reach(sample.iter);
                 // A resumed run repeats the sample of its first iteration.
-                let mut latest = self.samples.iter().rev().take_while(|known| known.iter == *iter);
-                if !latest.any(|known| *known == sample) {
-                    push(&mut self.samples, sample);
+                let latest = self.samples.iter().rev();
+                let mut latest = latest.take_while(|known| known.iter == sample.iter);
+                if !latest.any(|known| known == sample) {
+                    push(&mut self.samples, sample.clone());
                 }
             }
-            Event::Checkpoint { iter, path, best, .. } => {
-                self.reach(*iter);
-                let before = self.checkpoints.partition_point(|known| known.iter < *iter);
-                self.checkpoints.truncate(before);
-                let checkpoint = Checkpoint { iter: *iter, path: path.clone(), best: *best };
-                push(&mut self.checkpoints, checkpoint);
+            Event::Checkpoint(checkpoint) => {
+                self.reach(checkpoint.iter);
+                self.checkpoints.retain(|known| known.iter < checkpoint.iter);
+                push(&mut self.checkpoints, checkpoint.clone());
                 self.note(Level::Info, event.to_string(), None);
             }
-            Event::Warning { text, .. } => self.note(Level::Warning, text.clone(), None),
-            Event::Error { text, hint, cause, .. } => {
-                let (text, hint) = (text.clone(), hint.clone());
-                self.note(Level::Error, text.clone(), Some(hint.clone()));
-                self.state = RunPhase::Failed { text, hint, cause: *cause };
+            Event::Warning { text } => self.note(Level::Warning, text.clone(), None),
+            Event::Error(error) => {
+                self.note(Level::Error, error.text.clone(), Some(error.hint.clone()));
+                self.state = RunPhase::Failed(error.clone());
             }
             Event::Replan { reason, .. } => {
                 self.note(Level::Warning, event.to_string(), None);
@@ -185,14 +167,9 @@ impl Progress {
                 self.iteration = *iter;
                 self.state = RunPhase::Running;
             }
-            Event::Waiting { text, attempt, attempts, seconds } => {
+            Event::Waiting(waiting) => {
                 self.note(Level::Warning, event.to_string(), None);
-                self.state = RunPhase::Waiting {
-                    text: text.clone(),
-                    attempt: *attempt,
-                    attempts: *attempts,
-                    seconds: *seconds,
-                };
+                self.state = RunPhase::Waiting(waiting.clone());
             }
             Event::Done { iter, best_val_loss, reason, .. } => {
                 self.iteration = *iter;
@@ -231,10 +208,7 @@ impl Progress {
 
     /// Returns true if the run has ended, with an error or without.
     pub fn has_ended(&self) -> bool {
-        matches!(
-            self.state,
-            RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed { .. }
-        )
+        matches!(self.state, RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed(_))
     }
 
     /// Returns the share of the run that is done, from 0 to 1; 0 while its length is unknown.

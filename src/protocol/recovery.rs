@@ -8,7 +8,7 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use crate::plan::{Plan, smaller_or_offloaded};
-use crate::protocol::{Cause, Command, Event, Exit, ReplanReason, Setting};
+use crate::protocol::{Cause, Command, Event, ReplanReason, RunError, Setting, Waiting};
 
 /// Failures in a row, with no new update in between, that end a run.
 const MAX_FAILURES: u32 = 3;
@@ -32,12 +32,7 @@ pub struct TrainerFailure {
     pub opened: bool,
     /// True if the memory of its device is the machine's: offloading the optimizer would free none.
     pub shares_memory: bool,
-    /// The message: what failed, and where.
-    pub text: String,
-    /// A hint at the next step.
-    pub hint: String,
-    /// The failure of the device, if it was one.
-    pub cause: Option<Cause>,
+    pub error: RunError,
 }
 
 impl TrainerFailure {
@@ -51,17 +46,9 @@ impl TrainerFailure {
             }
             Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),
             Event::Step(step) => self.iteration = step.iter + 1,
-            Event::Checkpoint { iter, .. } => self.iteration = self.iteration.max(*iter),
-            Event::Error { text, hint, cause } => {
-                (self.text, self.hint, self.cause) = (text.clone(), hint.clone(), *cause);
-            }
+            Event::Checkpoint(checkpoint) => self.iteration = self.iteration.max(checkpoint.iter),
             _ => {}
         }
-    }
-
-    /// Returns the error event that ends the run with this failure.
-    pub fn into_event(self) -> Event {
-        Event::Error { text: self.text, hint: self.hint, cause: self.cause }
     }
 }
 
@@ -108,17 +95,15 @@ pub enum Decision {
     Restart {
         /// Events that report the failure and the wait.
         events: Vec<Event>,
-        /// Time to wait; zero after out-of-memory.
+        /// Zero after out-of-memory.
         delay: Duration,
         /// The largest plan that the next trainer may use; `None` leaves the former limit.
         plan: Option<Plan>,
     },
-    /// End the run.
-    GiveUp {
-        error: Event,
-        /// The exit code of the process.
-        exit_code: Exit,
-    },
+    /// End the run with [`Exit::DeviceFailed`](super::Exit::DeviceFailed).
+    GiveUp(RunError),
+    /// End a run that has never had its device, with [`Exit::NoDevice`](super::Exit::NoDevice).
+    NoDevice(RunError),
 }
 
 /// The state of the policy over the life of a run.
@@ -155,38 +140,37 @@ impl Recovery {
             self.of_ranks = self.of_ranks.map(|_| 0);
         }
         self.out_of_memory = None;
-        let of_device = matches!(failure.cause, Some(Cause::OutOfMemory | Cause::DeviceLost));
-        self.opened |= failure.opened || of_device;
-        if failure.cause == Some(Cause::Unavailable) {
-            if !self.opened {
-                let error = failure.into_event();
-                return Decision::GiveUp { error, exit_code: Exit::NoDevice };
+        let cause = failure.error.cause;
+        self.opened |= failure.opened || cause.is_some_and(|cause| cause != Cause::Unavailable);
+        match cause {
+            Some(Cause::Unavailable) if !self.opened => Decision::NoDevice(failure.error),
+            Some(Cause::Unavailable) => {
+                let text = format!("{}; trying again", failure.error.text);
+                self.wait(failure.error, text, Vec::new())
             }
-            let text = format!("{}; trying again", failure.text);
-            return self.wait(failure, text, Vec::new());
+            Some(Cause::OutOfMemory) => self.after_out_of_memory(failure),
+            Some(Cause::DeviceLost) | None => {
+                self.failures += 1;
+                if self.failures >= MAX_FAILURES {
+                    return give_up_after(self.failures, failure.error);
+                }
+                let replan = replan(ReplanReason::DeviceLost, &failure, None);
+                self.wait(failure.error, "restarting".into(), vec![replan])
+            }
         }
-        if failure.cause == Some(Cause::OutOfMemory) {
-            return self.after_out_of_memory(failure);
-        }
-        self.failures += 1;
-        if self.failures >= MAX_FAILURES {
-            return give_up_after(self.failures, failure);
-        }
-        let replan = replan(ReplanReason::DeviceLost, &failure, failure.plan.clone());
-        self.wait(failure, "restarting".into(), vec![replan])
     }
 
-    /// Decides what follows if the trainer refused to run: not enough memory is free for its plan. That
-    /// gives up a run which ran out of memory before; `None` for any other, which was never possible.
-    /// A rank that ran out of memory and has no smaller plan refuses the next.
-    pub fn refused(&self, refusal: &TrainerFailure) -> Option<Decision> {
-        if refusal.cause == Some(Cause::OutOfMemory) {
-            return Some(give_up(refusal.clone(), refusal.text.clone()));
+    /// Returns the error of the device that ends the run if the trainer refused to run: not enough memory
+    /// is free for its plan. `None` unless the run ran out of memory before: it was never possible. A rank
+    /// that ran out of memory and has no smaller plan refuses the next.
+    pub fn refused(&self, refusal: &RunError) -> Option<RunError> {
+        let cause = Some(Cause::OutOfMemory);
+        if refusal.cause == cause {
+            return Some(refusal.clone());
         }
         let before = self.out_of_memory.as_ref()?;
         let text = format!("{before}, and a smaller plan was refused: {}", refusal.text);
-        let failure = TrainerFailure { cause: Some(Cause::OutOfMemory), ..refusal.clone() };
-        Some(give_up(failure, text))
+        Some(RunError { text, cause, ..refusal.clone() })
     }
 
     /// Returns the number of updates that any trainer made.
@@ -209,49 +193,51 @@ impl Recovery {
         let plan = match failure.plan.as_ref().map(next) {
             Some(Some(plan)) => Some(plan),
             Some(None) => {
-                let text = format!("{}, and its steps cannot be split smaller", failure.text);
-                return give_up(failure, text);
+                let text = format!("{}, and its steps cannot be split smaller", failure.error.text);
+                return give_up(failure.error, text);
             }
-            None if failures >= most => return give_up_after(failures, failure),
+            None if failures >= most => return give_up_after(failures, failure.error),
             None => None,
         };
         let event = replan(ReplanReason::OutOfMemory, &failure, plan.clone());
-        self.out_of_memory = Some(failure.text);
+        self.out_of_memory = Some(failure.error.text);
         Decision::Restart { events: vec![event], delay: Duration::ZERO, plan }
     }
 
-    fn wait(&mut self, failure: TrainerFailure, text: String, mut events: Vec<Event>) -> Decision {
+    fn wait(&mut self, error: RunError, text: String, mut events: Vec<Event>) -> Decision {
         let Some(&seconds) = DELAYS.get(self.waits) else {
             let minutes = DELAYS.iter().sum::<u64>().div_ceil(60);
-            let text = format!("{}; it did not return within {minutes} minutes", failure.text);
-            return give_up(failure, text);
+            let text = format!("{}; it did not return within {minutes} minutes", error.text);
+            return give_up(error, text);
         };
         self.waits += 1;
         let (attempt, attempts) = (self.waits as u32, DELAYS.len() as u32);
-        events.push(Event::Waiting { text, attempt, attempts, seconds });
+        events.push(Event::Waiting(Waiting { text, attempt, attempts, seconds }));
         Decision::Restart { events, delay: Duration::from_secs(seconds), plan: None }
     }
 }
 
-fn give_up_after(failures: u32, failure: TrainerFailure) -> Decision {
-    let text = format!("{}; {failures} failures without a new update in between", failure.text);
-    give_up(failure, text)
+fn give_up_after(failures: u32, error: RunError) -> Decision {
+    let text = format!("{}; {failures} failures without a new update in between", error.text);
+    give_up(error, text)
 }
 
-fn give_up(failure: TrainerFailure, text: String) -> Decision {
-    let cause = failure.cause.or(Some(Cause::DeviceLost));
-    let error = TrainerFailure { text, cause, ..failure }.into_event();
-    Decision::GiveUp { error, exit_code: Exit::DeviceFailed }
+fn give_up(error: RunError, text: String) -> Decision {
+    let cause = error.cause.or(Some(Cause::DeviceLost));
+    Decision::GiveUp(RunError { text, cause, ..error })
 }
 
 fn replan(reason: ReplanReason, failure: &TrainerFailure, to: Option<Plan>) -> Event {
     let from = failure.plan.clone();
-    Event::Replan { reason, text: failure.text.clone(), to: to.or(from.clone()), from }
+    Event::Replan { reason, text: failure.error.text.clone(), to: to.or(from.clone()), from }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LOST: Option<Cause> = Some(Cause::DeviceLost);
+    const OUT_OF_MEMORY: Option<Cause> = Some(Cause::OutOfMemory);
 
     fn failure(iteration: u64, cause: Option<Cause>) -> TrainerFailure {
         let plan = Plan {
@@ -262,24 +248,26 @@ mod tests {
             offload_optimizer: false,
             eval_batch_size: 4,
         };
-        let (text, hint) = ("it stopped".into(), String::new());
-        let (opened, shares_memory) = (true, false);
-        TrainerFailure { plan: Some(plan), iteration, opened, shares_memory, text, hint, cause }
+        let error = RunError { text: "it stopped".into(), cause, ..RunError::default() };
+        TrainerFailure { plan: Some(plan), iteration, opened: true, shares_memory: false, error }
     }
 
     fn unavailable() -> TrainerFailure {
-        TrainerFailure {
-            text: "could not open it".into(),
-            cause: Some(Cause::Unavailable),
-            ..TrainerFailure::default()
-        }
+        TrainerFailure { plan: None, opened: false, ..failure(0, Some(Cause::Unavailable)) }
     }
 
     /// Seconds until the restart; `None` where the policy gives up.
     fn delay(decision: &Decision) -> Option<u64> {
         match decision {
             Decision::Restart { delay, .. } => Some(delay.as_secs()),
-            Decision::GiveUp { .. } => None,
+            Decision::GiveUp(_) | Decision::NoDevice(_) => None,
+        }
+    }
+
+    fn last_error(decision: Decision) -> RunError {
+        match decision {
+            Decision::GiveUp(error) => error,
+            decision => panic!("{decision:?}"),
         }
     }
 
@@ -306,30 +294,26 @@ mod tests {
     fn a_run_that_makes_new_updates_is_always_restarted() {
         let mut recovery = Recovery::default();
         for iteration in 1..10 {
-            let decision = recovery.decide(failure(iteration, Some(Cause::DeviceLost)));
+            let decision = recovery.decide(failure(iteration, LOST));
             assert_eq!(delay(&decision), Some(1), "{decision:?}");
         }
         // The ninth was the first of three.
         assert_eq!(delay(&recovery.decide(failure(9, None))), Some(2));
-        let last = recovery.decide(failure(9, None));
-        let Decision::GiveUp { error: Event::Error { text, cause, .. }, exit_code } = last else {
-            panic!("{last:?}")
-        };
+        let RunError { text, cause, .. } = last_error(recovery.decide(failure(9, None)));
         assert!(text.contains("3 failures"), "{text}");
-        assert_eq!((cause, exit_code), (Some(Cause::DeviceLost), Exit::DeviceFailed));
+        assert_eq!(cause, LOST);
     }
 
     #[test]
     fn a_lost_device_is_waited_for_five_minutes() {
         let mut recovery = Recovery::default();
-        let first = recovery.decide(failure(7, Some(Cause::DeviceLost)));
+        let first = recovery.decide(failure(7, LOST));
         let Decision::Restart { events, delay: wait, plan: None } = first else {
             panic!("{first:?}")
         };
         assert!(matches!(&events[0], Event::Replan { reason: ReplanReason::DeviceLost, .. }));
         assert_eq!(events[1].to_string(), "restarting in 1 s (attempt 1 of 9)");
-        let mut waited = wait.as_secs();
-        let mut attempts = 1;
+        let (mut attempts, mut waited) = (1, wait.as_secs());
         let last = loop {
             match recovery.decide(unavailable()) {
                 Decision::Restart { events, delay, .. } => {
@@ -337,52 +321,40 @@ mod tests {
                     attempts += 1;
                     waited += delay.as_secs();
                 }
-                decision => break decision,
+                decision => break last_error(decision),
             }
         };
         assert_eq!((attempts, waited), (9, 293));
-        let Decision::GiveUp { error: Event::Error { text, .. }, exit_code: Exit::DeviceFailed } =
-            last
-        else {
-            panic!("{last:?}")
-        };
-        assert!(text.contains("5 minutes"), "{text}");
+        assert!(last.text.contains("5 minutes"), "{last:?}");
     }
 
     #[test]
     fn opening_a_device_in_vain_is_no_failed_attempt_to_train() {
         let mut recovery = Recovery::default();
-        recovery.decide(failure(7, Some(Cause::DeviceLost)));
+        recovery.decide(failure(7, LOST));
         for seconds in [2, 5, 15, 30] {
             assert_eq!(delay(&recovery.decide(unavailable())), Some(seconds));
         }
-        assert_eq!(delay(&recovery.decide(failure(7, Some(Cause::DeviceLost)))), Some(60));
+        assert_eq!(delay(&recovery.decide(failure(7, LOST))), Some(60));
         // A new update starts over.
-        assert_eq!(delay(&recovery.decide(failure(8, Some(Cause::DeviceLost)))), Some(1));
+        assert_eq!(delay(&recovery.decide(failure(8, LOST))), Some(1));
         assert_eq!(delay(&recovery.decide(unavailable())), Some(2));
     }
 
     #[test]
     fn a_device_that_was_never_open_is_refused_at_once() {
-        let decision = Recovery::default().decide(unavailable());
-        assert!(
-            matches!(decision, Decision::GiveUp { exit_code: Exit::NoDevice, .. }),
-            "{decision:?}"
-        );
         let mut recovery = Recovery::default();
+        let is_refused = |decision| matches!(decision, Decision::NoDevice(_));
+        assert!(is_refused(recovery.decide(unavailable())));
         let killed = TrainerFailure { opened: false, ..failure(0, None) };
         assert_eq!(delay(&recovery.decide(killed)), Some(1));
-        let decision = recovery.decide(unavailable());
-        assert!(
-            matches!(decision, Decision::GiveUp { exit_code: Exit::NoDevice, .. }),
-            "{decision:?}"
-        );
+        assert!(is_refused(recovery.decide(unavailable())));
     }
 
     #[test]
     fn out_of_memory_restarts_at_once_with_a_smaller_plan() {
         let mut recovery = Recovery::default();
-        let decision = recovery.decide(failure(0, Some(Cause::OutOfMemory)));
+        let decision = recovery.decide(failure(0, OUT_OF_MEMORY));
         assert_eq!(delay(&decision), Some(0));
         let Decision::Restart { events, plan, .. } = decision else { unreachable!() };
         let [Event::Replan { reason, from, to, .. }] = &events[..] else { panic!("{events:?}") };
@@ -390,7 +362,7 @@ mod tests {
         assert_eq!((plan.as_ref().unwrap().micro_batch, to), (2, &plan));
 
         let smallest = |offload_optimizer| {
-            let failed = failure(0, Some(Cause::OutOfMemory));
+            let failed = failure(0, OUT_OF_MEMORY);
             let shrink = |plan| Plan { micro_batch: 1, loss_chunk: 32, offload_optimizer, ..plan };
             TrainerFailure { plan: failed.plan.map(shrink), ..failed }
         };
@@ -402,56 +374,38 @@ mod tests {
         // Where both are the same memory, that would free nothing.
         let unified = TrainerFailure { shares_memory: true, ..smallest(false) };
         for smallest in [smallest(true), unified] {
-            let last = Recovery::default().decide(smallest);
-            let Decision::GiveUp {
-                error: Event::Error { text, .. },
-                exit_code: Exit::DeviceFailed,
-            } = last
-            else {
-                panic!("{last:?}")
-            };
-            assert!(text.ends_with("its steps cannot be split smaller"), "{text}");
+            let last = last_error(Recovery::default().decide(smallest));
+            assert!(last.text.ends_with("its steps cannot be split smaller"), "{last:?}");
         }
     }
 
     #[test]
     fn ranks_that_run_out_of_memory_are_restarted_until_one_has_no_smaller_plan() {
         let mut recovery = Recovery::of_ranks();
-        let of_rank = || TrainerFailure { plan: None, ..failure(0, Some(Cause::OutOfMemory)) };
+        let of_rank = |cause| TrainerFailure { plan: None, ..failure(0, cause) };
         for _ in 1..MAX_OF_RANKS {
-            let decision = recovery.decide(of_rank());
+            let decision = recovery.decide(of_rank(OUT_OF_MEMORY));
             assert!(matches!(decision, Decision::Restart { plan: None, .. }), "{decision:?}");
         }
         // Other failures are counted by themselves.
-        let lost = TrainerFailure { plan: None, ..failure(0, Some(Cause::DeviceLost)) };
-        assert_eq!(delay(&recovery.decide(lost.clone())), Some(1));
-        assert_eq!(delay(&recovery.decide(lost)), Some(2));
-        let ends = |decision: Option<Decision>| match decision {
-            Some(Decision::GiveUp {
-                error: Event::Error { text, .. },
-                exit_code: Exit::DeviceFailed,
-            }) => text,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(ends(Recovery::of_ranks().refused(&of_rank())), "it stopped");
-        assert!(ends(Some(recovery.decide(of_rank()))).contains("1000 failures"));
+        assert_eq!(delay(&recovery.decide(of_rank(LOST))), Some(1));
+        assert_eq!(delay(&recovery.decide(of_rank(LOST))), Some(2));
+        let refused = Recovery::of_ranks().refused(&of_rank(OUT_OF_MEMORY).error);
+        assert_eq!(refused.unwrap().text, "it stopped");
+        let last = last_error(recovery.decide(of_rank(OUT_OF_MEMORY)));
+        assert!(last.text.contains("1000 failures"), "{last:?}");
     }
 
     #[test]
     fn a_smaller_plan_that_is_refused_ends_as_out_of_memory() {
-        let refusal =
-            TrainerFailure { text: "it does not fit".into(), ..TrainerFailure::default() };
+        let refusal = RunError { text: "it does not fit".into(), ..RunError::default() };
         let mut recovery = Recovery::default();
         assert_eq!(recovery.refused(&refusal), None);
-        recovery.decide(failure(0, Some(Cause::OutOfMemory)));
-        let last = recovery.refused(&refusal);
-        let Some(Decision::GiveUp { error: Event::Error { text, cause, .. }, exit_code }) = last
-        else {
-            panic!("{last:?}")
-        };
+        recovery.decide(failure(0, OUT_OF_MEMORY));
+        let RunError { text, cause, .. } = recovery.refused(&refusal).unwrap();
         assert_eq!(text, "it stopped, and a smaller plan was refused: it does not fit");
-        assert_eq!((cause, exit_code), (Some(Cause::OutOfMemory), Exit::DeviceFailed));
-        recovery.decide(failure(1, Some(Cause::DeviceLost)));
+        assert_eq!(cause, OUT_OF_MEMORY);
+        recovery.decide(failure(1, LOST));
         assert_eq!(recovery.refused(&refusal), None);
     }
 }

@@ -13,7 +13,7 @@ use crate::model::Architecture;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::Implementation;
 use crate::plan::DeviceProfile;
-use crate::protocol::{DeviceLine, Progress};
+use crate::protocol::{DeviceLine, Failure, Progress};
 use crate::runs::{About, RunSummary, Tail};
 
 /// A request to the service.
@@ -291,5 +291,11 @@ impl Request {
             Request::Sample(_) | Request::StopSample => Job::Sample,
             _ => Job::Other,
         }
+    }
+}
+
+impl Reply {
+    pub fn failed(job: Job, Failure { text, hint, .. }: Failure) -> Self {
+        Reply::Failed { job, text, hint }
     }
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::ops::Implementation;
 use crate::plan::Plan;
-use crate::protocol::{Cause, Command, DeviceLine, Event, Exit, Reply, Request, StopReason};
+use crate::protocol::{
+    Cause, Command, DeviceLine, Event, Exit, Reply, Request, RunError, StopReason,
+};
 use crate::ranks::Wire;
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
@@ -49,7 +51,7 @@ pub(crate) enum FromWorker {
 }
 
 /// A run to train.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StartRun {
     pub run: PathBuf,
     pub settings: RunSettings,
@@ -77,7 +79,7 @@ pub(crate) struct StartRun {
 }
 
 /// The settings of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunSettings {
     /// A preset, and the settings that a person has changed.
@@ -85,6 +87,7 @@ pub(crate) enum RunSettings {
     /// A whole configuration; `plans_schedule` if `max_time` plans the schedule of the run.
     Resolved { config: Box<Config>, plans_schedule: bool },
     /// The configuration in the run folder.
+    #[default]
     Recorded,
 }
 
@@ -112,10 +115,9 @@ pub struct Failure {
     pub is_common: bool,
 }
 
-impl Failure {
-    /// Returns the event of a run that ends with this error.
-    pub fn into_event(self) -> Event {
-        Event::Error { text: self.text, hint: self.hint, cause: self.cause }
+impl From<Failure> for RunError {
+    fn from(Failure { text, hint, cause, .. }: Failure) -> Self {
+        Self { text, hint, cause }
     }
 }
 
@@ -124,18 +126,10 @@ impl StartRun {
     pub fn new(run: PathBuf, settings: RunSettings) -> Self {
         Self {
             run,
-            resume: matches!(settings, RunSettings::Recorded),
+            resume: settings == RunSettings::Recorded,
             settings,
             device: "auto".into(),
-            device_name: None,
-            implementation: Implementation::Auto,
-            elapsed: Duration::ZERO,
-            max_plan: None,
-            is_restart: false,
-            shares: Vec::new(),
-            wire: Wire::Float32,
-            verbose: 0,
-            quiet: false,
+            ..Self::default()
         }
     }
 

@@ -84,7 +84,7 @@ mod tests {
         let mut progress = Progress::default();
         for iter in 0..30 {
             let (prompt, text) = ("<i>".to_string(), format!("text {iter} <script>"));
-            progress.apply(&Event::Sample { iter, prompt, text });
+            progress.apply(&Event::Sample(Sample { iter, prompt, text }));
         }
         let text = samples(&progress.samples);
         assert_eq!(text.matches("<pre>").count(), SAMPLES);

@@ -329,14 +329,14 @@ fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: SystemTi
             RunState::Finished
         }
         Some(Event::Done { .. }) => RunState::Stopped,
-        Some(Event::Error { text, .. }) => RunState::Failed { text },
+        Some(Event::Error(error)) => RunState::Failed { text: error.text },
         Some(Event::Replan { reason, .. })
             if reason != ReplanReason::Budget && is_younger(RESTART_TIMEOUT) =>
         {
             RunState::Running
         }
-        Some(Event::Waiting { seconds, .. })
-            if is_younger(RESTART_TIMEOUT + Duration::from_secs(seconds)) =>
+        Some(Event::Waiting(waiting))
+            if is_younger(RESTART_TIMEOUT + Duration::from_secs(waiting.seconds)) =>
         {
             RunState::Running
         }

@@ -14,7 +14,7 @@ use super::setup::Origin;
 use super::{Commands, Setup, TrainError};
 use crate::config::{self, Choice, Config};
 use crate::gpu::{self, OpenDevice, Watchdog};
-use crate::protocol::{Command, Event, StopReason};
+use crate::protocol::{Command, Event, RunError, StopReason};
 use crate::runs::checkpoint::{Checkpoint, Damaged};
 use crate::text::percent;
 
@@ -198,7 +198,7 @@ impl<'a> Session<'a> {
             // Recorded only: the caller reports it.
             Err(error) => {
                 let (text, hint) = (error.to_string(), error.hint().unwrap_or_default());
-                let event = Event::Error { text, hint, cause: error.cause() };
+                let event = Event::Error(RunError { text, hint, cause: error.cause() });
                 let _ = self.journal.folder.record(&event);
             }
         }

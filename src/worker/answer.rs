@@ -29,8 +29,8 @@ use crate::train::TrainError;
 /// that fails ends with [`Reply::Failed`].
 pub(crate) fn answer(request: Request, reply: &mut dyn FnMut(Reply)) {
     let job = request.job();
-    if let Err(Failure { text, hint, .. }) = try_answer(request, reply) {
-        reply(Reply::Failed { job, text, hint });
+    if let Err(failure) = try_answer(request, reply) {
+        reply(Reply::failed(job, failure));
     }
 }
 
@@ -244,7 +244,7 @@ pub(super) fn name_of(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Event, Job, RunPhase, Texts, View};
+    use crate::protocol::{Checkpoint, Event, Job, RunPhase, Texts, View};
     use crate::runs::json_line;
 
     fn replies(request: Request) -> Vec<Reply> {
@@ -280,7 +280,7 @@ mod tests {
 
         std::fs::create_dir(&run).unwrap();
         let path = "elsewhere/checkpoints/00000010".into();
-        let event = Event::Checkpoint { iter: 10, path, best: true };
+        let event = Event::Checkpoint(Checkpoint { iter: 10, path, best: true });
         std::fs::write(run.join("events.jsonl"), json_line(&event) + "\n").unwrap();
         let read = replies(Request::ReadRun { run: run.clone(), view: View::Main });
         let [Reply::Run { progress, .. }] = &read[..] else { panic!("{read:?}") };

@@ -8,7 +8,7 @@ use crate::gui::form::SettingsForm;
 use crate::gui::layout::Pane;
 use crate::gui::platform::{self, Overrides};
 use crate::gui::prompt::TextOptions;
-use crate::protocol::{Command, Event, Request, SampleInput, SampleRequest, Texts, View};
+use crate::protocol::{Command, Event, Request, RunError, SampleInput, SampleRequest, Texts, View};
 
 /// The CPU as `--device` takes it.
 const CPU: &str = "cpu";
@@ -150,7 +150,7 @@ impl App {
     pub(super) fn fail(&mut self, text: String) {
         let hint =
             "Copy details has everything that is known; a run with a checkpoint can be continued";
-        self.apply(&[Event::Error { text, hint: hint.into(), cause: None }]);
+        self.apply(&[Event::Error(RunError { text, hint: hint.into(), cause: None })]);
     }
 
     /// Shows a warning in the log.

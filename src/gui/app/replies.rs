@@ -54,8 +54,8 @@ impl App {
                     let result = capitalize(&finished::result(&self.shared.shown.progress));
                     self.platform.notify(&format!("{name} has finished"), &result);
                 }
-                Event::Error { text, .. } => {
-                    self.platform.notify(&format!("{name} has failed"), &capitalize(text));
+                Event::Error(error) => {
+                    self.platform.notify(&format!("{name} has failed"), &capitalize(&error.text));
                 }
                 _ => {}
             }

@@ -1,7 +1,6 @@
-//! The records of a run: curves, samples, checkpoints, log lines.
+//! The curves and the log of a run.
 
 use std::mem::take;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -34,37 +33,14 @@ pub struct Curves {
     pub seconds: Cumulative,
 }
 
-/// A text that the model generated.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Updates made before.
-    pub iter: u64,
-    pub prompt: String,
-    /// The continuation, without the prompt.
-    pub text: String,
-}
-
-/// A checkpoint that was written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
-    /// Updates made before.
-    pub iter: u64,
-    /// Its folder.
-    pub path: PathBuf,
-    /// True if its validation loss was the best of the run then.
-    pub best: bool,
-}
-
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// Its importance.
     pub level: Level,
     /// Updates made before; `None` before the run was set up.
     pub iter: Option<u64>,
-    /// The message.
     pub text: String,
-    /// A hint at the next step, if any.
+    /// What to do next, if anything.
     pub hint: Option<String>,
 }
 

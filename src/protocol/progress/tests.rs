@@ -182,14 +182,14 @@ fn a_wait_for_the_device_lasts_until_a_trainer_starts_or_gives_up() {
     let mut progress = running();
     apply(&mut progress, &[REPLAN, waiting]);
     let text = "restarting".to_string();
-    let wanted = RunPhase::Waiting { text, attempt: 2, attempts: 9, seconds: 5 };
+    let wanted = RunPhase::Waiting(Waiting { text, attempt: 2, attempts: 9, seconds: 5 });
     assert_eq!(progress.state, wanted);
     assert_eq!(progress.log.last().unwrap().text, "restarting in 5 s (attempt 2 of 9)");
     apply(&mut progress, &[&start(Some(250))]);
     assert_eq!(progress.state, RunPhase::Running);
     apply(&mut progress, &[waiting, ERROR]);
-    let cause = Some(Cause::OutOfMemory);
-    assert!(matches!(&progress.state, RunPhase::Failed { cause: known, .. } if *known == cause));
+    let cause = Some(crate::protocol::Cause::OutOfMemory);
+    assert!(matches!(&progress.state, RunPhase::Failed(error) if error.cause == cause));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::InitFrom;
 use crate::plan::{Backend, DeviceKind};
-use crate::protocol::Step;
+use crate::protocol::{RunError, Step, Waiting};
 use crate::runs::{RunFolder, json_line};
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +53,7 @@ fn done(reason: StopReason) -> Event {
 }
 
 fn error() -> Event {
-    Event::Error { text: "no data".into(), hint: "give some".into(), cause: None }
+    Event::Error(RunError { text: "no data".into(), hint: "give some".into(), cause: None })
 }
 
 fn replan(reason: ReplanReason) -> Event {
@@ -61,7 +61,8 @@ fn replan(reason: ReplanReason) -> Event {
 }
 
 fn waiting() -> Event {
-    Event::Waiting { text: "restarting".into(), attempt: 1, attempts: 9, seconds: 1 }
+    let text = "restarting".into();
+    Event::Waiting(Waiting { text, attempt: 1, attempts: 9, seconds: 1 })
 }
 
 fn write(run: &Path, text: &str) {

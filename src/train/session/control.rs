@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Session;
 use crate::data::{DataError, Message, Role, Tokenizer};
 use crate::model::{SampleOptions, Sampler};
-use crate::protocol::{Command, Event, Setting, StopReason, Task};
+use crate::protocol::{Command, Event, Sample, Setting, StopReason, Task};
 use crate::train::{Commands, Next, TrainError};
 
 /// The default of `sample_prompt`.
@@ -78,7 +78,8 @@ impl Session<'_> {
             tokens.push(token);
         }
         let text = tokenizer.decode(&tokens);
-        self.journal.emit(Event::Sample { iter: self.position.iteration, prompt, text });
+        let sample = Sample { iter: self.position.iteration, prompt, text };
+        self.journal.emit(Event::Sample(sample));
     }
 
     /// Returns the text and the tokens that a sample continues. In a run on conversations that is a

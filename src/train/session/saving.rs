@@ -6,7 +6,7 @@ use web_time::Instant;
 
 use super::Session;
 use crate::plan;
-use crate::protocol::{Event, Task};
+use crate::protocol::{self, Event, Task};
 use crate::ranks::{OtherStates, send_states};
 use crate::runs::checkpoint::{self, Checkpoint, CheckpointState};
 use crate::runs::has_checkpoint;
@@ -91,7 +91,8 @@ impl Session<'_> {
         ended?;
         if let Some(checkpoint) = written? {
             let (iter, best) = (self.position.iteration, checkpoint.state.is_best());
-            self.journal.emit(Event::Checkpoint { iter, path: checkpoint.path, best });
+            let path = checkpoint.path;
+            self.journal.emit(Event::Checkpoint(protocol::Checkpoint { iter, path, best }));
         }
         Ok(())
     }

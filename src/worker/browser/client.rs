@@ -1,30 +1,167 @@
-//! The page as a client of its worker.
+//! The page as a client of its worker. A worker whose device fails is replaced, and the run that
+//! it trained continues from its last checkpoint, as the [`Supervisor`] decides.
 
+use std::cell::RefCell;
 use std::io;
+use std::mem::take;
 use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
 
-use super::connection::Connection;
-use crate::protocol::{Command, Event, Job, Reply, Request, StartRun, ToWorker};
+use wasm_bindgen::JsCast;
+use wasm_bindgen::prelude::{Closure, JsValue};
+use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
+use web_time::Instant;
+
+use crate::protocol::{
+    Command, Event, Exit, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, Request, RunEnd,
+    StartRun, ToWorker, Topic,
+};
 use crate::runs::Tail;
-use crate::web::{download, error_text};
+use crate::web;
+use crate::worker::supervisor::{Supervisor, Transport};
 use crate::worker::{Ended, Trainer, trainer};
 
+/// The attribute of `<body>` that names the worker's script.
+const WORKER_ATTRIBUTE: &str = "data-worker";
+
+/// Seconds without a message after which a worker that trains is replaced: its heartbeat comes
+/// every second.
+const MAX_SILENCE: u32 = 60;
+
+/// The shortest wait that timers of browsers have.
+const SHORTEST_DELAY: Duration = Duration::from_millis(1);
+
 /// Sends requests to the service and takes its replies.
-pub(crate) struct Client(Connection);
+#[derive(Clone)]
+pub(crate) struct Client {
+    link: Link,
+    state: Rc<RefCell<PageState>>,
+}
+
+struct PageState {
+    replies: Vec<Reply>,
+    run: Option<Supervisor<Link>>,
+    /// When it was started.
+    began: Instant,
+    /// Seconds without a message, as far as the page was awake to count them.
+    silence: u32,
+    /// When they were counted last, in milliseconds.
+    counted: f64,
+    wake: Rc<dyn Fn()>,
+}
+
+/// The worker of the page, whichever it is at present.
+#[derive(Clone, Default)]
+struct Link(Rc<RefCell<LinkState>>);
+
+#[derive(Default)]
+struct LinkState {
+    worker: Option<RunningWorker>,
+    /// Messages for a worker that takes none yet.
+    pending: Vec<ToWorker>,
+    /// Events of the run that were not taken yet.
+    events: Vec<Event>,
+}
+
+/// A worker, and the functions that the browser calls for its messages and errors.
+struct RunningWorker {
+    worker: Worker,
+    /// True once it takes messages.
+    is_ready: bool,
+    _on_message: Closure<dyn FnMut(MessageEvent)>,
+    _on_error: Closure<dyn FnMut(ErrorEvent)>,
+}
+
+impl Link {
+    /// Sends a message, as soon as the worker takes messages.
+    fn post(&self, message: ToWorker) {
+        let mut state = self.0.borrow_mut();
+        match &state.worker {
+            Some(running) if running.is_ready => {
+                let (message, transfer) = web::pack(message);
+                // A worker that is gone is replaced when the browser reports it.
+                let _ = running.worker.post_message_with_transfer(&message, &transfer);
+            }
+            _ => state.pending.push(message),
+        }
+    }
+
+    /// Notes that the worker takes messages.
+    fn set_ready(&self) {
+        let mut state = self.0.borrow_mut();
+        if let Some(running) = &mut state.worker {
+            running.is_ready = true;
+        }
+        let pending = take(&mut state.pending);
+        drop(state);
+        pending.into_iter().for_each(|message| self.post(message));
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.borrow().worker.as_ref().is_some_and(|running| running.is_ready)
+    }
+}
+
+/// The page replaces a worker as soon as it fails: it answers requests, too.
+impl Transport for Link {
+    fn start(&mut self, start: &StartRun) -> io::Result<()> {
+        self.post(ToWorker::Train(Box::new(start.clone())));
+        Ok(())
+    }
+
+    fn send(&mut self, command: &Command) {
+        self.post(ToWorker::Command(command.clone()));
+    }
+
+    fn record(&mut self, run: &Path, event: &Event) {
+        let (run, event) = (run.to_path_buf(), Box::new(event.clone()));
+        self.post(ToWorker::Record { run, event });
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.0.borrow_mut().events.push(event);
+    }
+}
+
+/// The run that the worker trains.
+struct WorkerRun(Client);
+
+impl trainer::Connection for WorkerRun {
+    fn send(&mut self, command: &Command) -> io::Result<()> {
+        self.0.supervise(|run, now| run.send(command, now));
+        Ok(())
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        take(&mut self.0.link.0.borrow_mut().events)
+    }
+
+    fn ended(&mut self) -> Option<Ended> {
+        let Client { link, state } = &self.0;
+        let has_ended = state.borrow().run.is_none() && link.0.borrow().events.is_empty();
+        has_ended.then_some(Ended::Silent)
+    }
+}
 
 impl Client {
-    /// A client that calls `wake` when [`replies`](Self::replies) or events of the run arrive.
+    /// Starts a worker. `wake` is called when [`replies`](Self::replies) or events of the run arrive.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Connection::new(wake))
+        let state = PageState {
+            replies: Vec::new(),
+            run: None,
+            began: Instant::now(),
+            silence: 0,
+            counted: 0.0,
+            wake: Rc::new(wake),
+        };
+        let client = Self { link: Link::default(), state: Rc::new(RefCell::new(state)) };
+        client.start_worker();
+        client
     }
 
     pub fn send(&mut self, request: Request) {
-        self.0.send(ToWorker::Request(request));
-    }
-
-    /// Returns the replies since the last call.
-    pub fn replies(&mut self) -> Vec<Reply> {
-        self.0.replies().into_iter().map(save_zip).collect()
+        self.link.post(ToWorker::Request(request));
     }
 
     /// Starts a run in the worker. It ends with the page in any case.
@@ -32,43 +169,212 @@ impl Client {
     /// # Errors
     /// Never: a worker that fails is replaced.
     pub fn start(&mut self, start: StartRun, _stop_on_close: bool) -> io::Result<Trainer> {
-        let run = start.run.clone();
-        self.0.start(start)?;
-        Ok(Trainer::own(&run, WorkerRun(self.0.clone())))
+        request_persistence();
+        self.link.0.borrow_mut().events.clear();
+        let path = start.run.clone();
+        let mut state = self.state.borrow_mut();
+        state.began = Instant::now();
+        state.run = Some(Supervisor::start(self.link.clone(), start, false)?);
+        Ok(Trainer::own(&path, WorkerRun(self.clone())))
     }
 
     /// Returns `None`: no other process has access to the storage of a page.
     pub fn follow(&self, _: &Path, _: Tail) -> Option<Trainer> {
         None
     }
+
+    /// Returns the replies since the last call. Replaces a worker that trains and hangs.
+    pub fn replies(&mut self) -> Vec<Reply> {
+        if self.state.borrow_mut().hangs() {
+            let text = format!("the trainer has not answered for {MAX_SILENCE} seconds");
+            self.supervise(|run, _| run.note_failure(text, "close other pages that use the GPU"));
+            self.replace_worker();
+        }
+        let replies = take(&mut self.state.borrow_mut().replies);
+        replies.into_iter().map(save_zip).collect()
+    }
+
+    /// Tells the supervisor of the run, if one trains, what has happened.
+    fn supervise(&self, tell: impl FnOnce(&mut Supervisor<Link>, Duration)) {
+        let mut state = self.state.borrow_mut();
+        let PageState { run, replies, began, .. } = &mut *state;
+        let Some(supervisor) = run else { return };
+        tell(supervisor, began.elapsed());
+        if let Some(code) = supervisor.exit_code() {
+            *run = None;
+            if let (Some(Exit::DeviceFailed | Exit::NoDevice), Some(Event::Error(error))) =
+                (Exit::of(code), self.link.0.borrow().events.last())
+            {
+                let (text, hint) = (error.text.clone(), error.hint.clone());
+                let obstacle = Obstacle { topic: Topic::Device, can_train: false, text, hint };
+                replies.push(Reply::Obstacle(obstacle));
+            }
+        }
+        (state.wake)();
+    }
+
+    /// Takes a message of the worker.
+    fn receive(&self, message: FromWorker) {
+        self.state.borrow_mut().silence = 0;
+        match message {
+            FromWorker::Heartbeat => {}
+            FromWorker::Ready { version: MESSAGES_VERSION } => self.link.set_ready(),
+            FromWorker::Ready { .. } => {
+                self.fail(
+                    "the worker is of another version than the page".into(),
+                    "reload the page",
+                );
+            }
+            FromWorker::Reply(reply) => {
+                let mut state = self.state.borrow_mut();
+                state.replies.push(reply);
+                (state.wake)();
+            }
+            FromWorker::Event(_) => self.supervise(|run, _| run.receive(message)),
+            FromWorker::Ended(end) => {
+                let has_device_failed =
+                    matches!(&end, RunEnd::Failed(failure) if failure.cause.is_some());
+                self.supervise(|run, _| run.receive(FromWorker::Ended(end)));
+                if has_device_failed {
+                    self.replace_worker();
+                } else {
+                    self.supervise(|run, now| run.worker_ended(Some(0), now));
+                }
+            }
+        }
+    }
+
+    /// Takes an error that ended the worker.
+    fn receive_error(&self, text: String) {
+        let hint = "the browser's console may show more";
+        if self.state.borrow().run.is_some() {
+            // A panic has reported more already.
+            self.supervise(|run, _| run.note_failure(text, hint));
+        } else {
+            self.fail(text, hint);
+        }
+        // A worker that never became ready would not do so again.
+        if self.link.is_ready() {
+            self.replace_worker();
+        }
+    }
+
+    /// Starts a worker in place of the former one.
+    fn start_worker(&self) {
+        let former = self.link.0.borrow_mut().worker.take();
+        if let Some(former) = &former {
+            // Its last messages are for functions that are about to be dropped.
+            former.worker.set_onmessage(None);
+            former.worker.set_onerror(None);
+            former.worker.terminate();
+        }
+        if let Err(error) = self.try_start_worker() {
+            let text = format!("the worker did not start: {}", web::error_text(&error));
+            self.fail(text, "reload the page");
+        }
+        if let Some(former) = former {
+            // One of its functions may be the caller of this one: they are dropped after it
+            // returns.
+            wasm_bindgen_futures::spawn_local(async move { drop(former) });
+        }
+    }
+
+    fn try_start_worker(&self) -> Result<(), JsValue> {
+        let body = web::document()?.body().ok_or("the page has no body")?;
+        let script = body.get_attribute(WORKER_ATTRIBUTE).ok_or("the page names no worker")?;
+        let options = WorkerOptions::new();
+        options.set_type(WorkerType::Module);
+        let worker = Worker::new_with_options(&script, &options)?;
+        let client = self.clone();
+        let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
+            if let Some(message) = web::unpack::<FromWorker>(&event.data()) {
+                client.receive(message);
+            }
+        });
+        let client = self.clone();
+        let on_error = Closure::<dyn FnMut(ErrorEvent)>::new(move |event: ErrorEvent| {
+            client.receive_error(format!("the worker failed: {}", event.message()));
+        });
+        worker.set_onmessage(Some(on_message.as_ref().unchecked_ref()));
+        worker.set_onerror(Some(on_error.as_ref().unchecked_ref()));
+        self.link.0.borrow_mut().worker = Some(RunningWorker {
+            worker,
+            is_ready: false,
+            _on_message: on_message,
+            _on_error: on_error,
+        });
+        Ok(())
+    }
+
+    /// Starts another worker, which continues the run after the delay that the supervisor asks for.
+    fn replace_worker(&self) {
+        self.start_worker();
+        self.supervise(|run, now| run.worker_ended(None, now));
+        let client = self.clone();
+        wasm_bindgen_futures::spawn_local(async move {
+            // After another failure in the meantime, a later time is due. And browsers round their clock,
+            // so that a timer may seem to end early.
+            while let Some(delay) = client.tick() {
+                web::sleep(delay.max(SHORTEST_DELAY)).await;
+            }
+        });
+    }
+
+    /// Has the new worker continue the run if its time has come, else returns the time until then.
+    fn tick(&self) -> Option<Duration> {
+        let mut delay = None;
+        self.supervise(|run, now| {
+            // The channel takes every message.
+            drop(run.tick(now));
+            delay = run.restart_at().map(|at| at.saturating_sub(now));
+        });
+        delay
+    }
+
+    fn fail(&self, text: String, hint: &str) {
+        let mut state = self.state.borrow_mut();
+        state.replies.push(Reply::Failed { job: Job::Other, text, hint: hint.to_string() });
+        (state.wake)();
+    }
+}
+
+impl PageState {
+    /// Counts a second of silence. Returns true if a worker that trains hangs.
+    fn hangs(&mut self) -> bool {
+        let now = js_sys::Date::now();
+        if self.run.is_none() || now - self.counted < 1000.0 {
+            return false;
+        }
+        (self.counted, self.silence) = (now, self.silence + 1);
+        if self.silence < MAX_SILENCE {
+            return false;
+        }
+        self.silence = 0;
+        true
+    }
+}
+
+/// Requests that the browser keep the storage until the user clears it. Some browsers decide
+/// without asking.
+fn request_persistence() {
+    if let Some(window) = web_sys::window() {
+        let storage = window.navigator().storage();
+        if !storage.is_undefined() {
+            // Without it the browser may clear the storage when the disk is full; the window warns
+            // of that.
+            let _ = storage.persist();
+        }
+    }
 }
 
 /// Saves an exported zip among the browser's downloads.
 fn save_zip(reply: Reply) -> Reply {
     let Reply::Exported { to, zip } = reply else { return reply };
-    match download(&to.display().to_string(), &zip) {
+    match web::download(&to.display().to_string(), &zip) {
         Ok(()) => Reply::Exported { to, zip: Vec::new() },
         Err(error) => {
-            let text = format!("{}: {}", to.display(), error_text(&error));
+            let text = format!("{}: {}", to.display(), web::error_text(&error));
             Reply::Failed { job: Job::Export, text, hint: String::new() }
         }
-    }
-}
-
-/// The run that the worker trains.
-struct WorkerRun(Connection);
-
-impl trainer::Connection for WorkerRun {
-    fn send(&mut self, command: &Command) -> io::Result<()> {
-        self.0.send_command(command);
-        Ok(())
-    }
-
-    fn events(&mut self) -> Vec<Event> {
-        self.0.events()
-    }
-
-    fn ended(&mut self) -> Option<Ended> {
-        self.0.has_ended().then_some(Ended::Silent)
     }
 }

@@ -1,7 +1,6 @@
 //! The service in a browser: a worker answers requests and trains, and the page is its client.
 
 mod client;
-mod connection;
 mod device;
 mod event_loop;
 mod storage;

@@ -137,13 +137,8 @@ impl Worker {
                     let cause = Some(failure.as_ref().map_or(Cause::DeviceLost, cause));
                     let hint = "the browser's console may show more".into();
                     let exit = Exit::DeviceFailed;
-                    FromWorker::Ended(RunEnd::Failed(Failure {
-                        text,
-                        hint,
-                        exit,
-                        cause,
-                        is_common: false,
-                    }))
+                    let failure = Failure { text, hint, exit, cause, ..Failure::default() };
+                    FromWorker::Ended(RunEnd::Failed(failure))
                 }
                 None => {
                     let (job, hint) = (Job::Other, "reload the page".into());

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::pipe::WorkerProcess;
 use super::signals;
-use super::supervise::TrainerProcess;
 use crate::protocol::{Command, Event, Failure, Setting};
 use crate::runs::Tail;
 
@@ -43,7 +43,7 @@ impl Sent {
 /// 0 until it comes. `say` announces the stop.
 pub(crate) fn handle_signals(
     sender: Sender<Command>,
-    trainer: TrainerProcess,
+    trainer: WorkerProcess,
     sent: Sent,
     say: fn(&str),
 ) -> Result<Arc<AtomicI32>, Failure> {

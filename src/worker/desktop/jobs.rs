@@ -41,8 +41,8 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
     }
 }
 
-fn fail(job: Job, Failure { text, hint, .. }: Failure) {
-    send(&FromWorker::Reply(Reply::Failed { job, text, hint }));
+fn fail(job: Job, failure: Failure) {
+    send(&FromWorker::Reply(Reply::failed(job, failure)));
 }
 
 /// Loads a model onto a device.

@@ -4,8 +4,8 @@ mod commands;
 mod jobs;
 mod pipe;
 mod place;
-mod process;
 mod request;
+mod run;
 mod run_folder;
 mod serve;
 pub(crate) mod signals;
@@ -20,10 +20,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::Trainer;
 use super::answer::answer;
-use crate::protocol::{Failure, Reply, Request, StartRun};
+use crate::protocol::{Job, Reply, Request, StartRun};
 use crate::runs::{self, Tail};
-use process::RunProcess;
-use request::RequestProcess;
+use request::SampleProcess;
+use run::RunProcess;
 use run_folder::RunFolder;
 
 pub(crate) use commands::{Sent, follow_file, handle_signals, read_stdin};
@@ -31,11 +31,11 @@ pub(in crate::worker) use jobs::export_folder;
 pub(crate) use jobs::write_model_folder;
 #[cfg(windows)]
 pub(crate) use pipe::detach;
-pub(crate) use pipe::launched;
+pub(crate) use pipe::{WorkerProcess, launched};
 pub(crate) use place::{Place, REPORT_TIME, RankStart};
 pub(crate) use request::ask;
 pub(crate) use serve::{Messages, read_command, serve};
-pub(crate) use supervise::{TrainerProcess, supervise};
+pub(crate) use supervise::supervise;
 pub(crate) use training::{
     Here, Outcome, RunOutput, SETTING_UP, commands_file, host, print_set_up, train,
 };
@@ -50,7 +50,7 @@ pub(crate) struct Client {
     sender: Sender<Reply>,
     receiver: Receiver<Reply>,
     /// The text that is being generated, or was last.
-    sampling: Option<RequestProcess>,
+    sampling: Option<SampleProcess>,
 }
 
 impl Client {
@@ -69,20 +69,15 @@ impl Client {
         };
         match request {
             Request::StopSample => self.sampling = None,
-            Request::Sample(_) => {
-                let job = request.job();
-                match RequestProcess::start(request, reply.clone()) {
-                    Ok(sampling) => self.sampling = Some(sampling),
-                    Err(Failure { text, hint, .. }) => reply(Reply::Failed { job, text, hint }),
-                }
-            }
+            Request::Sample(request) => match SampleProcess::start(request, reply.clone()) {
+                Ok(sampling) => self.sampling = Some(sampling),
+                Err(failure) => reply(Reply::failed(Job::Sample, failure)),
+            },
             // It takes the memory of a whole model.
             Request::Export { .. } => {
                 std::thread::spawn(move || {
                     let job = request.job();
-                    reply(ask(request).unwrap_or_else(|Failure { text, hint, .. }| {
-                        Reply::Failed { job, text, hint }
-                    }));
+                    reply(ask(request).unwrap_or_else(|failure| Reply::failed(job, failure)));
                 });
             }
             request => {
@@ -99,7 +94,7 @@ impl Client {
     /// Starts a run in a worker of its own, which stops when the window closes if `stop_on_close` is set.
     pub fn start(&mut self, start: StartRun, stop_on_close: bool) -> io::Result<Trainer> {
         let run = start.run.clone();
-        Ok(Trainer::own(&run, RunProcess::start(start, stop_on_close, &self.wake)?))
+        Ok(Trainer::own(&run, RunProcess::start(start, stop_on_close, self.wake.clone())?))
     }
 
     /// Follows a run from the end of its record on, if another process trains it.

@@ -2,22 +2,40 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command as Process, Stdio};
-use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anstream::ColorChoice;
 
 use crate::config::VARIABLE_PREFIX;
 use crate::protocol::{Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
 
-/// Capacity of the channel of messages. When it is full, the worker blocks.
-const CAPACITY: usize = 1024;
+/// A handle of a worker's process that another thread can kill.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkerProcess(Arc<Mutex<Option<Child>>>);
 
-/// The pipes of a worker.
-pub(super) struct Pipe {
-    input: Option<ChildStdin>,
-    /// Closes when the worker exits.
-    pub messages: Receiver<FromWorker>,
+impl WorkerProcess {
+    pub(super) fn set(&self, child: Child) {
+        *self.lock() = Some(child);
+    }
+
+    /// Kills the process if one is running.
+    pub fn kill(&self) {
+        if let Some(child) = self.lock().as_mut() {
+            let _ = child.kill();
+        }
+    }
+
+    /// Waits for the end of the process; returns its exit code, which a process that was killed does not
+    /// have on Unix, and may have on Windows.
+    pub(super) fn wait(&self) -> Option<i32> {
+        let mut child = self.lock().take()?;
+        child.wait().ok()?.code()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Child>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Returns the process of a worker of this program.
@@ -57,80 +75,46 @@ pub(crate) fn launched(launcher: &[OsString], arguments: &str) -> io::Result<Pro
     Ok(process)
 }
 
-/// Keeps `WGPT_*` variables from a process: the window has taken them over, and may have changed
-/// them.
-pub(super) fn without_settings(process: &mut Process) {
+/// Returns the process of a worker of a window, which has taken `WGPT_*` variables over, and may have
+/// changed them.
+pub(super) fn worker_of_window() -> io::Result<Process> {
+    let mut process = worker()?;
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with(VARIABLE_PREFIX)) {
             process.env_remove(name);
         }
     }
+    Ok(process)
 }
 
-/// Starts a worker, which keeps the stderr that `process` has. It waits while nobody takes its messages.
-pub(super) fn spawn(process: Process) -> io::Result<(Child, Pipe)> {
-    let (sender, messages) = sync_channel(CAPACITY);
-    start(process, messages, move |message| sender.send(message).is_ok(), || {})
-}
-
-/// Starts the worker of a window, which may take no messages for as long as it is hidden: the worker
-/// never waits for it. `wake` is called after each message, and at their end.
-pub(super) fn spawn_for_window(
-    process: Process,
-    wake: impl Fn() + Send + 'static,
-) -> io::Result<(Child, Pipe)> {
-    let (sender, messages) = channel();
-    start(process, messages, move |message| sender.send(message).is_ok(), wake)
-}
-
-fn start(
+/// Starts a worker and sends it its first message. Returns its stdin, and its stdout, which closes when it
+/// exits. A worker that is gone already is noticed by that.
+///
+/// # Errors
+/// If the process does not start, or the message cannot be written as text: a path is not UTF-8.
+pub(super) fn spawn(
     mut process: Process,
-    messages: Receiver<FromWorker>,
-    pass_on: impl Fn(FromWorker) -> bool + Send + 'static,
-    wake: impl Fn() + Send + 'static,
-) -> io::Result<(Child, Pipe)> {
+    first: Option<&ToWorker>,
+) -> io::Result<(Child, ChildStdin, ChildStdout)> {
+    let first = first.map(serde_json::to_string).transpose()?;
     process.stdin(Stdio::piped()).stdout(Stdio::piped());
     detach(&mut process);
     let mut child = process.spawn()?;
-    let (input, output) = (child.stdin.take(), child.stdout.take());
-    std::thread::spawn(move || {
-        for message in output.into_iter().flat_map(read_messages) {
-            if !pass_on(message) {
-                break;
-            }
-            wake();
-        }
-        // The receiver sees the end of the pipe only once the sender is gone.
-        drop(pass_on);
-        wake();
-    });
-    Ok((child, Pipe { input, messages }))
+    let pipes = child.stdin.take().zip(child.stdout.take());
+    let (mut input, output) = pipes.ok_or(io::ErrorKind::BrokenPipe)?;
+    if let Some(first) = first {
+        let _ = writeln!(input, "{first}");
+    }
+    Ok((child, input, output))
 }
 
-impl Pipe {
-    /// Sends the first message. A worker that is gone already is noticed by the end of its output.
-    ///
-    /// # Errors
-    /// If the message cannot be written as text: a path is not UTF-8. The worker would wait forever.
-    pub fn send_first(&mut self, message: &ToWorker) -> io::Result<()> {
-        match self.send(message) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    pub fn send(&mut self, message: &ToWorker) -> io::Result<()> {
-        let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        let sent = writeln!(input, "{}", serde_json::to_string(message)?);
-        if sent.is_err() {
-            self.input = None;
-        }
-        sent
-    }
+/// Sends another message.
+pub(super) fn send(input: &mut ChildStdin, message: &ToWorker) -> io::Result<()> {
+    writeln!(input, "{}", serde_json::to_string(message)?)
 }
 
 /// Reads the messages of a worker.
-fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
+pub(super) fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
     let lines = BufReader::new(pipe).lines().map_while(Result::ok);
     // A library may print to stdout, too.
     lines.filter_map(|line| match serde_json::from_str(&line).ok()? {

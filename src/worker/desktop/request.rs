@@ -4,45 +4,42 @@
 //! window stays, and the end of the process gives all memory back.
 
 use std::io;
-use std::process::{Child, Command as Process, ExitStatus};
+use std::process::{Child, ChildStdin, ChildStdout, Command as Process};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use super::pipe::{Pipe, spawn, without_settings, worker};
-use crate::protocol::{Failure, FromWorker, Reply, Request, SampleInput, ToWorker};
-
-/// A request that a worker answers. Dropping it ends the worker.
-pub(super) struct RequestProcess {
-    child: Arc<Mutex<Child>>,
-    is_stopped: Arc<AtomicBool>,
-}
+use super::pipe::{WorkerProcess, read_messages, spawn, worker, worker_of_window};
+use crate::protocol::{
+    Failure, FromWorker, Job, Reply, Request, SampleInput, SampleRequest, ToWorker,
+};
 
 /// Has a worker of its own answer a request, with the variables of this process; returns the last reply.
 pub(crate) fn ask(request: Request) -> Result<Reply, Failure> {
-    let (mut child, pipe) = send(worker(), &request)?;
-    let last = pipe.messages.iter().filter_map(reply_of).last();
+    // The worker ends when its stdin closes.
+    let (mut child, _input, output) = start(worker(), request)?;
+    let last = replies(output).last();
     // Its messages have ended, so it is about to exit.
     let status = child.wait();
-    last.ok_or_else(|| killed(status.ok()))
+    last.ok_or_else(|| killed(status.ok().and_then(|status| status.code())))
 }
 
-fn send(process: io::Result<Process>, request: &Request) -> Result<(Child, Pipe), Failure> {
-    let spawned = process.and_then(spawn).and_then(|(child, mut pipe)| {
-        pipe.send_first(&ToWorker::Request(request.clone()))?;
-        Ok((child, pipe))
-    });
+fn start(
+    process: io::Result<Process>,
+    request: Request,
+) -> Result<(Child, ChildStdin, ChildStdout), Failure> {
+    let spawned = process.and_then(|process| spawn(process, Some(&ToWorker::Request(request))));
     spawned.map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))
 }
 
-fn reply_of(message: FromWorker) -> Option<Reply> {
-    match message {
+fn replies(output: ChildStdout) -> impl Iterator<Item = Reply> {
+    read_messages(output).filter_map(|message| match message {
         FromWorker::Reply(reply) => Some(reply),
         _ => None,
-    }
+    })
 }
 
-fn killed(status: Option<ExitStatus>) -> Failure {
-    match status.and_then(|status| status.code()) {
+fn killed(code: Option<i32>) -> Failure {
+    match code {
         // A process that was killed on Windows has code 1.
         None | Some(1) => Failure::new("the process that worked on it was killed", ""),
         Some(code) => {
@@ -51,85 +48,67 @@ fn killed(status: Option<ExitStatus>) -> Failure {
     }
 }
 
-impl RequestProcess {
-    /// Has a worker answer a request without the variables of this process. `reply` takes the replies.
+/// A text that a worker generates. Dropping it ends the worker.
+#[derive(Default)]
+pub(super) struct SampleProcess {
+    process: WorkerProcess,
+    is_stopped: Arc<AtomicBool>,
+}
+
+impl SampleProcess {
+    /// Has a worker generate a text without the variables of this process. `reply` takes the replies.
     pub fn start(
-        request: Request,
+        request: SampleRequest,
         reply: impl Fn(Reply) + Send + 'static,
     ) -> Result<Self, Failure> {
-        let process = worker().map(|mut process| {
-            without_settings(&mut process);
-            process
-        });
-        Self::run(process, request, reply)
+        Self::run(worker_of_window(), request, reply)
     }
 
     fn run(
         process: io::Result<Process>,
-        request: Request,
+        request: SampleRequest,
         reply: impl Fn(Reply) + Send + 'static,
     ) -> Result<Self, Failure> {
-        let (child, pipe) = send(process, &request)?;
-        let child = Arc::new(Mutex::new(child));
-        let is_stopped = Arc::new(AtomicBool::new(false));
-        let this = Self { child: child.clone(), is_stopped: is_stopped.clone() };
+        let (text, done) = (String::new(), false);
+        let mut last = match &request.input {
+            SampleInput::Prompt(prompt) => Reply::Sampled { prompt: prompt.clone(), text, done },
+            SampleInput::Conversation(_) => Reply::Answered { text, forgotten: 0, done },
+        };
+        let (child, input, output) = start(process, Request::Sample(request))?;
+        let this = Self::default();
+        this.process.set(child);
+        let (process, is_stopped) = (this.process.clone(), this.is_stopped.clone());
         std::thread::spawn(move || {
-            let mut last = None;
-            for given in pipe.messages.iter().filter_map(reply_of) {
-                last = Some(given.clone());
+            // The worker ends when its stdin closes.
+            let _input = input;
+            for given in replies(output) {
+                last = given.clone();
                 reply(given);
             }
             // Its end is certain once its output is closed; waiting removes it from the system's
             // table.
-            let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
-            if last.as_ref().is_some_and(is_final) {
-                return;
-            }
-            if is_stopped.load(Ordering::SeqCst) {
-                reply(stopped(&request, last));
-            } else {
-                let Failure { text, hint, .. } = killed(status.ok());
-                reply(Reply::Failed { job: request.job(), text, hint });
+            let code = process.wait();
+            match &mut last {
+                Reply::Sampled { done, .. } | Reply::Answered { done, .. } if !*done => {
+                    if is_stopped.load(Ordering::SeqCst) {
+                        // The text stays as it is.
+                        *done = true;
+                        reply(last);
+                    } else {
+                        reply(Reply::failed(Job::Sample, killed(code)));
+                    }
+                }
+                _ => {}
             }
         });
         Ok(this)
     }
 }
 
-impl Drop for RequestProcess {
+impl Drop for SampleProcess {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::SeqCst);
-        // A process that has ended by itself needs no end.
-        let _ = self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
-    }
-}
-
-/// Returns true for the last reply to a request.
-fn is_final(reply: &Reply) -> bool {
-    !matches!(reply, Reply::Sampled { done: false, .. } | Reply::Answered { done: false, .. })
-}
-
-/// Returns the last reply to a request that was stopped: the text stays as it is.
-fn stopped(request: &Request, last: Option<Reply>) -> Reply {
-    match (last, request) {
-        (Some(Reply::Sampled { prompt, text, .. }), _) => {
-            Reply::Sampled { prompt, text, done: true }
-        }
-        (Some(Reply::Answered { text, .. }), _) => {
-            Reply::Answered { text, forgotten: 0, done: true }
-        }
-        (_, Request::Sample(request)) => match &request.input {
-            SampleInput::Prompt(prompt) => {
-                Reply::Sampled { prompt: prompt.clone(), text: String::new(), done: true }
-            }
-            SampleInput::Conversation(_) => {
-                Reply::Answered { text: String::new(), forgotten: 0, done: true }
-            }
-        },
-        (_, request) => {
-            let Failure { text, hint, .. } = killed(None);
-            Reply::Failed { job: request.job(), text, hint }
-        }
+        self.process.kill();
     }
 }
 
@@ -140,10 +119,13 @@ mod tests {
 
     use super::*;
     use crate::data::{Message, Role};
-    use crate::protocol::{Job, SampleRequest};
 
-    fn sample(input: SampleInput) -> Request {
-        Request::Sample(SampleRequest {
+    /// Runs a shell in the place of a worker, which answers a request for a text.
+    fn shell(input: SampleInput, script: &str) -> (SampleProcess, Receiver<Reply>) {
+        let (sender, receiver) = channel();
+        let mut process = Process::new("sh");
+        process.arg("-c").arg(script);
+        let request = SampleRequest {
             path: "out/a b".into(),
             input,
             tokens: 5,
@@ -151,17 +133,13 @@ mod tests {
             top_k: 0,
             seed: 7,
             device: "cpu".into(),
-        })
+        };
+        let reply = move |reply| drop(sender.send(reply));
+        (SampleProcess::run(Ok(process), request, reply).unwrap(), receiver)
     }
 
-    /// Runs a shell in the place of a worker, which answers a request for a text.
-    fn shell(script: &str) -> (RequestProcess, Receiver<Reply>) {
-        let (sender, receiver) = channel();
-        let mut process = Process::new("sh");
-        process.arg("-c").arg(script);
-        let request = sample(SampleInput::Prompt("Once".into()));
-        let reply = move |reply| drop(sender.send(reply));
-        (RequestProcess::run(Ok(process), request, reply).unwrap(), receiver)
+    fn prompt() -> SampleInput {
+        SampleInput::Prompt("Once".into())
     }
 
     fn next(replies: &Receiver<Reply>) -> Reply {
@@ -173,10 +151,10 @@ mod tests {
     #[test]
     fn a_worker_gets_the_request_and_its_replies_are_passed_on() {
         let script = format!(
-            r#"grep -q '"request":"sample".*"prompt":"Once"' && {GROWING}
+            r#"head -n 1 | grep -q '"request":"sample".*"prompt":"Once"' && {GROWING}
             echo '{{"message":"reply","reply":"sampled","prompt":"Once","text":" upon a","done":true}}'"#
         );
-        let (_process, replies) = shell(&script.replace("grep -q", "head -n 1 | grep -q"));
+        let (_process, replies) = shell(prompt(), &script);
         for (expected, is_done) in [(" upon", false), (" upon a", true)] {
             let Reply::Sampled { text, done, .. } = next(&replies) else { panic!("no text") };
             assert_eq!((text.as_str(), done), (expected, is_done));
@@ -186,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_killed_is_a_failure() {
-        let (_process, replies) = shell(&format!("{GROWING}; kill -9 $$"));
+        let (_process, replies) = shell(prompt(), &format!("{GROWING}; kill -9 $$"));
         next(&replies);
         let Reply::Failed { job, text, .. } = next(&replies) else { panic!("no failure") };
         assert_eq!(job, Job::Sample);
@@ -195,13 +173,15 @@ mod tests {
 
     #[test]
     fn a_text_that_is_stopped_stays_as_it_is() {
-        let (process, replies) = shell(&format!("{GROWING}; exec sleep 60"));
+        let (process, replies) = shell(prompt(), &format!("{GROWING}; exec sleep 60"));
         next(&replies);
         drop(process);
         let Reply::Sampled { text, done, .. } = next(&replies) else { panic!("no text") };
         assert_eq!((text.as_str(), done), (" upon", true));
         let hello = SampleInput::Conversation(vec![Message::new(Role::User, "Hello")]);
-        let end = stopped(&sample(hello), None);
+        let (process, replies) = shell(hello, "exec sleep 60");
+        drop(process);
+        let end = next(&replies);
         assert!(matches!(end, Reply::Answered { done: true, .. }), "{end:?}");
     }
 }

@@ -9,8 +9,8 @@ use serde::de::Error;
 
 use super::commands::{Sent, follow_file, handle_signals, read_stdin};
 use super::jobs::serve_request;
+use super::pipe::WorkerProcess;
 use super::signals;
-use super::supervise::TrainerProcess;
 use super::training::{Outcome, RunOutput, commands_file, end_of, host, print_set_up, train_alone};
 use crate::protocol::{
     Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, Request, RunEnd, StartRun,
@@ -137,7 +137,7 @@ fn report_panics() {
 /// Trains a run, in this process or in another worker that this one supervises.
 fn train(start: StartRun, supervised: bool, mut output: Messages) -> ExitCode {
     let (sender, commands) = channel();
-    let process = TrainerProcess::default();
+    let process = WorkerProcess::default();
     let say = output.say;
     let signal = match handle_signals(sender.clone(), process.clone(), Sent::Directly, say) {
         Ok(signal) => signal,
@@ -173,7 +173,7 @@ fn train(start: StartRun, supervised: bool, mut output: Messages) -> ExitCode {
         Ok(Outcome::Code(code)) => code,
         Err(failure) => {
             let code = failure.exit as u8;
-            output.emit(&failure.into_event());
+            output.emit(&Event::Error(failure.into()));
             code
         }
     };

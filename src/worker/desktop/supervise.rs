@@ -5,13 +5,12 @@
 
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command as Process, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::{ChildStdin, Command as Process, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::pipe::{Pipe, read_lines, spawn, worker};
+use super::pipe::{WorkerProcess, read_lines, read_messages, send, spawn, worker};
 use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker};
 use crate::runs::{EVENTS_FILE, record};
 use crate::worker::supervisor::{Supervisor, Transport};
@@ -23,22 +22,8 @@ const POLL: Duration = Duration::from_millis(50);
 /// not answer.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A handle of the worker's process that another thread can kill.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TrainerProcess(Arc<Mutex<Option<Child>>>);
-
-impl TrainerProcess {
-    /// Kills the process if one is running.
-    pub fn kill(&self) {
-        if let Some(child) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            let _ = child.kill();
-        }
-    }
-
-    fn replace(&self, child: Option<Child>) -> Option<Child> {
-        std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), child)
-    }
-}
+/// Messages that wait to be taken. While there are as many, the worker waits.
+const CAPACITY: usize = 1024;
 
 /// The command that starts all ranks of a run; it takes the start from its arguments.
 pub(crate) type Launcher<'a> = dyn Fn(&StartRun) -> io::Result<Process> + 'a;
@@ -46,10 +31,12 @@ pub(crate) type Launcher<'a> = dyn Fn(&StartRun) -> io::Result<Process> + 'a;
 /// A worker behind pipes, or several of which a launcher joins the pipes.
 struct Workers<'a> {
     launcher: Option<&'a Launcher<'a>>,
-    process: TrainerProcess,
-    pipe: Option<Pipe>,
+    process: WorkerProcess,
+    /// The pipes, while a worker runs.
+    pipes: Option<(ChildStdin, Receiver<FromWorker>)>,
     errors: Option<JoinHandle<()>>,
     say: fn(&str),
+    emit: &'a mut dyn FnMut(&Event),
 }
 
 impl Transport for Workers<'_> {
@@ -59,22 +46,25 @@ impl Transport for Workers<'_> {
             // A console takes no output of a process that has another one.
             process.stderr(Stdio::piped());
         }
-        let (mut child, mut pipe) = spawn(process)?;
+        let first = ToWorker::Train(Box::new(start.clone()));
+        let first = self.launcher.is_none().then_some(&first);
+        let (mut child, input, output) = spawn(process, first)?;
         if let Some(errors) = child.stderr.take() {
             let say = self.say;
             self.errors = Some(std::thread::spawn(move || read_lines(errors, say)));
         }
-        if self.launcher.is_none() {
-            pipe.send_first(&ToWorker::Train(Box::new(start.clone())))?;
-        }
-        self.process.replace(Some(child));
-        self.pipe = Some(pipe);
+        let (sender, messages) = sync_channel(CAPACITY);
+        std::thread::spawn(move || {
+            read_messages(output).all(|message| sender.send(message).is_ok())
+        });
+        self.process.set(child);
+        self.pipes = Some((input, messages));
         Ok(())
     }
 
     fn send(&mut self, command: &Command) {
-        if let Some(pipe) = &mut self.pipe {
-            let _ = pipe.send(&ToWorker::Command(command.clone()));
+        if let Some((input, _)) = &mut self.pipes {
+            let _ = send(input, &ToWorker::Command(command.clone()));
         }
     }
 
@@ -83,38 +73,33 @@ impl Transport for Workers<'_> {
             let _ = record(run, event);
         }
     }
-}
 
-impl Workers<'_> {
-    /// Waits for a message; `Err(None)` if none came in time, else the exit code of the worker.
-    fn receive(&mut self) -> io::Result<Received> {
-        let Some(pipe) = &self.pipe else {
-            std::thread::sleep(POLL);
-            return Ok(Received::Nothing);
-        };
-        match pipe.messages.recv_timeout(POLL) {
-            Ok(message) => Ok(Received::Message(message)),
-            Err(RecvTimeoutError::Timeout) => Ok(Received::Nothing),
-            Err(RecvTimeoutError::Disconnected) => {
-                self.pipe = None;
-                let child = self.process.replace(None);
-                let status = child.map(|mut child| child.wait()).transpose()?;
-                if let Some(errors) = self.errors.take() {
-                    // Else this process could exit before their last line.
-                    let _ = errors.join();
-                }
-                // A process that was killed on Windows may have a code that is larger than a byte.
-                let code = status.and_then(|status| status.code());
-                Ok(Received::Ended(code.and_then(|code| u8::try_from(code).ok())))
-            }
-        }
+    fn emit(&mut self, event: Event) {
+        (self.emit)(&event);
     }
 }
 
-enum Received {
-    Nothing,
-    Message(FromWorker),
-    Ended(Option<u8>),
+impl Workers<'_> {
+    /// Waits a moment for a message. The messages end with the worker.
+    fn receive(&self) -> Result<FromWorker, RecvTimeoutError> {
+        if let Some((_, messages)) = &self.pipes {
+            return messages.recv_timeout(POLL);
+        }
+        std::thread::sleep(POLL);
+        Err(RecvTimeoutError::Timeout)
+    }
+
+    /// Waits for the end of the worker; returns its exit code.
+    fn wait(&mut self) -> Option<u8> {
+        self.pipes = None;
+        let code = self.process.wait();
+        if let Some(errors) = self.errors.take() {
+            // Else this process could exit before their last line.
+            let _ = errors.join();
+        }
+        // A process that was killed on Windows may have a code that is larger than a byte.
+        u8::try_from(code?).ok()
+    }
 }
 
 /// Trains a run in a process that this one supervises, or in those that `launcher` starts; returns the
@@ -122,34 +107,36 @@ enum Received {
 pub(crate) fn supervise(
     start: StartRun,
     launcher: Option<&Launcher<'_>>,
-    process: TrainerProcess,
+    process: WorkerProcess,
     commands: &Receiver<Command>,
     say: fn(&str),
     emit: &mut dyn FnMut(&Event),
 ) -> io::Result<u8> {
     let began = Instant::now();
-    let workers = Workers { launcher, process: process.clone(), pipe: None, errors: None, say };
-    let mut supervisor = Supervisor::start(workers, start, launcher.is_some())?;
+    let has_ranks = launcher.is_some();
+    let workers = Workers { launcher, process, pipes: None, errors: None, say, emit };
+    let mut supervisor = Supervisor::start(workers, start, has_ranks)?;
     let mut failed: Option<Instant> = None;
     loop {
         for command in commands.try_iter() {
-            supervisor.send(&command, began.elapsed(), emit);
+            supervisor.send(&command, began.elapsed());
         }
         if let Some(code) = supervisor.exit_code() {
             return Ok(code);
         }
-        match supervisor.transport.receive()? {
-            Received::Nothing => {}
-            Received::Message(message) => supervisor.receive(message, emit),
-            Received::Ended(status) => {
+        match supervisor.transport.receive() {
+            Ok(message) => supervisor.receive(message),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
                 failed = None;
-                supervisor.worker_ended(status, began.elapsed(), emit);
+                let status = supervisor.transport.wait();
+                supervisor.worker_ended(status, began.elapsed());
             }
         }
         if supervisor.has_failed()
             && failed.get_or_insert_with(Instant::now).elapsed() > EXIT_TIMEOUT
         {
-            process.kill();
+            supervisor.transport.process.kill();
         }
         supervisor.tick(began.elapsed())?;
     }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use super::pipe::WorkerProcess;
 use super::place::Place;
-use super::supervise::{TrainerProcess, supervise};
+use super::supervise::supervise;
 use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
 use crate::protocol::{Command, Event, Failure, RunEnd, StartRun, StopReason, Task, Working};
@@ -62,7 +63,7 @@ pub(crate) struct Here<'a> {
 pub(crate) fn host(
     mut start: StartRun,
     supervised: bool,
-    process: TrainerProcess,
+    process: WorkerProcess,
     commands: &Receiver<Command>,
     say: fn(&str),
     output: &mut dyn RunOutput,

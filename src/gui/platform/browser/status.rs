@@ -56,7 +56,7 @@ fn set_attributes(element: &Element, progress: &Progress) -> Result<(), JsValue>
     let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
     let step = progress.last_step.as_ref();
     let error = match &progress.state {
-        RunPhase::Failed { text, .. } => text.clone(),
+        RunPhase::Failed(error) => error.text.clone(),
         _ => String::new(),
     };
     let run = progress.run.as_ref().map_or(String::new(), |run| run.display().to_string());
@@ -88,10 +88,10 @@ fn state_name(state: &RunPhase) -> &'static str {
         RunPhase::Running => "running",
         RunPhase::Paused => "paused",
         RunPhase::Recovering => "recovering",
-        RunPhase::Waiting { .. } => "waiting",
+        RunPhase::Waiting(_) => "waiting",
         RunPhase::Finished(_) => "finished",
         RunPhase::Interrupted => "interrupted",
-        RunPhase::Failed { .. } => "failed",
+        RunPhase::Failed(_) => "failed",
     }
 }
 

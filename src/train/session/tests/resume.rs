@@ -13,7 +13,7 @@ fn due(events: &[Event]) -> [Vec<u64>; 2] {
     let eval =
         |event: &Event| if let Event::Eval { iter, .. } = event { Some(*iter) } else { None };
     let sample =
-        |event: &Event| if let Event::Sample { iter, .. } = event { Some(*iter) } else { None };
+        |event: &Event| if let Event::Sample(sample) = event { Some(sample.iter) } else { None };
     [events.iter().filter_map(eval).collect(), events.iter().filter_map(sample).collect()]
 }
 
@@ -39,7 +39,7 @@ fn the_best_evaluation_is_that_of_the_whole_run() {
     };
     let best = |events: &[Event]| -> Vec<bool> {
         let best = |event: &Event| {
-            if let Event::Checkpoint { best, .. } = event { Some(*best) } else { None }
+            if let Event::Checkpoint(saved) = event { Some(saved.best) } else { None }
         };
         events.iter().filter_map(best).collect()
     };

@@ -1,0 +1,197 @@
+use super::*;
+use crate::config::Config;
+use crate::plan::{Backend, DeviceKind, DeviceLine};
+use crate::protocol::{Failure, ReplanReason, RunSettings, Setting};
+
+/// Keeps what a supervisor does.
+#[derive(Default)]
+struct Recorded {
+    starts: Vec<StartRun>,
+    sent: Vec<Command>,
+    recorded: usize,
+    events: Vec<Event>,
+}
+
+impl Transport for Recorded {
+    fn start(&mut self, start: &StartRun) -> io::Result<()> {
+        self.starts.push(start.clone());
+        self.sent.clear();
+        Ok(())
+    }
+
+    fn send(&mut self, command: &Command) {
+        self.sent.push(command.clone());
+    }
+
+    fn record(&mut self, _: &Path, _: &Event) {
+        self.recorded += 1;
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.events.push(event);
+    }
+}
+
+const NOW: Duration = Duration::from_secs(7);
+
+fn supervisor(has_ranks: bool) -> Supervisor<Recorded> {
+    let start = StartRun::new("r".into(), RunSettings::Recorded);
+    Supervisor::start(Recorded::default(), start, has_ranks).unwrap()
+}
+
+fn started() -> FromWorker {
+    let (id, name) = ("vulkan:3".into(), "Box 3000".into());
+    let device = DeviceLine { id, name, backend: Backend::Vulkan, kind: DeviceKind::Discrete };
+    FromWorker::Event(Box::new(Event::Start {
+        run: "r".into(),
+        device,
+        config: Box::new(Config::default()),
+        params: 1,
+        resumed_from: None,
+        entropy_floor: None,
+        ranks: Vec::new(),
+    }))
+}
+
+fn failed(text: &str, exit: Exit, cause: Option<Cause>) -> FromWorker {
+    let (text, hint) = (text.into(), String::new());
+    FromWorker::Ended(RunEnd::Failed(Failure { text, hint, exit, cause, ..Failure::default() }))
+}
+
+fn lost() -> FromWorker {
+    failed("it failed", Exit::DeviceFailed, Some(Cause::DeviceLost))
+}
+
+/// Runs a worker that says `messages` and exits with `status`; returns the events.
+fn run(
+    supervisor: &mut Supervisor<Recorded>,
+    messages: Vec<FromWorker>,
+    status: Option<u8>,
+) -> Vec<Event> {
+    messages.into_iter().for_each(|message| supervisor.receive(message));
+    supervisor.worker_ended(status, NOW);
+    take(&mut supervisor.transport.events)
+}
+
+#[test]
+fn the_next_worker_gets_the_commands_and_the_device_of_the_first() {
+    let mut supervisor = supervisor(false);
+    let interval = Command::Set(Setting::LogInterval(5.try_into().unwrap()));
+    for command in [Command::Pause, interval.clone(), Command::Checkpoint] {
+        supervisor.send(&command, NOW);
+    }
+    assert_eq!(supervisor.transport.sent.len(), 3);
+    let events = run(&mut supervisor, vec![started(), lost()], Some(5));
+    let [Event::Start { .. }, Event::Replan { reason, .. }, Event::Waiting(waiting)] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((*reason, waiting.seconds), (ReplanReason::DeviceLost, 1));
+    assert_eq!((supervisor.exit_code(), supervisor.transport.recorded), (None, 2));
+    // Not before the wait is over.
+    let due = NOW + Duration::from_secs(1);
+    supervisor.tick(NOW).unwrap();
+    assert_eq!(supervisor.transport.starts.len(), 1);
+    supervisor.tick(due).unwrap();
+    let [first, second] = &supervisor.transport.starts[..] else { panic!("no second worker") };
+    for (start, device, name, is_restart) in
+        [(first, "auto", None, false), (second, "vulkan:3", Some("Box 3000"), true)]
+    {
+        assert_eq!((start.device.as_str(), start.device_name.as_deref()), (device, name));
+        assert_eq!(start.is_restart, is_restart);
+    }
+    assert_eq!(second.elapsed, due);
+    assert_eq!(supervisor.transport.sent, [interval, Command::Pause]);
+}
+
+#[test]
+fn a_killed_worker_is_started_again_and_one_that_reported_an_error_is_not() {
+    for (code, text) in [
+        (None, "the trainer process was killed"),
+        (Some(1), "the trainer process was killed"),
+        (Some(101), "the trainer process crashed (exit code 101)"),
+    ] {
+        let mut supervisor = supervisor(false);
+        let events = run(&mut supervisor, Vec::new(), code);
+        let [Event::Replan { text: said, .. }, ..] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((said.as_str(), supervisor.exit_code()), (text, None));
+        assert!(supervisor.restart_at().is_some());
+    }
+    let mut signalled = supervisor(false);
+    assert!(run(&mut signalled, Vec::new(), Some(143)).is_empty());
+    assert_eq!(signalled.exit_code(), Some(143));
+    for exit in [Exit::Failure, Exit::Usage, Exit::DoesNotFit, Exit::BadData] {
+        let code = exit as u8;
+        let mut supervisor = supervisor(false);
+        let events = run(&mut supervisor, vec![failed("it failed", exit, None)], Some(code));
+        assert!(matches!(&events[..], [Event::Error(_)]), "{events:?}");
+        assert_eq!((supervisor.exit_code(), supervisor.transport.recorded), (Some(code), 0));
+    }
+}
+
+#[test]
+fn a_launcher_that_cannot_start_is_not_started_again() {
+    let mut launcher = supervisor(true);
+    assert!(run(&mut launcher, Vec::new(), Some(1)).is_empty());
+    assert_eq!(launcher.exit_code(), Some(1));
+    // A signal has killed one of its ranks. Each has its own device.
+    let mut launcher = supervisor(true);
+    let events = run(&mut launcher, vec![started()], Some(137));
+    assert!(events[1].to_string().contains("a rank was killed"), "{events:?}");
+    launcher.tick(NOW * 2).unwrap();
+    assert_eq!(launcher.transport.starts[1].device, "auto");
+    // A rank has no smaller plan.
+    let refused = failed("it failed", Exit::DoesNotFit, Some(Cause::OutOfMemory));
+    run(&mut launcher, vec![refused], Some(3));
+    assert_eq!(launcher.exit_code(), Some(Exit::DeviceFailed as u8));
+}
+
+#[test]
+fn the_error_of_a_rank_is_not_replaced_by_those_of_ranks_that_miss_it() {
+    let mut launcher = supervisor(true);
+    let missed = failed("rank 1 is silent", Exit::DeviceFailed, Some(Cause::DeviceLost));
+    let first = failed("it failed", Exit::BadData, None);
+    let events = run(&mut launcher, vec![first, missed], Some(7));
+    assert!(
+        matches!(&events[..], [Event::Error(error)] if error.text == "it failed"),
+        "{events:?}"
+    );
+    assert_eq!(launcher.exit_code(), Some(7));
+}
+
+#[test]
+fn a_stop_ends_a_wait_and_a_failure() {
+    let mut waiting = supervisor(false);
+    run(&mut waiting, vec![lost()], Some(5));
+    waiting.send(&Command::Pause, NOW);
+    waiting.send(&Command::Stop, NOW);
+    let events = &waiting.transport.events;
+    assert!(matches!(&events[..], [Event::Done { .. }]), "{events:?}");
+    assert_eq!((waiting.exit_code(), waiting.restart_at()), (Some(0), None));
+
+    let mut stopping = supervisor(false);
+    stopping.send(&Command::Stop, NOW);
+    let events = run(&mut stopping, vec![started(), lost()], Some(5));
+    assert!(matches!(&events[..], [_, Event::Error(_)]), "{events:?}");
+    assert_eq!(stopping.exit_code(), Some(Exit::DeviceFailed as u8));
+
+    let mut stopped = supervisor(false);
+    let end = FromWorker::Ended(RunEnd::Stopped { reason: StopReason::Stopped });
+    assert!(run(&mut stopped, vec![end], Some(0)).is_empty());
+    assert_eq!(stopped.exit_code(), Some(0));
+}
+
+#[test]
+fn out_of_memory_limits_the_plan_of_all_later_workers() {
+    let mut supervisor = supervisor(false);
+    let plan = crate::plan::Plan::new(&Config::default(), 65);
+    supervisor.failure.plan = Some(plan.clone());
+    let out_of_memory = failed("it failed", Exit::DeviceFailed, Some(Cause::OutOfMemory));
+    run(&mut supervisor, vec![out_of_memory], Some(5));
+    supervisor.tick(NOW).unwrap();
+    let limit = supervisor.transport.starts[1].max_plan.clone().unwrap();
+    assert!(limit.micro_batch < plan.micro_batch);
+    run(&mut supervisor, vec![started(), lost()], Some(5));
+    supervisor.tick(NOW * 2).unwrap();
+    assert_eq!(supervisor.transport.starts[2].max_plan, Some(limit));
+}
