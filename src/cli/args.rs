@@ -103,11 +103,15 @@ impl Global {
 
     /// Returns the device of process number `local` among the processes on this machine that train one
     /// run. A backend without a number stands for its device of that number.
-    pub fn device_of_rank(&self, local: usize) -> Result<DeviceChoice, DeviceError> {
-        let typed = self.typed_device();
-        let has_number = typed.contains(':')
-            || ["auto", "cpu"].iter().any(|name| typed.eq_ignore_ascii_case(name));
-        if has_number { typed.parse() } else { format!("{typed}:{local}").parse() }
+    pub fn device_of_rank(&self, local: usize) -> Result<String, DeviceError> {
+        let mut device = self.typed_device();
+        let has_number = device.contains(':')
+            || ["auto", "cpu"].iter().any(|name| device.eq_ignore_ascii_case(name));
+        if !has_number {
+            device += &format!(":{local}");
+        }
+        device.parse::<DeviceChoice>()?;
+        Ok(device)
     }
 
     /// Returns the mode of the flag, or else of `WGPT_OPS`, or else auto.

@@ -2,7 +2,7 @@
 
 use super::args::{BenchArgs, BenchPart, Global};
 use super::benchmark_row;
-use super::find_model::{confirmed, open_for_steps};
+use super::find_model::confirmed;
 use super::print_failure;
 use super::torch::TorchStep;
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
@@ -36,7 +36,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     torch.retain(|step| step.measured(&config, vocabulary(&config)));
     let mode = global.ops()?;
     let selected = confirmed(selected, config.dtype, mode);
-    let (device, mode) = open_for_steps(selected, config.dtype, mode)?;
+    let (device, mode) = mode.open(config.dtype, selected)?;
     let json = args.json;
     watch(&device, Watched::Command, move |failure| print_failure(failure, json));
     let options = Options {

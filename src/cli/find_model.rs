@@ -8,7 +8,7 @@ use super::print_failure;
 use super::run_list::newest_model;
 use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
-use crate::gpu::{self, OpenDevice, SelectedDevice};
+use crate::gpu::{self, SelectedDevice};
 use crate::model::Gpt;
 use crate::ops::OpsMode;
 use crate::protocol::Failure;
@@ -109,20 +109,4 @@ pub(super) fn confirmed(mut device: SelectedDevice, dtype: Dtype, mode: OpsMode)
         message!("warning: {text}");
     }
     device
-}
-
-/// Opens a [`confirmed`] device for training steps in `dtype`, and returns it with the mode of the
-/// steps. If the user has not named the device and it cannot be opened, this opens the CPU.
-pub(super) fn open_for_steps(
-    mut device: SelectedDevice,
-    dtype: Dtype,
-    mode: OpsMode,
-) -> Result<(OpenDevice, OpsMode), Failure> {
-    loop {
-        let mode = mode.for_run(dtype, &device.info)?;
-        match device.open(mode.precision) {
-            Ok(device) => return Ok((device, mode)),
-            Err(error) => device = device.fallback(error)?,
-        }
-    }
 }

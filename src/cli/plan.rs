@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::args::{Global, PlanArgs};
-use super::find_model::{confirmed, open_for_steps, warn};
+use super::find_model::{confirmed, warn};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
@@ -187,7 +187,7 @@ fn unnamed(dtype: Dtype) -> Abilities {
 
 /// Measures the speed of the device and keeps it.
 fn calibrate(config: &Config, selected: SelectedDevice, global: &Global) -> Result<(), Failure> {
-    let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
+    let (device, mode) = global.ops()?.open(config.dtype, selected)?;
     if !global.quiet {
         message!("measuring {} ({})...", device.info.name, device.info.id);
     }
@@ -204,7 +204,7 @@ fn measure(
     selected: SelectedDevice,
     global: &Global,
 ) -> Result<u64, Failure> {
-    let (device, mode) = open_for_steps(selected, config.dtype, global.ops()?)?;
+    let (device, mode) = global.ops()?.open(config.dtype, selected)?;
     if gpu::memory(&device.device).is_none() {
         let text = format!("{} has no memory pools to measure", device.info.name);
         return Err(Failure::usage(text, "give a GPU: --device=vulkan:0"));

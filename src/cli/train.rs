@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, ExitCode};
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,12 +14,12 @@ use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
 use super::terminal;
 use crate::config::{Config, InitFrom, Source, run_name};
-use crate::protocol::{Command, Event, Failure, RunEnd, RunSettings, StartRun, StopReason};
+use crate::protocol::{Event, Failure, RunEnd, RunSettings, StartRun, StopReason};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
-    Here, Messages, Outcome, Place, RankStart, RunOutput, Sent, WorkerProcess, commands_file,
-    follow_file, handle_signals, host, launched, read_command, read_stdin, supervise, train,
+    Control, Messages, Outcome, Place, RankStart, RunOutput, Sent, host, launched, read_command,
+    supervise, train,
 };
 
 /// The arguments of a rank that a launcher starts, as a value: each rank resolves them with the files and
@@ -45,24 +43,22 @@ pub(super) fn run(
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut output = EventPrinter::new(json, global.quiet, is_first);
-    let (sender, commands) = channel();
-    let process = WorkerProcess::default();
     let sent = if place.is_some() { Sent::ByLauncher } else { Sent::Directly };
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
-    let signal = handle_signals(sender.clone(), process.clone(), sent, say)?;
+    let control = Control::listen(sent, say)?;
     let warn: fn(&Event) =
         if json { print_event } else { |event| message!("{}", event.labelled()) };
     if json && is_first {
-        read_stdin(sender.clone(), args.stop_on_close, |line| serde_json::from_str(line), warn);
+        control.read_stdin(args.stop_on_close, |line| serde_json::from_str(line), warn);
     }
     let follow = |start: &StartRun| {
         if is_first {
-            follow_file(commands_file(start), sender, warn);
+            control.follow_file(&start.run, warn);
         }
     };
     let ended = if place.is_some() {
         let elapsed = Duration::ZERO;
-        train_rank(args, global, elapsed, &mut place, &commands, follow, &mut output)
+        train_rank(args, global, elapsed, &mut place, &control, follow, &mut output)
             .map(Outcome::Stopped)
     } else {
         resolve(&args, global, &mut Group::alone()).and_then(|(start, warnings)| {
@@ -71,11 +67,11 @@ pub(super) fn run(
                 for text in warnings {
                     output.emit(&Event::Warning { text });
                 }
-                return host(start, !args.no_supervise, process, &commands, say, &mut output);
+                return host(start, !args.no_supervise, &control, say, &mut output);
             }
             let launch = |start: &StartRun| ranks(&launcher, &args, global, start);
             let emit = &mut |event: &Event| output.emit(event);
-            let code = supervise(start, Some(&launch), process, &commands, say, emit);
+            let code = supervise(start, Some(&launch), &control, say, emit);
             code.map(Outcome::Code).map_err(|error| {
                 let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
                 let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name \
@@ -84,13 +80,8 @@ pub(super) fn run(
             })
         })
     };
-    // As a shell reports a process that a signal ended: 130 or 143.
-    let signal = signal.load(Ordering::SeqCst);
-    let stopped = if signal == 0 { 0 } else { 128 + signal as u8 };
     Ok(ExitCode::from(match ended {
-        Ok(Outcome::Stopped(StopReason::Stopped) | Outcome::Code(0)) => stopped,
-        Ok(Outcome::Stopped(_)) => 0,
-        Ok(Outcome::Code(code)) => code,
+        Ok(end) => control.exit_code(end),
         Err(error) => end(place.as_ref(), error, output.on_failure()),
     }))
 }
@@ -130,14 +121,13 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut output = Messages::ready(terminal::message, is_first);
-    let (sender, commands) = channel();
     // A launcher ends all ranks with a signal when one has failed.
-    handle_signals(sender.clone(), WorkerProcess::default(), Sent::ByLauncher, |_| {})?;
+    let control = Control::listen(Sent::ByLauncher, |_| {})?;
     if is_first {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
-        read_stdin(sender, true, read_command, |event| message!("{}", event.labelled()));
+        control.read_stdin(true, read_command, |event| message!("{}", event.labelled()));
     }
-    let ended = train_rank(args, &global, elapsed, &mut place, &commands, |_| {}, &mut output);
+    let ended = train_rank(args, &global, elapsed, &mut place, &control, |_| {}, &mut output);
     Ok(ExitCode::from(match ended {
         Ok(reason) => {
             output.ended(RunEnd::Stopped { reason });
@@ -157,26 +147,24 @@ fn train_rank(
     global: &Global,
     elapsed: Duration,
     place: &mut Option<Place>,
-    commands: &Receiver<Command>,
+    control: &Control,
     follow: impl FnOnce(&StartRun),
     output: &mut dyn RunOutput,
 ) -> Result<StopReason, Failure> {
     let (mut group, device) = match place {
         Some(place) => {
             let group = place.connect(args.rank_limit, terminal::message)?;
-            (group, global.device_of_rank(place.local_rank())?)
+            (group, global.device_of_rank(place.launch.local_rank)?)
         }
-        None => (Group::alone(), global.device()?),
+        None => (Group::alone(), global.device_of_rank(0)?),
     };
     let (start, warnings) = resolve(&args, global, &mut group)?;
     follow(&start);
     for text in warnings {
         output.emit(&Event::Warning { text });
     }
-    let (request, _) = StartRun { elapsed, ..start }.into_request()?;
-    let quiet = global.quiet;
-    let here = Here { place: place.as_ref(), group, device, device_name: None, quiet };
-    Ok(train(request, here, commands, output)?)
+    let start = StartRun { elapsed, device, ..start };
+    Ok(train(start, place.as_ref(), group, &control.commands, output)?)
 }
 
 /// Resolves the run folder and the configuration, on several ranks from what rank 0 has on its disk.

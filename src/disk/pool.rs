@@ -22,7 +22,7 @@ use web_time::SystemTime;
 
 /// A file that stays open. Offsets and lengths are in bytes. All methods fail if the browser
 /// reports an error.
-pub trait Slot {
+pub trait Slot: fmt::Debug {
     /// Reads at an offset and returns the number of bytes read.
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize>;
     /// Writes all of `bytes` at an offset.
@@ -113,6 +113,10 @@ fn now() -> u64 {
     since.as_millis() as u64
 }
 
+fn is_below(folder: &str, path: &str) -> bool {
+    path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
 fn not_found(path: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("`{path}` does not exist"))
 }
@@ -128,29 +132,33 @@ impl Pool {
             let mut bytes = vec![0; HEADER as usize];
             let read = slot.read_at(0, &mut bytes)?;
             let Some(header) = Header::decode(&bytes[..read]) else {
-                slot.set_len(0)?;
-                self.free.push(slot);
+                self.release(slot)?;
                 continue;
             };
             self.generation = self.generation.max(header.generation);
             let newer = |entry: &Entry| entry.header.generation > header.generation;
-            let old = if self.files.get(&header.path).is_some_and(newer) {
-                Some(slot)
+            if self.files.get(&header.path).is_some_and(newer) {
+                self.release(slot)?;
             } else {
-                let path = header.path.clone();
-                self.files.insert(path, Entry { slot, header }).map(|entry| entry.slot)
-            };
-            if let Some(old) = old {
-                old.set_len(0)?;
-                self.free.push(old);
+                self.insert(Entry { slot, header })?;
             }
         }
         Ok(())
     }
 
-    /// Counts the slots that are not in use.
-    pub fn free(&self) -> usize {
-        self.free.len()
+    /// Makes a slot free.
+    fn release(&mut self, slot: Rc<dyn Slot>) -> io::Result<()> {
+        slot.set_len(0)?;
+        self.free.push(slot);
+        Ok(())
+    }
+
+    /// Adds a file in the place of another one of its path.
+    fn insert(&mut self, entry: Entry) -> io::Result<()> {
+        match self.files.insert(entry.header.path.clone(), entry) {
+            Some(old) => self.release(old.slot),
+            None => Ok(()),
+        }
     }
 
     fn next_header(&mut self, path: &str) -> Header {
@@ -175,8 +183,7 @@ impl Pool {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "too many files"));
         };
         if let Err(error) = slot.write_at(0, &bytes) {
-            let _ = slot.set_len(0);
-            self.free.push(slot);
+            let _ = self.release(slot);
             return Err(error);
         }
         self.files.insert(path.to_owned(), Entry { slot: slot.clone(), header });
@@ -185,32 +192,20 @@ impl Pool {
 
     fn remove(&mut self, path: &str) -> io::Result<()> {
         let entry = self.files.remove(path).ok_or_else(|| not_found(path))?;
-        entry.slot.set_len(0)?;
-        self.free.push(entry.slot);
-        Ok(())
+        self.release(entry.slot)
     }
 
     /// Lists the files below a folder, the oldest first.
     fn files_below(&self, folder: &str) -> Vec<String> {
-        let prefix = format!("{folder}/");
-        let mut found: Vec<(u64, String)> = self
-            .files
-            .range(prefix.clone()..)
-            .take_while(|(path, _)| path.starts_with(&prefix))
-            .map(|(path, entry)| (entry.header.generation, path.clone()))
-            .collect();
-        found.sort();
-        found.into_iter().map(|(_, path)| path).collect()
+        let mut found: Vec<&Header> = self.files.values().map(|entry| &entry.header).collect();
+        found.retain(|header| is_below(folder, &header.path));
+        found.sort_by_key(|header| header.generation);
+        found.into_iter().map(|header| header.path.clone()).collect()
     }
 
     fn is_folder(&self, path: &str) -> bool {
-        let within = |name: &String| {
-            path.is_empty() || name.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
-        };
-        path.is_empty()
-            || self.folders.contains(path)
-            || self.files.keys().any(within)
-            || self.folders.iter().any(within)
+        let mut known = self.files.keys().chain(&self.folders);
+        path.is_empty() || self.folders.contains(path) || known.any(|known| is_below(path, known))
     }
 
     fn remove_folder(&mut self, folder: &str) -> io::Result<()> {
@@ -220,8 +215,7 @@ impl Pool {
         for path in self.files_below(folder) {
             self.remove(&path)?;
         }
-        let prefix = format!("{folder}/");
-        self.folders.retain(|created| created != folder && !created.starts_with(&prefix));
+        self.folders.retain(|created| created != folder && !is_below(folder, created));
         Ok(())
     }
 
@@ -237,10 +231,7 @@ impl Pool {
         for path in self.files_below(from) {
             self.rename_file(&path, &format!("{to}{}", &path[from.len()..]))?;
         }
-        self.remove_folder(from).or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => Ok(()),
-            _ => Err(error),
-        })?;
+        self.folders.retain(|created| created != from && !is_below(from, created));
         self.folders.insert(to.to_owned());
         Ok(())
     }
@@ -252,11 +243,7 @@ impl Pool {
         entry.slot.write_at(0, &bytes)?;
         entry.slot.flush()?;
         self.files.remove(from);
-        if let Some(old) = self.files.insert(to.to_owned(), Entry { header, ..entry }) {
-            old.slot.set_len(0)?;
-            self.free.push(old.slot);
-        }
-        Ok(())
+        self.insert(Entry { header, ..entry })
     }
 
     fn names(&self, folder: &str) -> io::Result<BTreeSet<String>> {

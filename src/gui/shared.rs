@@ -54,13 +54,13 @@ pub(super) struct ShownRun {
 impl ShownRun {
     /// Returns true if a process trains the shown run.
     pub fn is_live(&self) -> bool {
-        let trained = self.trainer.as_ref().map(Trainer::run);
-        trained.is_some() && trained == self.folder.as_deref()
+        let trained = self.trainer.as_ref().map(|trainer| &trainer.run);
+        trained.is_some() && trained == self.folder.as_ref()
     }
 
     /// Returns true if this window trains a run.
     pub fn has_own_trainer(&self) -> bool {
-        self.trainer.as_ref().is_some_and(Trainer::is_own)
+        self.trainer.as_ref().is_some_and(|trainer| trainer.is_own)
     }
 
     /// Returns true if the CPU generates texts: a run that trains has planned for the memory of its

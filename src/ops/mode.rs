@@ -7,7 +7,7 @@ use crate::config::Matrices;
 use crate::config::{Abilities, Dtype, Precision};
 use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
 #[cfg(not(target_arch = "wasm32"))]
-use crate::gpu::{SelectedDevice, without_tensor_cores};
+use crate::gpu::{OpenDevice, SelectedDevice, without_tensor_cores};
 
 /// An implementation of the ops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +83,24 @@ impl OpsMode {
         match mode.precision.matrices() {
             Some(_) => device.confirm_matrices(),
             None => without_tensor_cores(&device.info, mode.precision.dtype()),
+        }
+    }
+
+    /// Opens a device for training steps in `dtype`, after [`confirm`](Self::confirm), and returns it with
+    /// the mode of the steps. If the user has not named the device and it cannot be opened, this opens the
+    /// CPU.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn open(
+        self,
+        dtype: Dtype,
+        mut device: SelectedDevice,
+    ) -> Result<(OpenDevice, Self), DeviceError> {
+        loop {
+            let mode = self.for_run(dtype, &device.info)?;
+            match device.open(mode.precision) {
+                Ok(device) => return Ok((device, mode)),
+                Err(error) => device = device.fallback(error)?,
+            }
         }
     }
 

@@ -169,118 +169,61 @@ impl Attachment for FromWorker {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
+
     use super::*;
-    use crate::data::{Message, Role};
-    use crate::doctor::FrontEnd;
-    use crate::protocol::request::Topic;
-    use crate::protocol::{
-        Job, Obstacle, Progress, SampleInput, SampleRequest, Setting, StorageUsage, Texts, View,
-    };
-    use crate::runs::About;
+    use crate::protocol::{Job, Progress, StorageUsage, View};
     use crate::runs::Tail;
 
-    fn assert_reads_back<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> String {
-        let text = serde_json::to_string(message).unwrap();
-        let again: T =
-            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        assert_eq!(serde_json::to_string(&again).unwrap(), text);
-        text
-    }
-
-    fn evaluation() -> Event {
-        let (train_loss, val_loss) = (2.5, 2.25);
-        Event::Eval { iter: 250, train_loss, val_loss, bits_per_byte: None, hellaswag: None }
-    }
-
-    #[test]
-    fn messages_to_the_worker_read_back() {
-        let run = PathBuf::from("runs/first");
-        let event = evaluation();
-        let config = Box::new(Config::default());
-        let settings = RunSettings::Resolved { config, plans_schedule: true };
-        let resolved = Box::new(StartRun::new(run.clone(), settings));
-        let changed = vec![("n_layer".to_string(), "3".to_string())];
-        let typed = RunSettings::Typed { preset: "demo".into(), changed };
-        let typed = Box::new(StartRun::new(run.clone(), typed));
-        let texts = Texts::Text { name: "pasted".into(), text: "Once".into() };
-        let about = About { name: "Foxes".into(), note: String::new() };
-        let sample = SampleRequest {
-            path: run.clone(),
-            input: SampleInput::Conversation(vec![Message::new(Role::User, "Hello")]),
-            tokens: 5,
-            temperature: 0.8,
-            top_k: 200,
-            seed: 1,
-            device: "auto".into(),
-        };
-        let front_end = FrontEnd { display: None, runs: "runs".into(), settings: None };
-        for message in [
-            ToWorker::Train(resolved),
-            ToWorker::Supervise(typed),
-            ToWorker::Command(Command::Pause),
-            ToWorker::Command(Command::Set(Setting::LearningRate(1e-4))),
-            ToWorker::Request(Request::Devices),
-            ToWorker::Request(Request::Sample(sample)),
-            ToWorker::Request(Request::StopSample),
-            ToWorker::Request(Request::DescribeModel { path: run.clone() }),
-            ToWorker::Request(Request::Doctor { front_end }),
-            ToWorker::Request(Request::Describe { run: run.clone(), about }),
-            ToWorker::Record { run: run.clone(), event: Box::new(event) },
-            ToWorker::Request(Request::Prepare { texts, folder: "data".into() }),
-            ToWorker::Request(Request::Compare { runs: [run, "runs/second".into()] }),
-        ] {
-            assert_reads_back(&message);
+    fn assert_reads_back<T: Serialize + DeserializeOwned>(messages: Vec<T>) {
+        for message in messages {
+            let text = serde_json::to_string(&message).unwrap();
+            let again: T =
+                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert_eq!(serde_json::to_string(&again).unwrap(), text);
         }
     }
 
     #[test]
-    fn messages_from_the_worker_read_back() {
+    fn messages_read_back() {
         let run = PathBuf::from("runs/first");
-        let event = evaluation();
+        let (train_loss, val_loss) = (2.5, 2.25);
+        let eval =
+            Event::Eval { iter: 250, train_loss, val_loss, bits_per_byte: None, hellaswag: None };
         let mut progress = Progress::default();
-        progress.apply(&event);
+        progress.apply(&eval);
         let (tail, view) = (Tail::open(&run, true), View::Main);
-        let topic = Topic::Device;
-        let obstacle = Obstacle { topic, can_train: false, text: "no".into(), hint: "yes".into() };
-        let event = Box::new(event);
-        let failure = Failure {
-            text: "gone".into(),
-            hint: String::new(),
-            exit: Exit::DeviceFailed,
-            cause: Some(Cause::DeviceLost),
-            ..Failure::default()
-        };
-        for message in [
-            FromWorker::Reply(Reply::Run {
-                run: run.clone(),
-                view,
-                progress: progress.into(),
-                tail,
-            }),
-            FromWorker::Reply(Reply::Obstacle(obstacle)),
-            FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err("no".into()) }),
-            FromWorker::Reply(Reply::Removed { path: run.clone() }),
-            FromWorker::Reply(Reply::Model { path: run.clone(), has_chat: true }),
-            FromWorker::Reply(Reply::Answered { text: "Hi".into(), forgotten: 2, done: true }),
+        let (text, hint, job) = ("no".to_string(), String::new(), Job::Export);
+        let event = FromWorker::Event(Box::new(eval.clone()));
+        let json = serde_json::to_string(&event).unwrap();
+        assert!(json.starts_with(r#"{"message":"event","event":"eval","iter":250"#), "{json}");
+        assert_reads_back(vec![
+            event,
+            FromWorker::Reply(Reply::Run { run: run.clone(), view, progress: progress.into(), tail }),
+            FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err(text.clone()) }),
             FromWorker::Reply(Reply::Stored {
                 data: Vec::new(),
                 models: Vec::new(),
                 usage: StorageUsage::default(),
             }),
-            FromWorker::Reply(Reply::Failed {
-                job: Job::Export,
-                text: "no".into(),
-                hint: String::new(),
-            }),
+            FromWorker::Reply(Reply::Failed { job, text, hint }),
             FromWorker::Ready { version: MESSAGES_VERSION },
             FromWorker::Ended(RunEnd::Stopped { reason: StopReason::MaxTime }),
-            FromWorker::Ended(RunEnd::Failed(failure)),
+            FromWorker::Ended(RunEnd::Failed(Failure::default())),
             FromWorker::Heartbeat,
-        ] {
-            assert_reads_back(&message);
-        }
-        let text = assert_reads_back(&FromWorker::Event(event));
-        assert!(text.starts_with(r#"{"message":"event","event":"eval","iter":250"#), "{text}");
+        ]);
+        let config = Box::new(Config::default());
+        let resolved = RunSettings::Resolved { config, plans_schedule: true };
+        let changed = vec![("n_layer".to_string(), "3".to_string())];
+        let typed = RunSettings::Typed { preset: "demo".into(), changed };
+        assert_reads_back(vec![
+            ToWorker::Train(Box::new(StartRun::new(run.clone(), resolved))),
+            ToWorker::Supervise(Box::new(StartRun::new(run.clone(), typed))),
+            ToWorker::Command(Command::Pause),
+            ToWorker::Request(Request::StopSample),
+            ToWorker::Request(Request::Compare { runs: [run.clone(), "runs/second".into()] }),
+            ToWorker::Record { run, event: Box::new(eval) },
+        ]);
     }
 
     #[test]

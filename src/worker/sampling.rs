@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use crate::data::{Message, TextStream};
+use crate::data::{TextStream, Tokenizer};
 use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
@@ -24,24 +24,52 @@ pub(super) async fn sample(
     reply: &dyn Fn(Reply),
 ) -> Result<(), Failure> {
     let source = ModelSource::open(&request.path)?;
+    let &SampleRequest { tokens, temperature, top_k, seed, .. } = request;
+    let options = SampleOptions { temperature, top_k: top_k as usize, seed };
+    let mut text = String::new();
     match &request.input {
         SampleInput::Prompt(prompt) => {
-            continue_text(&source, prompt, request, load, is_stopped, reply).await
+            let (tokenizer, ids) = encode(&source, prompt)?;
+            let (model, mode) = load(&source).await?;
+            let mut sampler = Sampler::new(&model, &ids, options, mode);
+            let (mut pieces, mut replied) = (TextStream::default(), Instant::now());
+            for count in 0.. {
+                let done = count == tokens || is_stopped();
+                if done || replied.elapsed() >= INTERVAL {
+                    replied = Instant::now();
+                    reply(Reply::Sampled { prompt: prompt.clone(), text: text.clone(), done });
+                }
+                if done {
+                    break;
+                }
+                text += &pieces.push(tokenizer, sampler.next_token().await);
+            }
         }
         SampleInput::Conversation(messages) => {
-            answer_message(&source, messages, request, load, is_stopped, reply).await
+            let (tokenizer, architecture) = (source.tokenizer.as_ref(), &source.architecture);
+            let mut conversation = Conversation::new(&source.path, tokenizer, architecture)?;
+            let last = conversation.load(messages)?;
+            let prompt = conversation.ask(last, tokens as usize)?;
+            let (model, mode) = load(&source).await?;
+            let mut answer = conversation.answer(&prompt, &model, options, mode);
+            let mut replied = Instant::now();
+            while !is_stopped()
+                && let Some(piece) = answer.next().await
+            {
+                text += &piece;
+                if replied.elapsed() >= INTERVAL {
+                    replied = Instant::now();
+                    reply(Reply::Answered { text: text.clone(), forgotten: 0, done: false });
+                }
+            }
+            reply(Reply::Answered { text, forgotten: prompt.forgotten, done: true });
         }
     }
+    Ok(())
 }
 
-async fn continue_text(
-    source: &ModelSource,
-    prompt: &str,
-    request: &SampleRequest,
-    load: impl AsyncFnOnce(&ModelSource) -> Result<(Gpt, OpsMode), TrainError>,
-    is_stopped: &dyn Fn() -> bool,
-    reply: &dyn Fn(Reply),
-) -> Result<(), Failure> {
+/// Returns the tokenizer of a model, and the tokens of a prompt.
+fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, Vec<u32>), Failure> {
     let unknown = || TrainError::checkpoint(&source.path, "its tokenizer is unknown");
     let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
@@ -53,55 +81,5 @@ async fn continue_text(
     if ids.is_empty() {
         return Err(Failure::new("the prompt is empty", "type a character"));
     }
-    let (model, mode) = load(source).await?;
-    let mut sampler = Sampler::new(&model, &ids, options(request), mode);
-    let (mut text, mut pieces) = (String::new(), TextStream::default());
-    let mut replied = Instant::now();
-    let mut count = 0;
-    loop {
-        let done = count == request.tokens || is_stopped();
-        if done || replied.elapsed() >= INTERVAL {
-            replied = Instant::now();
-            reply(Reply::Sampled { prompt: prompt.to_string(), text: text.clone(), done });
-        }
-        if done {
-            return Ok(());
-        }
-        text += &pieces.push(tokenizer, sampler.next_token().await);
-        count += 1;
-    }
-}
-
-/// Answers the last message of a conversation.
-async fn answer_message(
-    source: &ModelSource,
-    messages: &[Message],
-    request: &SampleRequest,
-    load: impl AsyncFnOnce(&ModelSource) -> Result<(Gpt, OpsMode), TrainError>,
-    is_stopped: &dyn Fn() -> bool,
-    reply: &dyn Fn(Reply),
-) -> Result<(), Failure> {
-    let (tokenizer, architecture) = (source.tokenizer.as_ref(), &source.architecture);
-    let mut conversation = Conversation::new(&source.path, tokenizer, architecture)?;
-    let last = conversation.load(messages)?;
-    let prompt = conversation.ask(last, request.tokens as usize)?;
-    let (model, mode) = load(source).await?;
-    let mut answer = conversation.answer(&prompt, &model, options(request), mode);
-    let (mut text, mut replied) = (String::new(), Instant::now());
-    while !is_stopped()
-        && let Some(piece) = answer.next().await
-    {
-        text += &piece;
-        if replied.elapsed() >= INTERVAL {
-            replied = Instant::now();
-            reply(Reply::Answered { text: text.clone(), forgotten: 0, done: false });
-        }
-    }
-    reply(Reply::Answered { text, forgotten: prompt.forgotten, done: true });
-    Ok(())
-}
-
-fn options(request: &SampleRequest) -> SampleOptions {
-    let &SampleRequest { temperature, top_k, seed, .. } = request;
-    SampleOptions { temperature, top_k: top_k as usize, seed }
+    Ok((tokenizer, ids))
 }

@@ -1,7 +1,7 @@
 //! The connection to a run that trains.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::protocol::{Command, Event};
 
@@ -17,7 +17,6 @@ pub(crate) enum Ended {
 
 /// A connection to a trainer: commands in, events out.
 pub(super) trait Connection {
-    /// Passes a command on.
     fn send(&mut self, command: &Command) -> io::Result<()>;
 
     /// Returns the events since the last call.
@@ -29,42 +28,19 @@ pub(super) trait Connection {
 
 /// A run that trains, in a process of this program or in another.
 pub(crate) struct Trainer {
-    run: PathBuf,
-    is_own: bool,
-    is_set_up: bool,
+    pub run: PathBuf,
+    /// True if this program has started the run.
+    pub is_own: bool,
+    /// True once the run has begun to train.
+    pub is_set_up: bool,
     connection: Box<dyn Connection>,
 }
 
 impl Trainer {
-    /// A run that this program has started.
-    pub(super) fn own(run: &Path, connection: impl Connection + 'static) -> Self {
-        let (run, connection) = (run.to_path_buf(), Box::new(connection));
-        Self { run, is_own: true, is_set_up: false, connection }
+    pub(super) fn new(run: PathBuf, is_own: bool, connection: impl Connection + 'static) -> Self {
+        Self { run, is_own, is_set_up: !is_own, connection: Box::new(connection) }
     }
 
-    /// A run of another process.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub(super) fn followed(run: &Path, connection: impl Connection + 'static) -> Self {
-        let (run, connection) = (run.to_path_buf(), Box::new(connection));
-        Self { run, is_own: false, is_set_up: true, connection }
-    }
-
-    /// Returns the run folder.
-    pub fn run(&self) -> &Path {
-        &self.run
-    }
-
-    /// Returns true if this program has started the run.
-    pub fn is_own(&self) -> bool {
-        self.is_own
-    }
-
-    /// Returns true if the run has begun to train.
-    pub fn is_set_up(&self) -> bool {
-        self.is_set_up
-    }
-
-    /// Passes a command on.
     pub fn send(&mut self, command: &Command) -> io::Result<()> {
         self.connection.send(command)
     }

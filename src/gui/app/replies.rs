@@ -34,7 +34,7 @@ impl App {
         let Some(trainer) = &mut self.shared.shown.trainer else { return };
         let (events, ended) = (trainer.events(), trainer.ended());
         // The end of a process is noticed even where nothing wakes the window for it.
-        let again = if trainer.is_own() { Duration::from_secs(1) } else { FOLLOW };
+        let again = if trainer.is_own { Duration::from_secs(1) } else { FOLLOW };
         ctx.request_repaint_after(again);
         if self.shared.shown.is_live() {
             self.apply(&events);

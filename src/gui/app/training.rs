@@ -26,8 +26,8 @@ impl App {
             shown.trainer = followed;
         }
         let has_ended = shown.progress.has_ended() || shown.progress.state == RunPhase::Idle;
-        match shown.trainer.as_ref().filter(|trainer| trainer.run() == run) {
-            Some(trainer) if !trainer.is_set_up() => shown.progress.starting(),
+        match shown.trainer.as_ref().filter(|trainer| trainer.run == run) {
+            Some(trainer) if !trainer.is_set_up => shown.progress.starting(),
             None if !is_followed && !has_ended => shown.progress.interrupted(),
             _ => {}
         }
@@ -155,11 +155,11 @@ impl App {
         self.requests.listed = None;
         // More memory of the device is free now.
         self.requests.device = None;
-        let is_shown = shown.folder.as_deref() == Some(trainer.run());
+        let is_shown = shown.folder.as_ref() == Some(&trainer.run);
         if is_shown && shown.progress.has_ended() {
             return;
         }
-        let name = trainer.run().display();
+        let name = trainer.run.display();
         let text = match ended {
             Ended::Killed => format!("the process of {name} was killed"),
             Ended::Code(code) => format!("the trainer of {name} exited with code {code}"),

@@ -171,11 +171,11 @@ impl Client {
     pub fn start(&mut self, start: StartRun, _stop_on_close: bool) -> io::Result<Trainer> {
         request_persistence();
         self.link.0.borrow_mut().events.clear();
-        let path = start.run.clone();
+        let run = start.run.clone();
         let mut state = self.state.borrow_mut();
         state.began = Instant::now();
         state.run = Some(Supervisor::start(self.link.clone(), start, false)?);
-        Ok(Trainer::own(&path, WorkerRun(self.clone())))
+        Ok(Trainer::new(run, true, WorkerRun(self.clone())))
     }
 
     /// Returns `None`: no other process has access to the storage of a page.

@@ -39,6 +39,7 @@ pub(super) struct Slots {
     is_busy: Cell<bool>,
 }
 
+#[derive(Debug)]
 struct Handle(FileSystemSyncAccessHandle);
 
 fn at(offset: u64) -> FileSystemReadWriteOptions {
@@ -126,15 +127,10 @@ impl Slots {
             let slot: Rc<dyn Slot> = match folder {
                 None => Rc::new(InMemory::default()),
                 Some(folder) => {
-                    let number = self.count.get();
-                    match create(&folder, number).await {
-                        Ok(slot) => {
-                            self.count.set(number + 1);
-                            slot
-                        }
-                        // The write that needs the space reports that none is left.
-                        Err(_) => return,
-                    }
+                    // The write that needs the space reports that none is left.
+                    let Ok(slot) = create(&folder, self.count.get()).await else { return };
+                    self.count.update(|count| count + 1);
+                    slot
                 }
             };
             if disk::mount(vec![slot]).is_err() {
@@ -145,28 +141,25 @@ impl Slots {
 
     /// Measures the space that the browser grants, and the part in use.
     pub async fn usage(&self) -> StorageUsage {
-        let is_stored = self.folder.borrow().is_some();
-        let Some(manager) = manager().filter(|_| is_stored) else {
+        if self.folder.borrow().is_none() {
             return StorageUsage::default();
-        };
-        let estimate = match manager.estimate() {
-            Ok(promise) => JsFuture::from(promise).await.ok(),
-            Err(_) => None,
-        };
-        let Some(estimate) = estimate else { return StorageUsage::default() };
-        let estimate: StorageEstimate = estimate.unchecked_into();
-        let persisted = match manager.persisted() {
-            Ok(promise) => {
-                JsFuture::from(promise).await.is_ok_and(|persisted| persisted.is_truthy())
-            }
-            Err(_) => false,
-        };
-        StorageUsage {
-            quota: estimate.get_quota().unwrap_or(0.0) as u64,
-            used: estimate.get_usage().unwrap_or(0.0) as u64,
-            persisted,
         }
+        measure().await.unwrap_or_default()
     }
+}
+
+async fn measure() -> Result<StorageUsage, JsValue> {
+    let manager = manager().ok_or(JsValue::UNDEFINED)?;
+    let estimate: StorageEstimate = JsFuture::from(manager.estimate()?).await?.unchecked_into();
+    let persisted = match manager.persisted() {
+        Ok(promise) => JsFuture::from(promise).await.is_ok_and(|persisted| persisted.is_truthy()),
+        Err(_) => false,
+    };
+    Ok(StorageUsage {
+        quota: estimate.get_quota().unwrap_or(0.0) as u64,
+        used: estimate.get_usage().unwrap_or(0.0) as u64,
+        persisted,
+    })
 }
 
 async fn open_folder() -> Result<(FileSystemDirectoryHandle, usize), JsValue> {
@@ -187,9 +180,7 @@ async fn open_folder() -> Result<(FileSystemDirectoryHandle, usize), JsValue> {
 }
 
 async fn access(file: FileSystemFileHandle) -> Result<Rc<dyn Slot>, JsValue> {
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
+    for _ in 0..ATTEMPTS {
         match JsFuture::from(file.create_sync_access_handle()).await {
             Ok(handle) => return Ok(Rc::new(Handle(handle.unchecked_into()))),
             Err(error) => {
@@ -197,13 +188,11 @@ async fn access(file: FileSystemFileHandle) -> Result<Rc<dyn Slot>, JsValue> {
                 if name.as_deref() != Some("NoModificationAllowedError") {
                     return Err(error);
                 }
-                if attempts == ATTEMPTS {
-                    return Err("another tab or window has this page open".into());
-                }
-                web::sleep(RETRY).await;
             }
         }
+        web::sleep(RETRY).await;
     }
+    Err("another tab or window has this page open".into())
 }
 
 async fn create(

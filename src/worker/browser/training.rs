@@ -25,12 +25,12 @@ const MAX_DELAY: Duration = Duration::from_millis(30);
 impl Worker {
     /// Trains a run from its start to its end.
     pub async fn train(&self, start: StartRun) {
-        self.current.set(Some(start.run.clone()));
+        self.current().run = Some(start.run.clone());
         let end = match self.session(start).await {
             Ok(reason) => RunEnd::Stopped { reason },
             Err(error) => RunEnd::Failed(Failure::from(error)),
         };
-        self.current.set(None);
+        self.current().run = None;
         if let Some(device) = self.opened() {
             gpu::release_unused(&device.device);
         }
@@ -59,7 +59,7 @@ impl Worker {
     /// Warns if the storage has no space for the checkpoints: a new one is written before an old
     /// one is removed.
     async fn check_quota(&self, config: &Config, setup: &Setup) {
-        let usage = self.measure_usage().await;
+        let usage = self.storage.usage().await;
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;
         let need = setup.checkpoint_bytes() * checkpoints;
         let have = usage.quota.saturating_sub(usage.used);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use wasm_bindgen::JsCast;
@@ -20,7 +20,7 @@ use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{
     Cause, Command, Event, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply,
-    Request, RunEnd, SampleRequest, StartRun, StorageUsage, ToWorker, Topic,
+    Request, RunEnd, SampleRequest, StartRun, ToWorker, Topic,
 };
 use crate::runs::{device_profile, record};
 use crate::train::TrainError;
@@ -38,11 +38,10 @@ pub(crate) fn serve() {
         tasks: RefCell::default(),
         commands: RefCell::default(),
         waker: RefCell::default(),
-        current: CurrentRun::default(),
+        current: Arc::default(),
         stop_sample: Cell::default(),
         device: RefCell::default(),
         storage: Slots::default(),
-        usage: Cell::default(),
     });
     worker.report_panics();
     let receiver = worker.clone();
@@ -64,12 +63,11 @@ pub(super) struct Worker {
     /// Commands to the run that trains.
     pub commands: RefCell<VecDeque<Command>>,
     waker: RefCell<Option<Waker>>,
-    pub current: CurrentRun,
+    current: Arc<Mutex<Current>>,
     /// True once the page has stopped the text that is being generated.
     pub stop_sample: Cell<bool>,
     device: RefCell<Option<OpenDevice>>,
     pub storage: Slots,
-    usage: Cell<StorageUsage>,
 }
 
 /// Work for the device.
@@ -78,26 +76,12 @@ enum Task {
     Sample(SampleRequest),
 }
 
-/// The run that trains and its device's failure, which the panic hook reads.
-#[derive(Clone, Default)]
-pub(super) struct CurrentRun(Arc<Mutex<(Option<PathBuf>, Watchdog)>>);
-
-impl CurrentRun {
-    fn get(&self) -> Option<PathBuf> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-
-    fn failure(&self) -> Option<DeviceError> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.failure().cloned()
-    }
-
-    pub fn set(&self, run: Option<PathBuf>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = run;
-    }
-
-    fn watch(&self, watchdog: Watchdog) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = watchdog;
-    }
+/// What the panic hook reads.
+#[derive(Default)]
+pub(super) struct Current {
+    /// The run that trains.
+    pub run: Option<PathBuf>,
+    watchdog: Watchdog,
 }
 
 impl Worker {
@@ -115,16 +99,21 @@ impl Worker {
         self.send(FromWorker::Event(Box::new(event)));
     }
 
-    pub fn fail(&self, job: Job, text: impl ToString, hint: &str) {
-        self.reply(Reply::Failed { job, text: text.to_string(), hint: hint.to_string() });
+    pub fn fail(&self, job: Job, failure: impl Into<Failure>) {
+        self.reply(Reply::failed(job, failure.into()));
+    }
+
+    pub fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports panics as errors: after one, the page starts another worker.
     fn report_panics(self: &Rc<Self>) {
         let current = self.current.clone();
         std::panic::set_hook(Box::new(move |panic| {
-            let failure = current.failure();
-            let text = match &failure {
+            let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+            let failure = current.watchdog.failure();
+            let text = match failure {
                 Some(error) => error.to_string(),
                 None => {
                     let text = panic.payload_as_str().unwrap_or("an error of the program");
@@ -132,9 +121,9 @@ impl Worker {
                     format!("{text}{}", place.unwrap_or_default())
                 }
             };
-            let message = match current.get() {
+            let message = match current.run {
                 Some(_) => {
-                    let cause = Some(failure.as_ref().map_or(Cause::DeviceLost, cause));
+                    let cause = Some(failure.map_or(Cause::DeviceLost, cause));
                     let hint = "the browser's console may show more".into();
                     let exit = Exit::DeviceFailed;
                     let failure = Failure { text, hint, exit, cause, ..Failure::default() };
@@ -169,7 +158,9 @@ impl Worker {
         let device = self.device.borrow();
         let Some(device) = device.as_ref() else { return };
         device.watchdog.check();
-        if let (Some(error), Some(_)) = (device.watchdog.failure(), self.current.get()) {
+        if let Some(error) = device.watchdog.failure()
+            && self.current().run.is_some()
+        {
             let mut failure = Failure::from(error.clone());
             failure.cause = Some(cause(error));
             self.send(FromWorker::Ended(RunEnd::Failed(failure)));
@@ -195,9 +186,10 @@ impl Worker {
             }
             ToWorker::Request(Request::Doctor { .. }) => self.report(),
             ToWorker::Request(Request::Remove { path })
-                if self.current.get().as_ref() == Some(&path) =>
+                if self.current().run.as_ref() == Some(&path) =>
             {
-                self.fail(Job::Other, format!("{} trains", path.display()), "stop it first");
+                let text = format!("{} trains", path.display());
+                self.fail(Job::Other, Failure::new(text, "stop it first"));
             }
             // All lists are sent.
             ToWorker::Request(Request::ListRuns { .. }) => self.list_later(),
@@ -207,7 +199,7 @@ impl Worker {
             }
             ToWorker::Record { run, event } => {
                 if let Err(error) = record(&run, &event) {
-                    self.fail(Job::Other, &error, &error.hint().unwrap_or_default());
+                    self.fail(Job::Other, error);
                 }
                 self.list_later();
             }
@@ -216,14 +208,13 @@ impl Worker {
     }
 
     fn enqueue(&self, job: Job, task: Task) {
-        match self.current.get() {
-            Some(_) => self.fail(job, "a run trains", "stop it, or wait until it is done"),
-            None => {
-                // Commands from here on are for this task.
-                self.commands.borrow_mut().clear();
-                self.tasks.borrow_mut().push_back(task);
-            }
+        if self.current().run.is_some() {
+            let hint = "stop it, or wait until it is done";
+            return self.fail(job, Failure::new("a run trains", hint));
         }
+        // Commands from here on are for this task.
+        self.commands.borrow_mut().clear();
+        self.tasks.borrow_mut().push_back(task);
     }
 
     fn list_later(self: &Rc<Self>) {
@@ -234,16 +225,11 @@ impl Worker {
     /// Makes space for the next files, and reports to the page what is stored.
     pub async fn list(&self) {
         self.storage.make_space().await;
-        let usage = self.measure_usage().await;
+        let usage = self.storage.usage().await;
         let folder = PathBuf::from(RUNS);
         let runs = runs::list(&folder);
         self.reply(Reply::Runs { folder, runs });
         self.reply(stored(Path::new(""), usage));
-    }
-
-    pub async fn measure_usage(&self) -> StorageUsage {
-        self.usage.set(self.storage.usage().await);
-        self.usage.get()
     }
 
     fn wake(&self) {
@@ -287,8 +273,8 @@ impl Worker {
                 None => self.message().await,
                 Some(Task::Train(start)) => self.train(start).await,
                 Some(Task::Sample(request)) => {
-                    if let Err(Failure { text, hint, .. }) = self.sample(request).await {
-                        self.reply(Reply::Failed { job: Job::Sample, text, hint });
+                    if let Err(failure) = self.sample(request).await {
+                        self.fail(Job::Sample, failure);
                     }
                 }
             }
@@ -308,7 +294,7 @@ impl Worker {
                 return Err(error.into());
             }
         };
-        self.current.watch(device.watchdog.clone());
+        self.current().watchdog = device.watchdog.clone();
         self.device.replace(Some(device.clone()));
         self.describe(&device);
         if device.info.kind == DeviceKind::Software {

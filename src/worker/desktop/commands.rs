@@ -1,18 +1,19 @@
 //! Commands for a run: from signals, from stdin, and from a file in the run folder.
 
 use std::io::BufRead;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::pipe::WorkerProcess;
 use super::signals;
-use crate::protocol::{Command, Event, Failure, Setting};
-use crate::runs::Tail;
+use super::training::Outcome;
+use crate::protocol::{Command, Event, Failure, Setting, StopReason};
+use crate::runs::{COMMANDS_FILE, Tail};
 
 /// The interval at which the command file is polled.
 const FILE_POLL: Duration = Duration::from_millis(250);
@@ -38,91 +39,111 @@ impl Sent {
     }
 }
 
-/// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
-/// and its trainer at once, unless it belongs to the same stop. Returns the number of the first signal,
-/// 0 until it comes. `say` announces the stop.
-pub(crate) fn handle_signals(
+/// The commands to the run of this process, and the signals that stop it.
+pub(crate) struct Control {
     sender: Sender<Command>,
-    trainer: WorkerProcess,
-    sent: Sent,
-    say: fn(&str),
-) -> Result<Arc<AtomicI32>, Failure> {
-    let first = Arc::new(AtomicI32::new(0));
-    let seen = first.clone();
-    let mut stopped: Option<Instant> = None;
-    let handle = move |signal: i32| {
-        if let Some(stopped) = stopped {
-            if sent.is_same_stop(signal, stopped.elapsed()) {
-                return;
+    pub commands: Receiver<Command>,
+    /// The process that trains, if this one supervises it.
+    pub(super) process: WorkerProcess,
+    /// The number of the first signal, 0 until it comes.
+    signal: Arc<AtomicI32>,
+}
+
+impl Control {
+    /// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
+    /// and its trainer at once, unless it belongs to the same stop. `say` announces the stop.
+    pub fn listen(sent: Sent, say: fn(&str)) -> Result<Self, Failure> {
+        let (sender, commands) = channel();
+        let (process, signal) = (WorkerProcess::default(), Arc::new(AtomicI32::new(0)));
+        let this = Self { sender, commands, process, signal };
+        let (sender, process, seen) =
+            (this.sender.clone(), this.process.clone(), this.signal.clone());
+        let mut stopped: Option<Instant> = None;
+        signals::listen(move |signal| {
+            if let Some(stopped) = stopped {
+                if sent.is_same_stop(signal, stopped.elapsed()) {
+                    return;
+                }
+                process.kill();
+                signals::exit(128 + signal);
             }
-            trainer.kill();
-            signals::exit(128 + signal);
+            stopped = Some(Instant::now());
+            seen.store(signal, Ordering::SeqCst);
+            let _ = sender.send(Command::Stop);
+            say(match sent {
+                Sent::Directly => "stopping with a checkpoint; press Ctrl-C again to stop at once",
+                Sent::ByLauncher => "stopping with a checkpoint",
+            });
+        })?;
+        Ok(this)
+    }
+
+    /// Returns the exit code of this process after the end of its run. If a signal has stopped it, that is
+    /// the code that a shell reports: 130 or 143.
+    pub fn exit_code(&self, end: Outcome) -> u8 {
+        match end {
+            Outcome::Stopped(StopReason::Stopped) | Outcome::Code(0) => {
+                let signal = self.signal.load(Ordering::SeqCst);
+                if signal == 0 { 0 } else { 128 + signal as u8 }
+            }
+            Outcome::Stopped(_) => 0,
+            Outcome::Code(code) => code,
         }
-        stopped = Some(Instant::now());
-        seen.store(signal, Ordering::SeqCst);
-        let _ = sender.send(Command::Stop);
-        say(match sent {
-            Sent::Directly => "stopping with a checkpoint; press Ctrl-C again to stop at once",
-            Sent::ByLauncher => "stopping with a checkpoint",
+    }
+
+    /// Reads commands from the lines of stdin on a thread, until it closes. Then the run stops if
+    /// `stop_on_close` is set, by the caller or by [`Setting::StopOnClose`]; else it resumes if it is
+    /// paused, because the writer cannot resume it any more. `warn` takes a warning about each line that
+    /// is no command.
+    pub fn read_stdin(
+        &self,
+        mut stop_on_close: bool,
+        read: fn(&str) -> serde_json::Result<Command>,
+        warn: fn(&Event),
+    ) {
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                if line.trim().is_empty() {
+                    continue;
+                }
+                match read(&line) {
+                    Ok(Command::Set(Setting::StopOnClose(stop))) => stop_on_close = stop,
+                    read => pass_on(read, &sender, warn),
+                }
+            }
+            let _ = sender.send(if stop_on_close { Command::Stop } else { Command::Resume });
         });
-    };
-    signals::listen(handle)?;
-    Ok(first)
-}
+    }
 
-/// Reads commands from the lines of stdin on a thread, until it closes. Then the run stops if
-/// `stop_on_close` is set, by the caller or by [`Setting::StopOnClose`]; else it resumes if it is paused,
-/// because the writer cannot resume it any more. `warn` takes a warning about each line that is no command.
-pub(crate) fn read_stdin(
-    sender: Sender<Command>,
-    mut stop_on_close: bool,
-    read: fn(&str) -> serde_json::Result<Command>,
-    warn: fn(&Event),
-) {
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if line.trim().is_empty() {
-                continue;
-            }
-            match read(&line) {
-                Ok(Command::Set(Setting::StopOnClose(stop))) => stop_on_close = stop,
-                Ok(command) => {
-                    if sender.send(command).is_err() {
-                        return;
+    /// Follows the file of commands to a run on a thread. Other processes append to it while the run
+    /// trains, like a window that was opened later.
+    pub fn follow_file(&self, run: &Path, warn: fn(&Event)) {
+        let mut tail = Tail::<Value>::of(run.join(COMMANDS_FILE), false);
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(FILE_POLL);
+                for line in tail.read() {
+                    match serde_json::from_value(line) {
+                        // About the writer's stdin connection, which is not this one.
+                        Ok(Command::Set(Setting::StopOnClose(_))) => {}
+                        read => pass_on(read, &sender, warn),
                     }
                 }
-                Err(error) => warn(&ignored(&error)),
             }
-        }
-        let _ = sender.send(if stop_on_close { Command::Stop } else { Command::Resume });
-    });
+        });
+    }
 }
 
-/// Follows a file of commands on a thread. Other processes append to it while the run trains, like
-/// a window that was opened later.
-pub(crate) fn follow_file(path: PathBuf, sender: Sender<Command>, warn: fn(&Event)) {
-    let mut tail = Tail::<Value>::of(path, false);
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(FILE_POLL);
-            for line in tail.read() {
-                match serde_json::from_value(line) {
-                    // About the writer's stdin connection, which is not this one.
-                    Ok(Command::Set(Setting::StopOnClose(_))) => {}
-                    Ok(command) => {
-                        if sender.send(command).is_err() {
-                            return;
-                        }
-                    }
-                    Err(error) => warn(&ignored(&error)),
-                }
-            }
+/// Sends a command to the run, which may have ended.
+fn pass_on(command: serde_json::Result<Command>, sender: &Sender<Command>, warn: fn(&Event)) {
+    match command {
+        Ok(command) => drop(sender.send(command)),
+        Err(error) => {
+            warn(&Event::Warning { text: format!("a command was ignored: {error}") });
         }
-    });
-}
-
-fn ignored(error: &serde_json::Error) -> Event {
-    Event::Warning { text: format!("a command was ignored: {error}") }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::watch::{Watched, watch};
 use crate::bench::{self, BenchmarkRow};
 use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
-use crate::gpu::{self, DeviceChoice, OpenDevice};
+use crate::gpu::{self, DeviceChoice};
 use crate::model::{Gpt, WEIGHTS_FILE, parameters};
 use crate::ops::OpsMode;
 use crate::plan;
@@ -65,13 +65,7 @@ fn measure(request: MeasureRequest, say: fn(&str)) -> Result<BenchmarkRow, Failu
     let profile = runs::device_profile(&selected.info, planned);
     let (limits, _) = profile.limits(config.vram_budget, config.dtype);
     let forecast = plan::plan(&config, config.vocab_size, &limits, profile.speed.as_ref())?;
-    let (device, mode): (OpenDevice, OpsMode) = loop {
-        let mode = mode.for_run(config.dtype, &selected.info)?;
-        match selected.open(mode.precision) {
-            Ok(device) => break (device, mode),
-            Err(error) => selected = selected.fallback(error)?,
-        }
-    };
+    let (device, mode) = mode.open(config.dtype, selected)?;
     watch(&device, Watched::Command, |failure| fail(Job::Other, failure.clone()));
     gpu::size_pages(&device.device, forecast.page_bytes());
     Ok(bench::benchmark_row(&device, &config, &forecast.plan, mode)?)

@@ -26,19 +26,17 @@ use request::SampleProcess;
 use run::RunProcess;
 use run_folder::RunFolder;
 
-pub(crate) use commands::{Sent, follow_file, handle_signals, read_stdin};
+pub(crate) use commands::{Control, Sent};
 pub(in crate::worker) use jobs::export_folder;
 pub(crate) use jobs::write_model_folder;
 #[cfg(windows)]
 pub(crate) use pipe::detach;
-pub(crate) use pipe::{WorkerProcess, launched};
+pub(crate) use pipe::launched;
 pub(crate) use place::{Place, REPORT_TIME, RankStart};
 pub(crate) use request::ask;
 pub(crate) use serve::{Messages, read_command, serve};
 pub(crate) use supervise::supervise;
-pub(crate) use training::{
-    Here, Outcome, RunOutput, SETTING_UP, commands_file, host, print_set_up, train,
-};
+pub(crate) use training::{Outcome, RunOutput, SETTING_UP, host, print_set_up, train};
 pub(crate) use watch::{Watched, watch};
 
 /// Wakes the front end.
@@ -94,12 +92,13 @@ impl Client {
     /// Starts a run in a worker of its own, which stops when the window closes if `stop_on_close` is set.
     pub fn start(&mut self, start: StartRun, stop_on_close: bool) -> io::Result<Trainer> {
         let run = start.run.clone();
-        Ok(Trainer::own(&run, RunProcess::start(start, stop_on_close, self.wake.clone())?))
+        let process = RunProcess::start(start, stop_on_close, self.wake.clone())?;
+        Ok(Trainer::new(run, true, process))
     }
 
     /// Follows a run from the end of its record on, if another process trains it.
     pub fn follow(&self, run: &Path, tail: Tail) -> Option<Trainer> {
-        let is_training = runs::is_training(run);
-        is_training.then(|| Trainer::followed(run, RunFolder::new(run, tail)))
+        let follow = || Trainer::new(run.to_path_buf(), false, RunFolder::new(run, tail));
+        runs::is_training(run).then(follow)
     }
 }

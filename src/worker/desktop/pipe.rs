@@ -12,10 +12,10 @@ use crate::protocol::{Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
 
 /// A handle of a worker's process that another thread can kill.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WorkerProcess(Arc<Mutex<Option<Child>>>);
+pub(super) struct WorkerProcess(Arc<Mutex<Option<Child>>>);
 
 impl WorkerProcess {
-    pub(super) fn set(&self, child: Child) {
+    pub fn set(&self, child: Child) {
         *self.lock() = Some(child);
     }
 
@@ -28,7 +28,7 @@ impl WorkerProcess {
 
     /// Waits for the end of the process; returns its exit code, which a process that was killed does not
     /// have on Unix, and may have on Windows.
-    pub(super) fn wait(&self) -> Option<i32> {
+    pub fn wait(&self) -> Option<i32> {
         let mut child = self.lock().take()?;
         child.wait().ok()?.code()
     }

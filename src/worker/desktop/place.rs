@@ -2,12 +2,12 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::signals;
+use super::training::after;
 use crate::config::{Config, InitFrom, Resolved, Source};
 use crate::protocol::Failure;
 use crate::ranks::{Abort, Group, LIMIT, Launch, OWN_SETTINGS, RanksError};
@@ -20,7 +20,7 @@ pub(crate) const REPORT_TIME: Duration = Duration::from_secs(3);
 
 /// This process's place among the ranks of a run.
 pub(crate) struct Place {
-    launch: Launch,
+    pub launch: Launch,
     abort: Option<Abort>,
 }
 
@@ -35,29 +35,15 @@ impl Place {
         self.launch.rank == 0
     }
 
-    /// Returns the number of this process among the ranks of its machine.
-    pub fn local_rank(&self) -> usize {
-        self.launch.local_rank
-    }
-
-    /// Returns the place as messages name it.
-    pub fn label(&self) -> String {
-        self.launch.label()
-    }
-
     /// Connects this process with the others, which wait for it at most `limit` seconds from then on.
     pub fn connect(&mut self, limit: Option<u64>, say: fn(&str)) -> Result<Group, RanksError> {
         let limit = limit.map_or(LIMIT, Duration::from_secs);
-        let (guard, connected) = channel::<()>();
-        let label = self.label();
-        std::thread::spawn(move || {
-            // A dropped guard is another error.
-            if connected.recv_timeout(CONNECT_LIMIT) == Err(RecvTimeoutError::Timeout) {
-                let seconds = CONNECT_LIMIT.as_secs();
-                say(&format!("error: {label}: MPI has not connected the ranks within {seconds} s"));
-                say("  hint: check that the machines reach each other");
-                signals::exit(1);
-            }
+        let label = self.launch.label();
+        let guard = after(CONNECT_LIMIT, move || {
+            let seconds = CONNECT_LIMIT.as_secs();
+            say(&format!("error: {label}: MPI has not connected the ranks within {seconds} s"));
+            say("  hint: check that the machines reach each other");
+            signals::exit(1);
         });
         let group = Group::connect(&self.launch, limit)?;
         drop(guard);
@@ -71,7 +57,7 @@ impl Place {
             std::thread::sleep(REPORT_TIME);
         }
         if !(failure.is_common && self.is_first()) {
-            failure.text = format!("{}: {}", self.label(), failure.text);
+            failure.text = format!("{}: {}", self.launch.label(), failure.text);
         }
         report(&failure);
         let _ = std::io::stdout().flush();

@@ -2,21 +2,18 @@
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::Sender;
 
 use serde::de::Error;
 
-use super::commands::{Sent, follow_file, handle_signals, read_stdin};
+use super::commands::{Control, Sent};
 use super::jobs::serve_request;
-use super::pipe::WorkerProcess;
 use super::signals;
-use super::training::{Outcome, RunOutput, commands_file, end_of, host, print_set_up, train_alone};
+use super::training::{Outcome, RunOutput, host, print_set_up};
 use crate::protocol::{
     Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, Request, RunEnd, StartRun,
-    StopReason, ToWorker,
+    ToWorker,
 };
-use crate::train::TrainError;
 
 /// The output of a worker: messages on stdout, talk on stderr.
 pub(crate) struct Messages {
@@ -136,46 +133,26 @@ fn report_panics() {
 
 /// Trains a run, in this process or in another worker that this one supervises.
 fn train(start: StartRun, supervised: bool, mut output: Messages) -> ExitCode {
-    let (sender, commands) = channel();
-    let process = WorkerProcess::default();
-    let say = output.say;
-    let signal = match handle_signals(sender.clone(), process.clone(), Sent::Directly, say) {
-        Ok(signal) => signal,
-        Err(failure) => {
-            output.ended(RunEnd::Failed(failure));
-            return ExitCode::FAILURE;
+    let ended = Control::listen(Sent::Directly, output.say).and_then(|control| {
+        // If the supervisor is killed, nothing is left to restart this run, or to stop it.
+        control.read_stdin(!supervised, read_command, send_event);
+        if supervised {
+            control.follow_file(&start.run, send_event);
         }
-    };
-    // If the supervisor is killed, nothing is left to restart this run, or to stop it.
-    read_stdin(sender.clone(), !supervised, read_command, send_event);
-    let stopped = || match signal.load(Ordering::SeqCst) {
-        0 => 0,
-        signal => 128 + signal as u8,
-    };
-    if !supervised {
-        let result = match start.device.parse() {
-            Ok(device) => train_alone(start, device, &commands, &mut output),
-            Err(error) => Err(TrainError::Device(error)),
-        };
-        let result = result.map_err(Failure::from);
-        let code = match &result {
-            Ok(StopReason::Stopped) => stopped(),
-            Ok(_) => 0,
-            Err(failure) => failure.exit as u8,
-        };
-        output.ended(end_of(result));
-        return ExitCode::from(code);
-    }
-    follow_file(commands_file(&start), sender, send_event);
-    let code = match host(start, true, process, &commands, say, &mut output) {
-        Ok(Outcome::Stopped(StopReason::Stopped) | Outcome::Code(0)) => stopped(),
-        Ok(Outcome::Stopped(_)) => 0,
-        Ok(Outcome::Code(code)) => code,
-        Err(failure) => {
-            let code = failure.exit as u8;
-            output.emit(&Event::Error(failure.into()));
+        let end = host(start, supervised, &control, output.say, &mut output)?;
+        Ok((end, control.exit_code(end)))
+    });
+    ExitCode::from(match ended {
+        Ok((end, code)) => {
+            if let Outcome::Stopped(reason) = end {
+                output.ended(RunEnd::Stopped { reason });
+            }
             code
         }
-    };
-    ExitCode::from(code)
+        Err(failure) => {
+            let code = failure.exit as u8;
+            output.ended(RunEnd::Failed(failure));
+            code
+        }
+    })
 }

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::commands::Control;
 use super::pipe::{WorkerProcess, read_lines, read_messages, send, spawn, worker};
 use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker};
 use crate::runs::{EVENTS_FILE, record};
@@ -107,18 +108,17 @@ impl Workers<'_> {
 pub(crate) fn supervise(
     start: StartRun,
     launcher: Option<&Launcher<'_>>,
-    process: WorkerProcess,
-    commands: &Receiver<Command>,
+    control: &Control,
     say: fn(&str),
     emit: &mut dyn FnMut(&Event),
 ) -> io::Result<u8> {
     let began = Instant::now();
-    let has_ranks = launcher.is_some();
+    let (process, has_ranks) = (control.process.clone(), launcher.is_some());
     let workers = Workers { launcher, process, pipes: None, errors: None, say, emit };
     let mut supervisor = Supervisor::start(workers, start, has_ranks)?;
     let mut failed: Option<Instant> = None;
     loop {
-        for command in commands.try_iter() {
+        for command in control.commands.try_iter() {
             supervisor.send(&command, began.elapsed());
         }
         if let Some(code) = supervisor.exit_code() {

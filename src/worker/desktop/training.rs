@@ -1,15 +1,14 @@
 //! Trains a run in this process.
 
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::pipe::WorkerProcess;
+use super::commands::Control;
 use super::place::Place;
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
-use crate::protocol::{Command, Event, Failure, RunEnd, StartRun, StopReason, Task, Working};
+use crate::protocol::{Command, Event, Failure, StartRun, StopReason, Task, Working};
 use crate::ranks::Group;
 use crate::train::{Request, Session, Setup, TrainError};
 
@@ -37,25 +36,19 @@ pub(crate) const SETTING_UP: Event =
 
 /// Prints [`SETTING_UP`] if it lasts a moment: until the returned value is dropped.
 pub(crate) fn print_set_up(print: fn(&Event)) -> Sender<()> {
+    after(MOMENT, move || print(&SETTING_UP))
+}
+
+/// Acts after a time, unless the returned value is dropped before.
+pub(super) fn after(time: Duration, act: impl FnOnce() + Send + 'static) -> Sender<()> {
     let (guard, ended) = channel();
     std::thread::spawn(move || {
         // A dropped guard is another error.
-        if ended.recv_timeout(MOMENT) == Err(RecvTimeoutError::Timeout) {
-            print(&SETTING_UP);
+        if ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+            act();
         }
     });
     guard
-}
-
-/// The place of a run in this process.
-pub(crate) struct Here<'a> {
-    /// The place of this process among the ranks of the run, if it is one.
-    pub place: Option<&'a Place>,
-    pub group: Group,
-    pub device: DeviceChoice,
-    /// The name of the device that former workers have opened.
-    pub device_name: Option<String>,
-    pub quiet: bool,
 }
 
 /// Trains a run that `start` describes, in this process or, if its device can fail and `supervised` is
@@ -63,27 +56,28 @@ pub(crate) struct Here<'a> {
 pub(crate) fn host(
     mut start: StartRun,
     supervised: bool,
-    process: WorkerProcess,
-    commands: &Receiver<Command>,
+    control: &Control,
     say: fn(&str),
     output: &mut dyn RunOutput,
 ) -> Result<Outcome, Failure> {
-    let device: DeviceChoice = start.device.parse()?;
+    let device = start.device.parse()?;
     for text in start.resolve()? {
         output.emit(&Event::Warning { text });
     }
     if supervised && uses_gpu(device) {
         let emit = &mut |event: &Event| output.emit(event);
-        let code = supervise(start, None, process, commands, say, emit);
+        let code = supervise(start, None, control, say, emit);
         return code.map(Outcome::Code).map_err(|error| {
             let text = format!("cannot start the trainer process: {error}");
             Failure::new(text, "--no-supervise trains in one process")
         });
     }
-    train_alone(start, device, commands, output).map(Outcome::Stopped).map_err(Failure::from)
+    let reason = train(start, None, Group::alone(), &control.commands, output)?;
+    Ok(Outcome::Stopped(reason))
 }
 
 /// The end of a run.
+#[derive(Clone, Copy)]
 pub(crate) enum Outcome {
     /// It trained in this process.
     Stopped(StopReason),
@@ -91,39 +85,29 @@ pub(crate) enum Outcome {
     Code(u8),
 }
 
-/// Trains a run in this process alone.
-pub(super) fn train_alone(
+/// Trains a run in this process, which may be one of several ranks: then it has its `place` among them.
+pub(crate) fn train(
     start: StartRun,
-    device: DeviceChoice,
+    place: Option<&Place>,
+    group: Group,
     commands: &Receiver<Command>,
     output: &mut dyn RunOutput,
 ) -> Result<StopReason, TrainError> {
+    let device = start.device.parse()?;
     let (device_name, quiet) = (start.device_name.clone(), start.quiet);
     let (request, warnings) = start.into_request()?;
     for text in warnings {
         output.emit(&Event::Warning { text });
     }
-    let here = Here { place: None, group: Group::alone(), device, device_name, quiet };
-    train(request, here, commands, output)
-}
-
-/// Trains a run in this process.
-pub(crate) fn train(
-    request: Request,
-    here: Here<'_>,
-    commands: &Receiver<Command>,
-    output: &mut dyn RunOutput,
-) -> Result<StopReason, TrainError> {
-    let Here { place, group, device, device_name, quiet } = here;
     let setting_up = output.set_up();
     let selected = match place {
-        Some(place) => gpu::select_for_rank(device, place.local_rank()),
+        Some(place) => gpu::select_for_rank(device, place.launch.local_rank),
         None => gpu::select(device),
     }?;
     check_name(&selected, device_name.as_deref())?;
     let (setup, device) = set_up(&request, selected, group, output)?;
     let watched = match place {
-        Some(place) => Watched::Rank { label: place.label(), limit: setup.plan_limit() },
+        Some(place) => Watched::Rank { label: place.launch.label(), limit: setup.plan_limit() },
         None => Watched::Run,
     };
     watch(&device, watched, output.on_failure());
@@ -184,17 +168,4 @@ fn uses_gpu(choice: DeviceChoice) -> bool {
             gpu::select(choice).is_ok_and(|found| found.info.id.backend != Backend::Cpu)
         }
     }
-}
-
-/// Returns the end of a run as a message.
-pub(super) fn end_of(result: Result<StopReason, Failure>) -> RunEnd {
-    match result {
-        Ok(reason) => RunEnd::Stopped { reason },
-        Err(failure) => RunEnd::Failed(failure),
-    }
-}
-
-/// Returns the file of commands to a run.
-pub(crate) fn commands_file(start: &StartRun) -> PathBuf {
-    start.run.join(crate::runs::COMMANDS_FILE)
 }

@@ -1,0 +1,117 @@
+//! The files of the operating system.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+pub use std::fs::{
+    DirEntry, File, TryLockError, create_dir_all, metadata, read, read_dir, read_to_string, write,
+};
+
+#[cfg(test)]
+use super::recorder::{Call, note};
+
+pub fn exists(path: &Path) -> bool {
+    path.exists()
+}
+
+pub fn is_dir(path: &Path) -> bool {
+    path.is_dir()
+}
+
+pub fn is_file(path: &Path) -> bool {
+    path.is_file()
+}
+
+/// Replaces the content of a file atomically: after a crash the file has either the old or the
+/// new content.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    // The folder of a name alone is an empty path.
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    file.as_file().sync_all()?;
+    #[cfg(test)]
+    note(Call::SyncFile(file.path().to_owned()));
+    // Not `persist`, which fails on Windows while another process reads `path`.
+    let (file, written) = file.keep().map_err(|error| error.error)?;
+    drop(file);
+    if let Err(error) = rename(&written, path) {
+        let _ = remove_file(&written);
+        return Err(error);
+    }
+    sync_folder(folder)
+}
+
+pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+    #[cfg(test)]
+    note(Call::Rename(from.as_ref().to_owned(), to.as_ref().to_owned()));
+    patiently(|| fs::rename(&from, &to))
+}
+
+pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
+    patiently(|| fs::remove_file(&path))
+}
+
+pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    patiently(|| fs::remove_dir_all(&path))
+}
+
+/// Retries for two seconds, because Windows refuses to rename or remove a file that is open, or its
+/// folder, and virus scanners and search indexers open each file that was just written.
+fn patiently(action: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    for _ in 0..40 {
+        match action() {
+            Err(error) if is_in_use(&error) => sleep(Duration::from_millis(50)),
+            result => return result,
+        }
+    }
+    action()
+}
+
+fn is_in_use(error: &io::Error) -> bool {
+    const ACCESS_DENIED: i32 = 5;
+    const SHARING_VIOLATION: i32 = 32;
+    const DIR_NOT_EMPTY: i32 = 145;
+    let codes = [ACCESS_DENIED, SHARING_VIOLATION, DIR_NOT_EMPTY];
+    cfg!(windows) && error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// Opens a file whose writes go to its end, and creates it if it does not exist.
+pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
+    // Windows locks a file only if it is open for more than appending.
+    OpenOptions::new().read(true).append(true).create(true).open(path)
+}
+
+/// Syncs the content of a file to disk, so that it survives a power failure.
+pub fn sync_file(path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    note(Call::SyncFile(path.to_owned()));
+    // Windows syncs a file only if it is open for writing.
+    OpenOptions::new().write(true).open(path)?.sync_all()
+}
+
+/// Syncs the entries of a folder to disk, so that they survive a power failure. Does nothing on
+/// Windows, which has no call for it and needs none.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    note(Call::SyncFolder(folder.to_owned()));
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+/// Locks a file, or returns `WouldBlock` if another process holds the lock. We retry for 0.2 s, because
+/// a program that checks whether a run is active holds the lock for a moment. On Windows we retry for
+/// two seconds, because it may release the lock of a killed process late.
+pub fn lock(file: &File) -> Result<(), TryLockError> {
+    let tries = if cfg!(windows) { 100 } else { 10 };
+    for _ in 0..tries {
+        if file.try_lock().is_ok() {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(20));
+    }
+    file.try_lock()
+}
