@@ -23,7 +23,8 @@ impl TypedLines {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "> ");
         }
-        let line = self.interrupts.while_waiting(|| self.lines.next());
+        self.interrupts.end();
+        let line = self.lines.next();
         if line.is_none() && self.is_terminal {
             // The shell's prompt begins a line.
             let _ = writeln!(std::io::stderr());

@@ -13,7 +13,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -38,7 +38,6 @@ const HEADER: u64 = 4096;
 const MAGIC: &[u8] = b"wgpt file 1\n";
 const CHECKSUM: usize = 32;
 
-/// The header of a slot in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Header {
     /// Larger than in any header written before.
@@ -88,7 +87,6 @@ struct Entry {
     header: Header,
 }
 
-/// The slots, and the paths of those in use.
 #[derive(Default)]
 pub struct Pool {
     files: BTreeMap<String, Entry>,
@@ -146,14 +144,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a slot free.
     fn release(&mut self, slot: Rc<dyn Slot>) -> io::Result<()> {
         slot.set_len(0)?;
         self.free.push(slot);
         Ok(())
     }
 
-    /// Adds a file in the place of another one of its path.
     fn insert(&mut self, entry: Entry) -> io::Result<()> {
         match self.files.insert(entry.header.path.clone(), entry) {
             Some(old) => self.release(old.slot),
@@ -268,21 +264,14 @@ pub struct InMemory(RefCell<Vec<u8>>);
 
 impl Slot for InMemory {
     fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.0.borrow();
-        let rest = bytes.get(at as usize..).unwrap_or_default();
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
-        Ok(count)
+        self.0.borrow().get(at as usize..).unwrap_or_default().read(buffer)
     }
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let mut all = self.0.borrow_mut();
-        let end = at as usize + bytes.len();
-        if all.len() < end {
-            all.resize(end, 0);
-        }
-        all[at as usize..end].copy_from_slice(bytes);
-        Ok(())
+        let mut writer = Cursor::new(&mut *all);
+        writer.set_position(at);
+        writer.write_all(bytes)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -9,16 +9,12 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {
-    /// Pause after the current step.
     Pause,
     Resume,
     /// Finish the step, write a checkpoint and exit.
     Stop,
-    /// Write a checkpoint and continue.
     Checkpoint,
-    /// Generate a text.
     Sample {
-        /// The text to continue.
         prompt: String,
     },
     /// Change a setting: `{"command":"set","key":"learning_rate","value":1e-4}`.
@@ -117,13 +113,10 @@ mod tests {
             assert_eq!(serde_json::from_str::<Command>(line).unwrap(), command);
         }
         assert!(serde_json::from_str::<Command>(r#"{"command":"explode"}"#).is_err());
-    }
-
-    #[test]
-    fn whole_numbers_may_be_written_as_floats() {
-        let line = r#"{"command":"set","key":"eval_interval","value":5.0}"#;
-        let interval = Setting::EvalInterval(NonZeroU64::new(5).unwrap());
-        assert_eq!(serde_json::from_str::<Command>(line).unwrap(), Command::Set(interval));
+        // A whole number may be written as a float.
+        let line = r#"{"command":"set","key":"vram_budget","value":8589934592.0}"#;
+        let budget = Command::Set(Setting::VramBudget(count));
+        assert_eq!(serde_json::from_str::<Command>(line).unwrap(), budget);
     }
 
     #[test]

@@ -15,10 +15,8 @@ use crate::config::Config;
 use crate::plan::{Class, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
 
-/// The version of the JSON lines.
 const VERSION: u32 = 1;
 
-/// Something that happened in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -26,7 +24,6 @@ pub enum Event {
     Start {
         run: PathBuf,
         device: DeviceLine,
-        /// The resolved configuration.
         config: Box<Config>,
         /// Parameters of the model, including positions and padding.
         params: u64,
@@ -51,10 +48,10 @@ pub enum Event {
         /// Mean loss on the validation split, in nats per token.
         val_loss: f64,
         /// The validation loss in bits per byte of text, if the tokenizer is known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         bits_per_byte: Option<f64>,
         /// The share of right answers to the questions of `hellaswag`, if there are any.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(skip_serializing_if = "Option::is_none")]
         hellaswag: Option<f64>,
     },
     Sample(Sample),
@@ -64,7 +61,6 @@ pub enum Event {
         /// What happened, and what to do.
         text: String,
     },
-    /// The run failed.
     Error(RunError),
     /// The run is paused after `iter` updates.
     Paused {
@@ -90,7 +86,6 @@ pub enum Event {
     Working(Working),
     /// The run ended without an error.
     Done {
-        /// Updates made.
         iter: u64,
         /// The best validation loss, if the run was evaluated.
         best_val_loss: Option<f64>,
@@ -115,13 +110,11 @@ pub struct Sample {
 pub struct Checkpoint {
     /// Updates made before.
     pub iter: u64,
-    /// Its folder.
     pub path: PathBuf,
     /// True if its validation loss was the best of the run then.
     pub best: bool,
 }
 
-/// An error that ended a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunError {
     /// What failed, and where.
@@ -129,11 +122,9 @@ pub struct RunError {
     /// What to do next; empty if the text says it.
     pub hint: String,
     /// The failure of the device, if it was one.
-    #[serde(default)]
     pub cause: Option<Cause>,
 }
 
-/// A wait for the device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
     /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
@@ -154,43 +145,37 @@ pub struct Step {
     /// not finite, which ends a run unless the update is skipped.
     #[serde(deserialize_with = "nan_if_null")]
     pub loss: f64,
-    /// The learning rate of this update.
     pub lr: f64,
     /// The global norm of the gradient before clipping, without loss scale; `None` if it is not
     /// finite, and the update was skipped.
     pub grad_norm: Option<f64>,
     /// The loss scale after this update; `None` if the precision does not scale the loss.
-    #[serde(default)]
     pub loss_scale: Option<f64>,
     /// Updates skipped in the run so far, because their gradients were not finite.
     #[serde(default)]
     pub skipped: u64,
-    /// Tokens of the global batch.
     pub tokens: u64,
     /// Milliseconds per iteration since the previous step event, without evaluations.
     pub ms: f64,
     /// The part of `ms` in which gradients came down, the CPU updated the weights, and they went up
     /// again; `None` if the device makes the updates.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer_ms: Option<f64>,
     /// The part of `ms` in which this rank communicated with the others of its run, or waited for them;
     /// `None` for a run in one process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub network_ms: Option<f64>,
     /// Tokens per second over the same time.
     pub tokens_per_s: f64,
     /// Bytes that the memory pools of the device hold; `None` on the CPU.
-    #[serde(default)]
     pub vram_bytes: Option<u64>,
     /// The most that the pools held in this process.
-    #[serde(default)]
     pub vram_peak_bytes: Option<u64>,
     /// The part of the pools that is known by class: weights and optimizer moments. Gradients,
     /// activations and logits share the rest.
     #[serde(default)]
     pub vram_classes: BTreeMap<Class, u64>,
     /// Bytes of the device that other programs use, where the system reports it.
-    #[serde(default)]
     pub others_bytes: Option<u64>,
     /// The part of each rank; empty for a run in one process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -230,14 +215,12 @@ impl Step {
 /// it has lasted a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Working {
-    /// The work.
     pub task: Task,
     pub done: u64,
     /// All parts; 0 if unknown.
     pub total: u64,
 }
 
-/// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {

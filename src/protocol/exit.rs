@@ -26,25 +26,6 @@ pub enum Exit {
     Panic = 101,
 }
 
-impl Exit {
-    /// Returns the end that a code stands for; `None` for a code that wgpt does not exit with.
-    pub(crate) fn of(code: u8) -> Option<Self> {
-        use Exit::*;
-        let all = [
-            Success,
-            Failure,
-            Usage,
-            DoesNotFit,
-            NoDevice,
-            DeviceFailed,
-            NotFinite,
-            BadData,
-            Panic,
-        ];
-        all.into_iter().find(|exit| *exit as u8 == code)
-    }
-}
-
 #[cfg(not(target_arch = "wasm32"))]
 impl From<Exit> for std::process::ExitCode {
     fn from(exit: Exit) -> Self {

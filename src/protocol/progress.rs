@@ -35,7 +35,6 @@ pub struct Progress {
     /// The work that takes a while at present, until the next other event.
     pub working: Option<Working>,
     pub device: Option<DeviceLine>,
-    /// The resolved configuration.
     pub config: Option<Box<Config>>,
     /// Parameters of the model, including positions and padding; 0 until known.
     pub params: u64,
@@ -44,19 +43,15 @@ pub struct Progress {
     /// The entropy of the data in nats per token, a lower bound of any loss, where known.
     pub entropy_floor: Option<f64>,
     /// The processes that train the run together; empty for one.
-    #[serde(default)]
     pub ranks: Vec<RankLine>,
-    /// The plan of a step and its memory.
     pub forecast: Option<Forecast>,
     /// Updates that the run is to make; 0 until known.
     pub max_iters: u64,
-    /// Updates made.
     pub iteration: u64,
     /// The last step of the present process.
     pub last_step: Option<Step>,
     /// The lowest validation loss, in nats per token.
     pub best_val_loss: Option<f64>,
-    /// The curves over the iterations.
     pub curves: Curves,
     /// Generated texts, the newest last.
     pub samples: Vec<Sample>,
@@ -73,11 +68,9 @@ pub struct Progress {
     pub tokens_per_s: Option<f64>,
     /// The mean number of bytes that a token of the validation split stands for, if the tokenizer is
     /// known.
-    #[serde(default)]
     pub bytes_per_token: Option<f64>,
 }
 
-/// The state of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum RunPhase {
     /// Nothing: it has not been started.
@@ -87,7 +80,6 @@ pub enum RunPhase {
     Starting,
     /// It trains, evaluates or saves.
     Running,
-    /// It is paused.
     Paused,
     /// Its device failed, and it is about to restart from the last checkpoint.
     Recovering,
@@ -98,12 +90,10 @@ pub enum RunPhase {
     Finished(StopReason),
     /// Its record ends in the middle: the process was killed, or the page was closed.
     Interrupted,
-    /// It ended with an error.
     Failed(RunError),
 }
 
 impl Progress {
-    /// Applies the next event.
     pub fn apply(&mut self, event: &Event) {
         if self.state == RunPhase::Idle && !matches!(event, Event::Warning { .. }) {
             self.state = RunPhase::Starting;

@@ -58,7 +58,8 @@ pub struct AppliedCommands {
     /// One value of each setting.
     settings: Vec<Setting>,
     paused: bool,
-    stopping: bool,
+    /// True after a stop: the run is not restarted.
+    pub is_stopping: bool,
 }
 
 impl AppliedCommands {
@@ -67,7 +68,7 @@ impl AppliedCommands {
         match command {
             Command::Pause => self.paused = true,
             Command::Resume => self.paused = false,
-            Command::Stop => self.stopping = true,
+            Command::Stop => self.is_stopping = true,
             Command::Set(setting) => {
                 self.settings.retain(|known| discriminant(known) != discriminant(setting));
                 self.settings.push(*setting);
@@ -81,14 +82,8 @@ impl AppliedCommands {
         let settings = self.settings.iter().map(|setting| Command::Set(*setting));
         settings.chain(self.paused.then_some(Command::Pause))
     }
-
-    /// Returns true after a stop command: the run is not restarted.
-    pub fn is_stopping(&self) -> bool {
-        self.stopping
-    }
 }
 
-/// The decision after a failure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Emit `events`, wait for `delay`, and start another trainer.
@@ -115,7 +110,7 @@ pub enum Decision {
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Updates made by any trainer.
-    furthest: u64,
+    pub furthest: u64,
     /// Failures since then of trainers that had a device.
     failures: u32,
     waits: usize,
@@ -171,11 +166,6 @@ impl Recovery {
         let before = self.out_of_memory.as_ref()?;
         let text = format!("{before}, and a smaller plan was refused: {}", refusal.text);
         Some(RunError { text, cause, ..refusal.clone() })
-    }
-
-    /// Returns the number of updates that any trainer made.
-    pub fn furthest(&self) -> u64 {
-        self.furthest
     }
 
     /// Restarts at once with the next smaller plan. A failure before there was a plan may have been
@@ -285,9 +275,9 @@ mod tests {
         assert_eq!(replayed, [log_interval, budget(5), Command::Pause]);
         applied.apply(&Command::Resume);
         assert_eq!(applied.replay().count(), 2);
-        assert!(!applied.is_stopping());
+        assert!(!applied.is_stopping);
         applied.apply(&Command::Stop);
-        assert!(applied.is_stopping());
+        assert!(applied.is_stopping);
     }
 
     #[test]

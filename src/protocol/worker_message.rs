@@ -18,7 +18,6 @@ use crate::ranks::Wire;
 /// worker of the new version.
 pub(crate) const MESSAGES_VERSION: u32 = 1;
 
-/// A message to a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum ToWorker {
@@ -34,7 +33,6 @@ pub(crate) enum ToWorker {
     Record { run: PathBuf, event: Box<Event> },
 }
 
-/// A message from a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum FromWorker {
@@ -50,7 +48,6 @@ pub(crate) enum FromWorker {
     Heartbeat,
 }
 
-/// A run to train.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StartRun {
     pub run: PathBuf,
@@ -78,7 +75,6 @@ pub(crate) struct StartRun {
     pub quiet: bool,
 }
 
-/// The settings of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunSettings {
@@ -91,7 +87,6 @@ pub(crate) enum RunSettings {
     Recorded,
 }
 
-/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub(crate) enum RunEnd {
@@ -199,7 +194,12 @@ mod tests {
         assert!(json.starts_with(r#"{"message":"event","event":"eval","iter":250"#), "{json}");
         assert_reads_back(vec![
             event,
-            FromWorker::Reply(Reply::Run { run: run.clone(), view, progress: progress.into(), tail }),
+            FromWorker::Reply(Reply::Run {
+                run: run.clone(),
+                view,
+                progress: progress.into(),
+                tail,
+            }),
             FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err(text.clone()) }),
             FromWorker::Reply(Reply::Stored {
                 data: Vec::new(),

@@ -38,15 +38,11 @@ pub(crate) fn error_text(error: &JsValue) -> String {
 /// Waits, on a page or in a worker.
 pub(crate) async fn sleep(time: Duration) {
     let milliseconds = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
+    // A page has the same method.
+    let scope: WorkerGlobalScope = js_sys::global().unchecked_into();
     let timer = js_sys::Promise::new(&mut |resolve, _| {
         // Without a timer the promise stays open, and so does whatever waits for it.
-        if let Some(window) = web_sys::window() {
-            let _ = window
-                .set_timeout_with_callback_and_timeout_and_arguments_0(&resolve, milliseconds);
-        } else if let Ok(scope) = js_sys::global().dyn_into::<WorkerGlobalScope>() {
-            let _ =
-                scope.set_timeout_with_callback_and_timeout_and_arguments_0(&resolve, milliseconds);
-        }
+        let _ = scope.set_timeout_with_callback_and_timeout_and_arguments_0(&resolve, milliseconds);
     });
     // The promise of a timer is not rejected.
     let _ = JsFuture::from(timer).await;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::data_requests::{self as data, free_path};
 #[cfg(not(target_arch = "wasm32"))]
 use super::desktop::export_folder;
-use crate::config::Config;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::config::Dtype;
+use crate::config::{Config, Layer, resolve};
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::data::Dataset;
 use crate::disk;
@@ -59,8 +59,8 @@ fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Fail
             reply(Reply::Data { spec, data });
         }
         Request::Prepare { texts, folder } => {
-            let (spec, warnings) = data::prepare(texts, &folder, reply)?;
-            reply(Reply::Prepared { spec, warnings });
+            let prepared = data::prepare(texts, &folder, reply)?;
+            reply(prepared);
         }
         Request::ListRuns { folder } => {
             let runs = runs::list(&folder);
@@ -133,8 +133,9 @@ fn config_of(checkpoint: &Path) -> Result<Config, Failure> {
     if let Some(config) = checkpoint.ancestors().take(3).find_map(runs::config) {
         return Ok(config);
     }
-    let source = ModelSource::open(checkpoint)?;
-    Ok(data::config_of(&source.architecture)?)
+    let settings = runs::settings(&ModelSource::open(checkpoint)?.architecture);
+    let settings = settings.map(|(key, value)| (key.to_string(), value));
+    Ok(resolve(vec![Layer::flags(settings)?])?.config)
 }
 
 /// Packs a model in memory. Returns a name for the file, and the zip.
@@ -163,7 +164,6 @@ fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
     unpacked
 }
 
-/// Moves a run to the trash.
 #[cfg(not(target_arch = "wasm32"))]
 fn remove(path: &Path) -> Result<(), Failure> {
     let name = path.display();

@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::config::{BUILTIN_STORIES, Config, ConfigError, Layer, file_name, resolve};
+use crate::config::{BUILTIN_STORIES, file_name};
 use crate::data::{
     self, DataError, DataErrorKind, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer,
     TokenizerChoice, TokenizerKind, stories,
 };
 use crate::disk;
-use crate::model::Architecture;
 use crate::protocol::{DataInfo, Reply, Texts};
-use crate::runs;
 use crate::train::TrainError;
 
 /// Below this size a text is small enough that characters teach more than words.
@@ -60,13 +58,12 @@ fn excerpt(data: &Dataset) -> Result<String, DataError> {
     Ok(tokenizer.decode(&tokens).trim_end_matches('\u{fffd}').to_string())
 }
 
-/// Tokenizes texts into a new folder below `folder`. Returns that folder as `--data` takes it, and
-/// sentences about skipped files and the shares of the splits.
+/// Tokenizes texts into a new folder below `folder`. Returns the last reply.
 pub(super) fn prepare(
     texts: Texts,
     folder: &Path,
     reply: &mut dyn FnMut(Reply),
-) -> Result<(String, Vec<String>), TrainError> {
+) -> Result<Reply, TrainError> {
     let (inputs, written) = match texts {
         Texts::Files(files) => (files, None),
         Texts::Text { name, text } => {
@@ -88,7 +85,7 @@ fn prepare_files(
     inputs: &[PathBuf],
     folder: &Path,
     reply: &mut dyn FnMut(Reply),
-) -> Result<(String, Vec<String>), DataError> {
+) -> Result<Reply, DataError> {
     let stem = inputs.first().and_then(|first| first.file_stem()).unwrap_or_default();
     let name = stem.to_string_lossy().into_owned();
     let out = free_path(folder, &name, "");
@@ -110,8 +107,8 @@ fn prepare_files(
         };
         reply(Reply::Preparing { name: name.clone(), share });
     };
-    let prepared = data::prepare(inputs, &out, &options, &mut progress)?;
-    Ok((out.display().to_string(), prepared.warnings))
+    let warnings = data::prepare(inputs, &out, &options, &mut progress)?.warnings;
+    Ok(Reply::Prepared { spec: out.display().to_string(), warnings })
 }
 
 /// A path below `folder` that does not exist yet: `NAME`, else `NAME-2` and so on.
@@ -123,12 +120,6 @@ pub(super) fn free_path(folder: &Path, name: &str, extension: &str) -> PathBuf {
     };
     let free = (1..u32::MAX).map(numbered).find(|path| !disk::exists(path));
     free.unwrap_or_else(|| numbered(u32::MAX))
-}
-
-/// The configuration of GPT-2 with the shapes of a model.
-pub(super) fn config_of(model: &Architecture) -> Result<Config, ConfigError> {
-    let settings = runs::settings(model).map(|(key, value)| (key.to_string(), value));
-    Ok(resolve(vec![Layer::flags(settings)?])?.config)
 }
 
 #[cfg(test)]
@@ -147,7 +138,7 @@ mod tests {
                 Reply::Preparing { share, .. } => shares.push(share),
                 reply => panic!("{reply:?}"),
             });
-            let (spec, warnings) = spec.unwrap();
+            let Reply::Prepared { spec, warnings } = spec.unwrap() else { panic!("no data") };
             assert_eq!(warnings, Vec::<String>::new());
             assert_eq!(spec, folder.join(expected).display().to_string());
             let info = describe(&spec).unwrap();

@@ -37,7 +37,6 @@ impl Failure {
         Self { text: text.into(), hint: hint.into(), ..Self::default() }
     }
 
-    /// An invalid argument.
     pub(crate) fn usage(text: impl Into<String>, hint: &str) -> Self {
         Self { exit: Exit::Usage, is_common: true, ..Self::new(text, hint) }
     }

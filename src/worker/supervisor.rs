@@ -32,7 +32,6 @@ pub(super) trait Transport {
     fn emit(&mut self, event: Event);
 }
 
-/// The supervisor of a run.
 pub(super) struct Supervisor<T> {
     pub transport: T,
     start: StartRun,
@@ -44,13 +43,13 @@ pub(super) struct Supervisor<T> {
     failure: TrainerFailure,
     /// The end that the present worker has reported.
     end: Option<RunEnd>,
-    /// When the next worker starts, while none runs.
-    restart_at: Option<Duration>,
-    exit_code: Option<u8>,
+    /// When the next worker starts, while none runs: the run waits for its device.
+    pub restart_at: Option<Duration>,
+    /// The exit code of a process that ends with this run, once it has ended.
+    pub exit_code: Option<u8>,
 }
 
 impl<T: Transport> Supervisor<T> {
-    /// Starts the first worker of a run.
     pub fn start(mut transport: T, start: StartRun, has_ranks: bool) -> io::Result<Self> {
         transport.start(&start)?;
         Ok(Self {
@@ -66,17 +65,6 @@ impl<T: Transport> Supervisor<T> {
         })
     }
 
-    /// Returns the exit code of a process that ends with this run, once it has ended.
-    pub fn exit_code(&self) -> Option<u8> {
-        self.exit_code
-    }
-
-    /// Returns the time of the restart, while the run waits for its device.
-    #[cfg(any(target_arch = "wasm32", test))]
-    pub fn restart_at(&self) -> Option<Duration> {
-        self.restart_at
-    }
-
     /// Passes a command on. A run that waits for its device only stops; its next worker gets the other
     /// commands. `now` counts from the start of the run, here as below.
     pub fn send(&mut self, command: &Command, now: Duration) {
@@ -84,9 +72,9 @@ impl<T: Transport> Supervisor<T> {
         if self.restart_at.is_none() {
             return self.transport.send(command);
         }
-        if self.commands.is_stopping() {
+        if self.commands.is_stopping {
             self.report(Event::Done {
-                iter: self.recovery.furthest(),
+                iter: self.recovery.furthest,
                 best_val_loss: None,
                 seconds: now.as_secs_f64(),
                 reason: StopReason::Stopped,
@@ -95,7 +83,6 @@ impl<T: Transport> Supervisor<T> {
         }
     }
 
-    /// Takes a message of the worker.
     pub fn receive(&mut self, message: FromWorker) {
         match message {
             FromWorker::Event(event) => {
@@ -167,7 +154,7 @@ impl<T: Transport> Supervisor<T> {
             // Of one rank; another may have failed. Each keeps its own limit.
             failure.plan = None;
         }
-        if self.commands.is_stopping() {
+        if self.commands.is_stopping {
             failure.error.cause.get_or_insert(Cause::DeviceLost);
             return self.give_up(failure.error);
         }
@@ -210,16 +197,17 @@ impl<T: Transport> Supervisor<T> {
         failure: &TrainerFailure,
     ) -> bool {
         let Some(code) = code else { return true };
-        if code >= 128 && self.has_ranks && failure.opened {
-            return true;
-        }
-        match Exit::of(code) {
-            Some(Exit::DeviceFailed | Exit::Panic) => true,
-            Some(Exit::NoDevice) => failure.error.cause == Some(Cause::Unavailable),
-            // A second signal has ended it at once.
-            _ if code >= 128 => false,
+        let is = |exit: Exit| code == exit as u8;
+        if is(Exit::DeviceFailed) || is(Exit::Panic) {
+            true
+        } else if is(Exit::NoDevice) {
+            failure.error.cause == Some(Cause::Unavailable)
+        } else if code >= 128 {
+            // A second signal has ended a worker at once.
+            self.has_ranks && failure.opened
+        } else {
             // A worker reports its errors; a launcher says on stderr what it cannot do.
-            _ => !is_reported && !self.has_ranks,
+            !is_reported && !self.has_ranks
         }
     }
 

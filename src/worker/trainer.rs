@@ -5,10 +5,8 @@ use std::path::PathBuf;
 
 use crate::protocol::{Command, Event};
 
-/// The end of a trainer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ended {
-    /// It exited with this code.
     Code(i32),
     Killed,
     /// It is gone, and has not said why.

@@ -127,7 +127,6 @@ impl Seek for File {
     }
 }
 
-/// Opens a file whose writes go to its end, and creates it if it does not exist.
 pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
     File::at(path.as_ref(), true, false, true)
 }

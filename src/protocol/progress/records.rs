@@ -25,7 +25,6 @@ pub struct Curves {
     /// The validation loss of evaluations, in nats per token.
     pub eval_val: Series,
     /// The share of right answers to the questions of evaluations; empty without questions.
-    #[serde(default)]
     pub hellaswag: Series,
     pub tokens: Cumulative,
     /// Seconds spent on updates, in all processes of the run. Evaluations, samples, checkpoints and
@@ -33,7 +32,6 @@ pub struct Curves {
     pub seconds: Cumulative,
 }
 
-/// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     pub level: Level,
@@ -44,14 +42,11 @@ pub struct LogLine {
     pub hint: Option<String>,
 }
 
-/// The importance of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
-    /// Normal progress.
     Info,
     /// The run continues, but something deserves attention.
     Warning,
-    /// The run failed.
     Error,
 }
 

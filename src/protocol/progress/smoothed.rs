@@ -17,7 +17,6 @@ pub struct Smoothed {
     half_life: f64,
     /// The sum of the values, each times its weight.
     sum: f64,
-    /// The sum of the weights.
     total: f64,
     series: Series,
     /// The last point of the series that was added.

@@ -57,20 +57,13 @@ struct Link(Rc<RefCell<LinkState>>);
 
 #[derive(Default)]
 struct LinkState {
-    worker: Option<RunningWorker>,
+    worker: Option<Worker>,
+    /// True once it takes messages.
+    is_ready: bool,
     /// Messages for a worker that takes none yet.
     pending: Vec<ToWorker>,
     /// Events of the run that were not taken yet.
     events: Vec<Event>,
-}
-
-/// A worker, and the functions that the browser calls for its messages and errors.
-struct RunningWorker {
-    worker: Worker,
-    /// True once it takes messages.
-    is_ready: bool,
-    _on_message: Closure<dyn FnMut(MessageEvent)>,
-    _on_error: Closure<dyn FnMut(ErrorEvent)>,
 }
 
 impl Link {
@@ -78,28 +71,19 @@ impl Link {
     fn post(&self, message: ToWorker) {
         let mut state = self.0.borrow_mut();
         match &state.worker {
-            Some(running) if running.is_ready => {
+            Some(worker) if state.is_ready => {
                 let (message, transfer) = web::pack(message);
                 // A worker that is gone is replaced when the browser reports it.
-                let _ = running.worker.post_message_with_transfer(&message, &transfer);
+                let _ = worker.post_message_with_transfer(&message, &transfer);
             }
             _ => state.pending.push(message),
         }
     }
 
-    /// Notes that the worker takes messages.
     fn set_ready(&self) {
-        let mut state = self.0.borrow_mut();
-        if let Some(running) = &mut state.worker {
-            running.is_ready = true;
-        }
-        let pending = take(&mut state.pending);
-        drop(state);
+        self.0.borrow_mut().is_ready = true;
+        let pending = take(&mut self.0.borrow_mut().pending);
         pending.into_iter().for_each(|message| self.post(message));
-    }
-
-    fn is_ready(&self) -> bool {
-        self.0.borrow().worker.as_ref().is_some_and(|running| running.is_ready)
     }
 }
 
@@ -124,7 +108,6 @@ impl Transport for Link {
     }
 }
 
-/// The run that the worker trains.
 struct WorkerRun(Client);
 
 impl trainer::Connection for WorkerRun {
@@ -200,11 +183,10 @@ impl Client {
         let PageState { run, replies, began, .. } = &mut *state;
         let Some(supervisor) = run else { return };
         tell(supervisor, began.elapsed());
-        if let Some(code) = supervisor.exit_code() {
+        if let Some(code) = supervisor.exit_code {
             *run = None;
-            if let (Some(Exit::DeviceFailed | Exit::NoDevice), Some(Event::Error(error))) =
-                (Exit::of(code), self.link.0.borrow().events.last())
-            {
+            let device_failed = [Exit::DeviceFailed as u8, Exit::NoDevice as u8].contains(&code);
+            if device_failed && let Some(Event::Error(error)) = self.link.0.borrow().events.last() {
                 let (text, hint) = (error.text.clone(), error.hint.clone());
                 let obstacle = Obstacle { topic: Topic::Device, can_train: false, text, hint };
                 replies.push(Reply::Obstacle(obstacle));
@@ -213,7 +195,6 @@ impl Client {
         (state.wake)();
     }
 
-    /// Takes a message of the worker.
     fn receive(&self, message: FromWorker) {
         self.state.borrow_mut().silence = 0;
         match message {
@@ -244,7 +225,6 @@ impl Client {
         }
     }
 
-    /// Takes an error that ended the worker.
     fn receive_error(&self, text: String) {
         let hint = "the browser's console may show more";
         if self.state.borrow().run.is_some() {
@@ -254,28 +234,20 @@ impl Client {
             self.fail(text, hint);
         }
         // A worker that never became ready would not do so again.
-        if self.link.is_ready() {
+        if self.link.0.borrow().is_ready {
             self.replace_worker();
         }
     }
 
-    /// Starts a worker in place of the former one.
     fn start_worker(&self) {
-        let former = self.link.0.borrow_mut().worker.take();
-        if let Some(former) = &former {
-            // Its last messages are for functions that are about to be dropped.
-            former.worker.set_onmessage(None);
-            former.worker.set_onerror(None);
-            former.worker.terminate();
+        if let Some(former) = self.link.0.borrow_mut().worker.take() {
+            former.set_onmessage(None);
+            former.set_onerror(None);
+            former.terminate();
         }
         if let Err(error) = self.try_start_worker() {
             let text = format!("the worker did not start: {}", web::error_text(&error));
             self.fail(text, "reload the page");
-        }
-        if let Some(former) = former {
-            // One of its functions may be the caller of this one: they are dropped after it
-            // returns.
-            wasm_bindgen_futures::spawn_local(async move { drop(former) });
         }
     }
 
@@ -297,12 +269,12 @@ impl Client {
         });
         worker.set_onmessage(Some(on_message.as_ref().unchecked_ref()));
         worker.set_onerror(Some(on_error.as_ref().unchecked_ref()));
-        self.link.0.borrow_mut().worker = Some(RunningWorker {
-            worker,
-            is_ready: false,
-            _on_message: on_message,
-            _on_error: on_error,
-        });
+        // One of them may be the caller of this function. Workers are replaced so seldom that they may
+        // outlast theirs.
+        on_message.forget();
+        on_error.forget();
+        let mut link = self.link.0.borrow_mut();
+        (link.worker, link.is_ready) = (Some(worker), false);
         Ok(())
     }
 
@@ -326,7 +298,7 @@ impl Client {
         self.supervise(|run, now| {
             // The channel takes every message.
             drop(run.tick(now));
-            delay = run.restart_at().map(|at| at.saturating_sub(now));
+            delay = run.restart_at.map(|at| at.saturating_sub(now));
         });
         delay
     }
@@ -367,7 +339,6 @@ fn request_persistence() {
     }
 }
 
-/// Saves an exported zip among the browser's downloads.
 fn save_zip(reply: Reply) -> Reply {
     let Reply::Exported { to, zip } = reply else { return reply };
     match web::download(&to.display().to_string(), &zip) {

@@ -81,7 +81,6 @@ impl Worker {
         sampling::sample(&request, load, &|| self.stop_sample.get(), &reply).await
     }
 
-    /// Loads a model onto the device.
     async fn load(&self, source: &ModelSource) -> Result<(Gpt, OpsMode), TrainError> {
         let device = self.open_device().await?;
         Ok((source.model(&device.device)?, OpsMode::AUTO.on(device.info.kind)))

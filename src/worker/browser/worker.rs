@@ -60,7 +60,6 @@ pub(super) struct Worker {
     scope: DedicatedWorkerGlobalScope,
     /// Runs and samples that wait for the device.
     tasks: RefCell<VecDeque<Task>>,
-    /// Commands to the run that trains.
     pub commands: RefCell<VecDeque<Command>>,
     waker: RefCell<Option<Waker>>,
     current: Arc<Mutex<Current>>,
@@ -140,7 +139,6 @@ impl Worker {
         }));
     }
 
-    /// Starts the heartbeat.
     fn start_heartbeat(self: &Rc<Self>) {
         let worker = self.clone();
         let heartbeat = Closure::<dyn FnMut()>::new(move || worker.heartbeat());
@@ -238,7 +236,6 @@ impl Worker {
         }
     }
 
-    /// Waits for a message.
     pub async fn message(&self) {
         let mut is_waiting = false;
         poll_fn(|context| {
@@ -303,7 +300,6 @@ impl Worker {
         Ok(device)
     }
 
-    /// The device, if it is open.
     pub fn opened(&self) -> Option<OpenDevice> {
         self.device.borrow().clone()
     }

@@ -18,7 +18,6 @@ use crate::train::TrainError;
 use crate::worker::answer::{answer, name_of};
 use crate::worker::sampling;
 
-/// Answers a request on stdout.
 pub(super) fn serve_request(request: Request, say: fn(&str)) {
     let job = request.job();
     let reply = |reply| send(&FromWorker::Reply(reply));
@@ -45,7 +44,6 @@ fn fail(job: Job, failure: Failure) {
     send(&FromWorker::Reply(Reply::failed(job, failure)));
 }
 
-/// Loads a model onto a device.
 fn load(source: &ModelSource, device: &str) -> Result<(Gpt, OpsMode), TrainError> {
     let device = gpu::open(device.parse()?)?;
     watch(&device, Watched::Command, |failure| fail(Job::Sample, failure.clone()));

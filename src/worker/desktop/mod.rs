@@ -39,7 +39,6 @@ pub(crate) use supervise::supervise;
 pub(crate) use training::{Outcome, RunOutput, SETTING_UP, host, print_set_up, train};
 pub(crate) use watch::{Watched, watch};
 
-/// Wakes the front end.
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Sends requests to the service and takes its replies.
@@ -84,7 +83,6 @@ impl Client {
         }
     }
 
-    /// Returns the replies since the last call.
     pub fn replies(&mut self) -> Vec<Reply> {
         self.receiver.try_iter().collect()
     }

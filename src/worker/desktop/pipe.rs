@@ -19,7 +19,6 @@ impl WorkerProcess {
         *self.lock() = Some(child);
     }
 
-    /// Kills the process if one is running.
     pub fn kill(&self) {
         if let Some(child) = self.lock().as_mut() {
             let _ = child.kill();
@@ -108,12 +107,10 @@ pub(super) fn spawn(
     Ok((child, input, output))
 }
 
-/// Sends another message.
 pub(super) fn send(input: &mut ChildStdin, message: &ToWorker) -> io::Result<()> {
     writeln!(input, "{}", serde_json::to_string(message)?)
 }
 
-/// Reads the messages of a worker.
 pub(super) fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
     let lines = BufReader::new(pipe).lines().map_while(Result::ok);
     // A library may print to stdout, too.

@@ -30,7 +30,6 @@ impl Place {
         Some(Self { launch: Launch::of_this_process()?, abort: None })
     }
 
-    /// Returns true for rank 0.
     pub fn is_first(&self) -> bool {
         self.launch.rank == 0
     }

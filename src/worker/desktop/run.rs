@@ -10,7 +10,6 @@ use crate::protocol::{Command, Event, FromWorker, RunEnd, Setting, StartRun, ToW
 use crate::worker::Ended;
 use crate::worker::trainer::Connection;
 
-/// The worker of a run.
 pub(super) struct RunProcess {
     child: Child,
     input: ChildStdin,

@@ -15,7 +15,6 @@ const CHECK: Duration = Duration::from_millis(500);
 /// start the next one.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// The run folder of another process.
 pub(super) struct RunFolder {
     run: PathBuf,
     tail: Tail,
@@ -25,7 +24,6 @@ pub(super) struct RunFolder {
 }
 
 impl RunFolder {
-    /// Follows `run` from where `tail` is.
     pub fn new(run: &Path, tail: Tail) -> Self {
         Self { run: run.to_path_buf(), tail, checked: Instant::now(), missing: None }
     }

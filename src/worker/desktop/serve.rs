@@ -29,7 +29,6 @@ impl Messages {
         Self { say, is_first }
     }
 
-    /// Reports the end of a run.
     pub fn ended(&self, end: RunEnd) {
         send(&FromWorker::Ended(end));
     }

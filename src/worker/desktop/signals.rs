@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::protocol::Failure;
 
-/// Ctrl-C.
 pub(crate) const INTERRUPT: i32 = 2;
 /// The request to end: SIGTERM on Unix, a console that closes on Windows.
 pub(crate) const TERMINATE: i32 = 15;
@@ -59,42 +58,33 @@ pub(crate) fn exit(code: i32) -> ! {
 
 /// Ctrl-C in a loop that waits for a line and then generates a text: it stops the text. While the loop
 /// waits, or if the text was stopped already, it ends the process.
-pub(crate) struct Interrupts {
-    waits: Arc<AtomicBool>,
-    is_stopped: Arc<AtomicBool>,
-}
+pub(crate) struct Interrupts(Arc<AtomicBool>);
 
 impl Interrupts {
     /// Handles signals from now on. Until the first text, Ctrl-C ends the process.
     pub fn listen() -> Result<Self, Failure> {
-        let (waits, is_stopped) = (Arc::new(AtomicBool::new(true)), Arc::default());
-        let this = Self { waits, is_stopped };
-        let (waits, is_stopped) = (this.waits.clone(), this.is_stopped.clone());
+        let this = Self(Arc::new(AtomicBool::new(true)));
+        let is_stopped = this.0.clone();
         listen(move |signal| {
-            let was_stopped = is_stopped.swap(true, Ordering::SeqCst);
-            if signal != INTERRUPT || waits.load(Ordering::SeqCst) || was_stopped {
+            if is_stopped.swap(true, Ordering::SeqCst) || signal != INTERRUPT {
                 exit(128 + signal);
             }
         })?;
         Ok(this)
     }
 
-    /// Runs `wait`, during which Ctrl-C ends the process.
-    pub fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.waits.store(true, Ordering::SeqCst);
-        let value = wait();
-        self.waits.store(false, Ordering::SeqCst);
-        value
+    /// Begins a text.
+    pub fn begin(&self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Begins a text, which is not stopped.
-    pub fn begin(&self) {
-        self.waits.store(false, Ordering::SeqCst);
-        self.is_stopped.store(false, Ordering::SeqCst);
+    /// Ends a text: the loop waits.
+    pub fn end(&self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 
     /// Returns true once the text is to stop.
     pub fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::SeqCst)
+        self.0.load(Ordering::SeqCst)
     }
 }

@@ -121,7 +121,7 @@ pub(crate) fn supervise(
         for command in control.commands.try_iter() {
             supervisor.send(&command, began.elapsed());
         }
-        if let Some(code) = supervisor.exit_code() {
+        if let Some(code) = supervisor.exit_code {
             return Ok(code);
         }
         match supervisor.transport.receive() {

@@ -17,7 +17,6 @@ const MOMENT: Duration = Duration::from_millis(250);
 
 /// The receiver of what happens in a run.
 pub(crate) trait RunOutput {
-    /// Takes an event.
     fn emit(&mut self, event: &Event);
 
     /// Takes a message for people.
@@ -76,10 +75,8 @@ pub(crate) fn host(
     Ok(Outcome::Stopped(reason))
 }
 
-/// The end of a run.
 #[derive(Clone, Copy)]
 pub(crate) enum Outcome {
-    /// It trained in this process.
     Stopped(StopReason),
     /// It trained in a worker; the exit code for this process.
     Code(u8),

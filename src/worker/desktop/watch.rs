@@ -7,10 +7,9 @@
 use std::time::Duration;
 
 use super::signals;
-use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
+use crate::gpu::{DeviceError, DeviceKind, OpenDevice};
 use crate::protocol::{Cause, Exit, Failure};
 use crate::ranks::PlanLimit;
-use crate::train::TrainError;
 
 /// The interval at which the device is checked.
 const POLL: Duration = Duration::from_millis(20);
@@ -24,12 +23,10 @@ const NOTHING_TO_RESUME: &str =
 
 /// The work that ends when the device fails.
 pub(crate) enum Watched {
-    /// A command that is not a run.
     Command,
     /// A run, which can be resumed.
     Run,
     Rank {
-        /// Its place in words.
         label: String,
         /// The limit of its next process after it ran out of memory.
         limit: PlanLimit,
@@ -66,7 +63,15 @@ pub(crate) fn watch(
     // The CPU does not hang, and nothing restarts its process.
     let checks_heartbeat = device.info.kind != DeviceKind::Cpu;
     std::thread::spawn(move || {
-        let error = wait_for_failure(&watchdog, checks_heartbeat);
+        let error = loop {
+            if let Some(error) = watchdog.failure() {
+                break error.clone();
+            }
+            std::thread::sleep(POLL);
+            if checks_heartbeat {
+                watchdog.check();
+            }
+        };
         let mut failure = Failure::from(error);
         match watched {
             Watched::Run => {}
@@ -84,18 +89,4 @@ pub(crate) fn watch(
         report(&failure);
         signals::exit(failure.exit as i32);
     });
-}
-
-fn wait_for_failure(watchdog: &Watchdog, checks_heartbeat: bool) -> TrainError {
-    loop {
-        match watchdog.failure() {
-            Some(error) => return TrainError::Device(error.clone()),
-            None => {
-                std::thread::sleep(POLL);
-                if checks_heartbeat {
-                    watchdog.check();
-                }
-            }
-        }
-    }
 }

@@ -3,7 +3,6 @@ use crate::config::Config;
 use crate::plan::{Backend, DeviceKind, DeviceLine};
 use crate::protocol::{Failure, ReplanReason, RunSettings, Setting};
 
-/// Keeps what a supervisor does.
 #[derive(Default)]
 struct Recorded {
     starts: Vec<StartRun>,
@@ -87,7 +86,7 @@ fn the_next_worker_gets_the_commands_and_the_device_of_the_first() {
         panic!("{events:?}")
     };
     assert_eq!((*reason, waiting.seconds), (ReplanReason::DeviceLost, 1));
-    assert_eq!((supervisor.exit_code(), supervisor.transport.recorded), (None, 2));
+    assert_eq!((supervisor.exit_code, supervisor.transport.recorded), (None, 2));
     // Not before the wait is over.
     let due = NOW + Duration::from_secs(1);
     supervisor.tick(NOW).unwrap();
@@ -114,18 +113,18 @@ fn a_killed_worker_is_started_again_and_one_that_reported_an_error_is_not() {
         let mut supervisor = supervisor(false);
         let events = run(&mut supervisor, Vec::new(), code);
         let [Event::Replan { text: said, .. }, ..] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((said.as_str(), supervisor.exit_code()), (text, None));
-        assert!(supervisor.restart_at().is_some());
+        assert_eq!((said.as_str(), supervisor.exit_code), (text, None));
+        assert!(supervisor.restart_at.is_some());
     }
     let mut signalled = supervisor(false);
     assert!(run(&mut signalled, Vec::new(), Some(143)).is_empty());
-    assert_eq!(signalled.exit_code(), Some(143));
+    assert_eq!(signalled.exit_code, Some(143));
     for exit in [Exit::Failure, Exit::Usage, Exit::DoesNotFit, Exit::BadData] {
         let code = exit as u8;
         let mut supervisor = supervisor(false);
         let events = run(&mut supervisor, vec![failed("it failed", exit, None)], Some(code));
         assert!(matches!(&events[..], [Event::Error(_)]), "{events:?}");
-        assert_eq!((supervisor.exit_code(), supervisor.transport.recorded), (Some(code), 0));
+        assert_eq!((supervisor.exit_code, supervisor.transport.recorded), (Some(code), 0));
     }
 }
 
@@ -133,7 +132,7 @@ fn a_killed_worker_is_started_again_and_one_that_reported_an_error_is_not() {
 fn a_launcher_that_cannot_start_is_not_started_again() {
     let mut launcher = supervisor(true);
     assert!(run(&mut launcher, Vec::new(), Some(1)).is_empty());
-    assert_eq!(launcher.exit_code(), Some(1));
+    assert_eq!(launcher.exit_code, Some(1));
     // A signal has killed one of its ranks. Each has its own device.
     let mut launcher = supervisor(true);
     let events = run(&mut launcher, vec![started()], Some(137));
@@ -143,7 +142,7 @@ fn a_launcher_that_cannot_start_is_not_started_again() {
     // A rank has no smaller plan.
     let refused = failed("it failed", Exit::DoesNotFit, Some(Cause::OutOfMemory));
     run(&mut launcher, vec![refused], Some(3));
-    assert_eq!(launcher.exit_code(), Some(Exit::DeviceFailed as u8));
+    assert_eq!(launcher.exit_code, Some(Exit::DeviceFailed as u8));
 }
 
 #[test]
@@ -156,7 +155,7 @@ fn the_error_of_a_rank_is_not_replaced_by_those_of_ranks_that_miss_it() {
         matches!(&events[..], [Event::Error(error)] if error.text == "it failed"),
         "{events:?}"
     );
-    assert_eq!(launcher.exit_code(), Some(7));
+    assert_eq!(launcher.exit_code, Some(7));
 }
 
 #[test]
@@ -167,18 +166,18 @@ fn a_stop_ends_a_wait_and_a_failure() {
     waiting.send(&Command::Stop, NOW);
     let events = &waiting.transport.events;
     assert!(matches!(&events[..], [Event::Done { .. }]), "{events:?}");
-    assert_eq!((waiting.exit_code(), waiting.restart_at()), (Some(0), None));
+    assert_eq!((waiting.exit_code, waiting.restart_at), (Some(0), None));
 
     let mut stopping = supervisor(false);
     stopping.send(&Command::Stop, NOW);
     let events = run(&mut stopping, vec![started(), lost()], Some(5));
     assert!(matches!(&events[..], [_, Event::Error(_)]), "{events:?}");
-    assert_eq!(stopping.exit_code(), Some(Exit::DeviceFailed as u8));
+    assert_eq!(stopping.exit_code, Some(Exit::DeviceFailed as u8));
 
     let mut stopped = supervisor(false);
     let end = FromWorker::Ended(RunEnd::Stopped { reason: StopReason::Stopped });
     assert!(run(&mut stopped, vec![end], Some(0)).is_empty());
-    assert_eq!(stopped.exit_code(), Some(0));
+    assert_eq!(stopped.exit_code, Some(0));
 }
 
 #[test]
