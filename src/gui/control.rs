@@ -328,7 +328,7 @@ fn kind(device: &DeviceLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Event, Task, Working};
+    use crate::protocol::{Checkpoint, Event, Task, Working};
 
     #[test]
     fn a_learning_rate_is_positive_and_fits_f32() {

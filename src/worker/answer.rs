@@ -1,7 +1,7 @@
 //! The service's answers, on every platform.
 
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::data_requests::{self as data, free_path};
 #[cfg(not(target_arch = "wasm32"))]
@@ -29,86 +29,66 @@ use crate::train::TrainError;
 /// that fails ends with [`Reply::Failed`].
 pub(crate) fn answer(request: Request, reply: &mut dyn FnMut(Reply)) {
     let job = request.job();
-    if let Err(failure) = try_answer(request, reply) {
-        reply(Reply::failed(job, failure));
+    match last_reply(request, reply) {
+        Ok(last) => last.into_iter().for_each(reply),
+        Err(failure) => reply(Reply::failed(job, failure)),
     }
 }
 
-fn try_answer(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<(), Failure> {
-    match request {
+fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<Reply>, Failure> {
+    Ok(Some(match request {
         #[cfg(not(target_arch = "wasm32"))]
         Request::Devices => {
-            let devices = gpu::devices().iter().map(DeviceInfo::line).collect();
-            reply(Reply::Devices { devices });
+            Reply::Devices { devices: gpu::devices().iter().map(DeviceInfo::line).collect() }
         }
         #[cfg(not(target_arch = "wasm32"))]
         Request::Device { choice } => {
             let info = gpu::select(choice.parse()?)?.info;
             let mode = OpsMode::AUTO.for_run(Dtype::Auto, &info)?;
-            reply(Reply::Device { device: runs::device_profile(&info, mode) });
+            Reply::Device { device: runs::device_profile(&info, mode) }
         }
         #[cfg(not(target_arch = "wasm32"))]
         Request::Doctor { front_end } => {
-            reply(Reply::Report { text: DoctorReport::gather(front_end).to_string() });
+            Reply::Report { text: DoctorReport::gather(front_end).to_string() }
         }
         // The worker describes its one device by itself, once it is open.
         #[cfg(target_arch = "wasm32")]
-        Request::Devices | Request::Device { .. } | Request::Doctor { .. } => {}
-        Request::DescribeData { spec } => {
-            let data = data::describe(&spec);
-            reply(Reply::Data { spec, data });
-        }
-        Request::Prepare { texts, folder } => {
-            let prepared = data::prepare(texts, &folder, reply)?;
-            reply(prepared);
-        }
-        Request::ListRuns { folder } => {
-            let runs = runs::list(&folder);
-            reply(Reply::Runs { folder, runs });
-        }
+        Request::Devices | Request::Device { .. } | Request::Doctor { .. } => return Ok(None),
+        Request::DescribeData { spec } => Reply::Data { data: data::describe(&spec), spec },
+        Request::Prepare { texts, folder } => data::prepare(texts, &folder, reply)?,
+        Request::ListRuns { folder } => Reply::Runs { runs: runs::list(&folder), folder },
         Request::ReadRun { run, view } => {
             let (progress, tail) = read_run(&run)?;
-            reply(Reply::Run { run, view, progress: Box::new(progress), tail });
+            Reply::Run { run, view, progress: Box::new(progress), tail }
         }
-        Request::Compare { runs } => {
-            if let [Some(a), Some(b)] = runs.each_ref().map(|run| runs::config(run)) {
-                reply(Reply::Comparison { runs, configs: Box::new([a, b]) });
-            }
-        }
-        Request::DescribeModel { path } => {
-            let has_chat = runs::has_chat(&path);
-            reply(Reply::Model { path, has_chat });
-        }
+        Request::Compare { runs } => match runs.each_ref().map(|run| runs::config(run)) {
+            [Some(a), Some(b)] => Reply::Comparison { runs, configs: Box::new([a, b]) },
+            _ => return Ok(None),
+        },
+        Request::DescribeModel { path } => Reply::Model { has_chat: runs::has_chat(&path), path },
         Request::Fork { checkpoint } => {
-            let config = Box::new(config_of(&checkpoint)?);
-            reply(Reply::Config { checkpoint, config });
+            Reply::Config { config: Box::new(config_of(&checkpoint)?), checkpoint }
         }
-        Request::Export { checkpoint, to: Destination::Zip } => {
-            let (to, zip) = export_zip(&checkpoint)?;
-            reply(Reply::Exported { to, zip });
-        }
+        Request::Export { checkpoint, to: Destination::Zip } => export_zip(&checkpoint)?,
         Request::Export { checkpoint, to: Destination::Folder(folder) } => {
-            let to = export_folder(&checkpoint, folder)?;
-            reply(Reply::Exported { to, zip: Vec::new() });
+            Reply::Exported { to: export_folder(&checkpoint, folder)?, zip: Vec::new() }
         }
         Request::Import { folder, name, zip } => {
-            let model = import(&free_path(&folder, &name, ""), zip)?;
-            reply(Reply::Imported { model });
+            Reply::Imported { model: import(&free_path(&folder, &name, ""), zip)? }
         }
         Request::Describe { run, about } => {
             runs::describe(&run, &about).map_err(TrainError::io("write", &run))?;
-            reply(Reply::Described);
+            Reply::Described
         }
         Request::Remove { path } => {
             remove(&path)?;
-            reply(Reply::Removed { path });
+            Reply::Removed { path }
         }
         // A worker does these by itself.
-        Request::Sample(_) | Request::StopSample => {}
+        Request::Sample(_) | Request::StopSample => return Ok(None),
         #[cfg(not(target_arch = "wasm32"))]
-        Request::Measure(_) => {}
-    }
-    Ok(())
+        Request::Measure(_) => return Ok(None),
+    }))
 }
 
 /// Reads what a run has recorded, and where its record ends. A run without a record has only begun.
@@ -138,18 +118,18 @@ fn config_of(checkpoint: &Path) -> Result<Config, Failure> {
     Ok(resolve(vec![Layer::flags(settings)?])?.config)
 }
 
-/// Packs a model in memory. Returns a name for the file, and the zip.
-fn export_zip(checkpoint: &Path) -> Result<(PathBuf, Vec<u8>), Failure> {
+/// Packs a model in memory.
+fn export_zip(checkpoint: &Path) -> Result<Reply, Failure> {
     let source = ModelSource::open(checkpoint)?;
     let mut zip = Cursor::new(Vec::new());
     archive::pack(&source.path, &mut zip)?;
     let iteration = source.state.map(|state| format!("-{}", state.iteration));
     let file = format!("{}{}.zip", name_of(checkpoint), iteration.unwrap_or_default());
-    Ok((file.into(), zip.into_inner()))
+    Ok(Reply::Exported { to: file.into(), zip: zip.into_inner() })
 }
 
 #[cfg(target_arch = "wasm32")]
-fn export_folder(_: &Path, folder: PathBuf) -> Result<PathBuf, Failure> {
+fn export_folder(_: &Path, folder: std::path::PathBuf) -> Result<std::path::PathBuf, Failure> {
     let text = format!("{}: a page cannot write into folders", folder.display());
     Err(Failure::new(text, "export a zip"))
 }

@@ -111,27 +111,22 @@ impl Worker {
         let current = self.current.clone();
         std::panic::set_hook(Box::new(move |panic| {
             let current = current.lock().unwrap_or_else(PoisonError::into_inner);
-            let failure = current.watchdog.failure();
-            let text = match failure {
-                Some(error) => error.to_string(),
+            let mut failure = match current.watchdog.failure() {
+                Some(error) => failure_of(error),
                 None => {
                     let text = panic.payload_as_str().unwrap_or("an error of the program");
                     let place = panic.location().map(|place| format!(" ({place})"));
-                    format!("{text}{}", place.unwrap_or_default())
+                    let text = format!("{text}{}", place.unwrap_or_default());
+                    let (exit, cause) = (Exit::DeviceFailed, Some(Cause::DeviceLost));
+                    Failure { exit, cause, ..Failure::new(text, "") }
                 }
             };
-            let message = match current.run {
-                Some(_) => {
-                    let cause = Some(failure.map_or(Cause::DeviceLost, cause));
-                    let hint = "the browser's console may show more".into();
-                    let exit = Exit::DeviceFailed;
-                    let failure = Failure { text, hint, exit, cause, ..Failure::default() };
-                    FromWorker::Ended(RunEnd::Failed(failure))
-                }
-                None => {
-                    let (job, hint) = (Job::Other, "reload the page".into());
-                    FromWorker::Reply(Reply::Failed { job, text, hint })
-                }
+            let message = if current.run.is_some() {
+                failure.hint = "the browser's console may show more".into();
+                FromWorker::Ended(RunEnd::Failed(failure))
+            } else {
+                failure.hint = "reload the page".into();
+                FromWorker::Reply(Reply::failed(Job::Other, failure))
             };
             let scope: DedicatedWorkerGlobalScope = js_sys::global().unchecked_into();
             let (message, _) = web::pack(message);
@@ -159,9 +154,7 @@ impl Worker {
         if let Some(error) = device.watchdog.failure()
             && self.current().run.is_some()
         {
-            let mut failure = Failure::from(error.clone());
-            failure.cause = Some(cause(error));
-            self.send(FromWorker::Ended(RunEnd::Failed(failure)));
+            self.send(FromWorker::Ended(RunEnd::Failed(failure_of(error))));
         }
     }
 
@@ -283,14 +276,11 @@ impl Worker {
         if let Some(device) = self.opened() {
             return Ok(device);
         }
-        let device = match device::open().await {
-            Ok(device) => device,
-            Err(obstacle) => {
-                let error = device::unavailable(&obstacle);
-                self.reply(Reply::Obstacle(obstacle));
-                return Err(error.into());
-            }
-        };
+        let device = device::open().await.map_err(|obstacle| {
+            let error = device::unavailable(&obstacle);
+            self.reply(Reply::Obstacle(obstacle));
+            error
+        })?;
         self.current().watchdog = device.watchdog.clone();
         self.device.replace(Some(device.clone()));
         self.describe(&device);
@@ -319,7 +309,9 @@ impl Worker {
     }
 }
 
-/// The cause that an error of the open device has for recovery.
-fn cause(error: &DeviceError) -> Cause {
-    TrainError::from(error.clone()).cause().unwrap_or(Cause::DeviceLost)
+/// The failure of the open device, which recovery replaces.
+fn failure_of(error: &DeviceError) -> Failure {
+    let mut failure = Failure::from(error.clone());
+    failure.cause.get_or_insert(Cause::DeviceLost);
+    failure
 }
