@@ -1,5 +1,3 @@
-//! Layer normalisation as loops over rows.
-
 use std::ops::Range;
 
 use burn::backend::TensorMetadata;
@@ -85,15 +83,21 @@ pub(super) fn backward(
 
     let mut dx = memory::take(n * c);
     let rows = rows_per_task(n, c);
-    let saved = SavedRows { dy, x, gamma, mean, rstd };
+    let saved = |rows: Range<usize>| SavedRows {
+        dy: &dy[rows.start * c..rows.end * c],
+        x: &x[rows.start * c..rows.end * c],
+        mean: &mean[rows.clone()],
+        rstd: &rstd[rows],
+        gamma,
+    };
     let added = residual.as_ref().map(values);
     dx.par_chunks_mut(rows * c).enumerate().for_each(|(task, dx)| {
         let rows = task * rows..(task * rows + dx.len() / c);
         let added = added.map(|added| &added[rows.start * c..rows.end * c]);
-        input_gradients(dx, saved.rows(rows), added);
+        input_gradients(dx, saved(rows), added);
     });
     // The sums for gamma, then those for beta.
-    let sums = sum_rows(n, 2 * c, |rows, sums| sum_weight_gradients(saved.rows(rows), sums));
+    let sums = sum_rows(n, 2 * c, |rows, sums| sum_weight_gradients(saved(rows), sums));
     memory::recycle([dy_tensor, x_tensor].into_iter().chain(residual));
     (from_values(dx, shape), from_values(sums, [1, 2, c].into()))
 }
@@ -111,7 +115,6 @@ pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> Vec<(CpuTensor, CpuTe
 }
 
 /// Rows of the inputs of the backward pass.
-#[derive(Clone, Copy)]
 struct SavedRows<'a> {
     dy: &'a [f32],
     x: &'a [f32],
@@ -121,15 +124,9 @@ struct SavedRows<'a> {
 }
 
 impl<'a> SavedRows<'a> {
-    fn rows(self, rows: Range<usize>) -> Self {
-        let c = self.gamma.len();
-        let [dy, x] = [self.dy, self.x].map(|x| &x[rows.start * c..rows.end * c]);
-        Self { dy, x, mean: &self.mean[rows.clone()], rstd: &self.rstd[rows], gamma: self.gamma }
-    }
-
     /// Row by row: `dy`, `x`, the mean and the reciprocal standard deviation.
     #[inline(always)]
-    fn iter(self) -> impl Iterator<Item = (&'a [f32], &'a [f32], f32, f32)> {
+    fn iter(&self) -> impl Iterator<Item = (&'a [f32], &'a [f32], f32, f32)> {
         let c = self.gamma.len();
         let statistics = self.mean.iter().zip(self.rstd);
         let rows = self.dy.chunks(c).zip(self.x.chunks(c)).zip(statistics);

@@ -1,5 +1,3 @@
-//! Layer normalisation in cubecl's language.
-
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Slice;
@@ -20,7 +18,6 @@ const UNITS: u32 = 128;
 /// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which is read once and held in
 /// registers.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn normalise<T: Float>(
     x: &[T],
     gamma: &[f32],
@@ -82,7 +79,6 @@ fn normalise<T: Float>(
 /// holds if `accumulates`, and the sums over `rows_per_group` rows that make up d-gamma and d-beta,
 /// `[groups, 2, width]`. A workgroup goes through its rows in order and keeps both sums in registers.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn gradients<T: Float>(
     dy: &[T],
     x: &[T],

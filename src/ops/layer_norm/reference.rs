@@ -1,5 +1,3 @@
-//! Layer normalisation by tensor operations.
-
 use burn::tensor::Tensor;
 
 use super::{EPS, LayerNormStatistics};

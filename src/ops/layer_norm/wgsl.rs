@@ -1,5 +1,3 @@
-//! Layer normalisation by the kernels of `shaders/`.
-
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
