@@ -28,7 +28,6 @@ fn pci_numbers(vendor: u32, device: u32) -> Option<String> {
     is_pci.then(|| format!("{vendor:04x}:{device:04x}"))
 }
 
-/// Reads the report of an adapter.
 #[cfg(feature = "wgpu")]
 pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());

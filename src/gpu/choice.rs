@@ -19,7 +19,6 @@ pub fn devices() -> Vec<DeviceInfo> {
     found
 }
 
-/// Lists the devices that wgpu reaches through `backends`.
 fn graphics_devices(backends: &[Backend]) -> Vec<DeviceInfo> {
     #[cfg(feature = "wgpu")]
     return pollster::block_on(webgpu::devices(backends));
@@ -116,7 +115,6 @@ pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
     open(&selected).or_else(|error| open(&selected.fallback(error)?))
 }
 
-/// Lists the devices of a backend.
 fn of_backend(backend: Backend) -> Vec<DeviceInfo> {
     match backend {
         Backend::Cpu => vec![DeviceInfo::cpu()],

@@ -55,7 +55,6 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
         .collect()
 }
 
-/// Returns the dtypes that the CUDA kernels can compute in on a GPU.
 fn abilities(gpu: &Device) -> Abilities {
     let dtypes = dtypes(gpu);
     let has = |dtype| dtypes.contains(&dtype);

@@ -9,7 +9,6 @@ use crate::plan::Backend;
 /// A device's name on the command line: the backend and the index among its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceId {
-    /// The backend.
     pub backend: Backend,
     /// The index within the backend, from 0.
     pub index: usize,
@@ -30,7 +29,6 @@ pub enum DeviceChoice {
     /// The best GPU, else the CPU.
     #[default]
     Auto,
-    /// This device.
     Named(DeviceId),
 }
 

@@ -47,7 +47,6 @@ impl Hash for Shader {
     }
 }
 
-/// Includes the text of a file of `shaders/`.
 macro_rules! wgsl {
     ($name:literal) => {
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/", $name, ".wgsl"))
@@ -96,7 +95,6 @@ pub enum Element {
 }
 
 impl Element {
-    /// All types, for the variants of kernels.
     pub const ALL: [Self; 2] = [Element::F32, Element::F16];
 
     pub fn of(tensor: &CubeTensor) -> Self {
@@ -149,7 +147,6 @@ impl Spec {
         self
     }
 
-    /// Adds a constant to the header.
     pub fn with(mut self, name: &'static str, value: impl Into<Constant>) -> Self {
         self.constants.push((name, value.into()));
         self

@@ -48,7 +48,6 @@ fn has_room(limits: &wgpu::Limits, [min, max]: [u32; 2]) -> bool {
         && invocations >= SUBGROUPS * lanes
 }
 
-/// Returns wgpu's token for experimental features.
 #[allow(unsafe_code, reason = "wgpu's experimental features need a token that is unsafe to create")]
 pub(super) fn experimental() -> wgpu::ExperimentalFeatures {
     // SAFETY: wgpu asks to acknowledge that these features may have bugs that are undefined
@@ -89,7 +88,6 @@ mod probe {
         Spec::new(&PRODUCT, 64).multiplying(matrices)
     }
 
-    /// Returns the kernels of this file.
     pub fn variants() -> Vec<Spec> {
         [Matrices::Eight, Matrices::Sixteen].map(product).to_vec()
     }

@@ -23,7 +23,8 @@ mod pools {
     use burn::backend::DispatchDevice;
     use burn_cubecl::CubeDevice;
     use burn_cubecl::cubecl::MemoryScope;
-    use burn_cubecl::cubecl::dry_run::{DryRun, dry_run as cube_dry_run};
+    use burn_cubecl::cubecl::dry_run::DryRun;
+    pub use burn_cubecl::cubecl::dry_run::dry_run as is_dry_run;
     use burn_cubecl::cubecl::ir::ElemType;
     use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
     use burn_cubecl::cubecl::prelude::{Scalar, tf32};
@@ -92,7 +93,6 @@ mod pools {
         done.map_err(|error| DeviceError::Stopped { reason: error.to_string() })
     }
 
-    /// Returns unused pages to the driver.
     pub fn release_unused(device: &Device) {
         if let Some(device) = cube(device) {
             // It fails only while a graph is being recorded, which wgpt does not do.
@@ -113,7 +113,6 @@ mod pools {
         }
     }
 
-    /// Calls a function at each launch.
     struct OnLaunch<F>(F);
 
     impl<F: Fn() + Send + Sync> LaunchObserver for OnLaunch<F> {
@@ -137,11 +136,6 @@ mod pools {
         drop(observation);
         drop(guard);
         (result, peak.load(Ordering::Relaxed))
-    }
-
-    /// Returns true within [`dry_run`].
-    pub fn is_dry_run() -> bool {
-        cube_dry_run()
     }
 
     /// Runs `work`. Returns its result and the number of kernels that this process launched during

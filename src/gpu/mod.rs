@@ -70,7 +70,6 @@ pub(crate) const PROBE_THREAD: &str = "probe";
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     pub id: DeviceId,
-    /// The adapter's name.
     pub name: String,
     pub kind: DeviceKind,
     /// The driver and its version, where known.

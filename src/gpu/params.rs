@@ -23,7 +23,6 @@ impl ParamType {
 
 /// A value in the uniform buffer of a kernel.
 pub trait Param {
-    /// Its type.
     const TYPE: ParamType;
 
     /// Appends the value to the words of the buffer.
@@ -69,7 +68,6 @@ impl Param for () {
     fn write(&self, _: &mut Vec<u32>) {}
 }
 
-/// Defines a struct of parameters.
 macro_rules! params {
     (
         $(#[$attribute:meta])*

@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::DeviceInfo;
 use crate::disk;
 
-/// The time between two readings.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Reads the power of a device while it works.

@@ -45,10 +45,8 @@ mod kernels {
     /// Independent chains of packs per invocation of `probe_multiply_add.wgsl`.
     const CHAINS: usize = 8;
 
-    /// Elements per pack.
     const PACK: usize = 4;
 
-    /// Invocations per workgroup.
     const WORKGROUP: u32 = 256;
 
     fn copy() -> Spec {
@@ -59,7 +57,6 @@ mod kernels {
         Spec::new(&MULTIPLY_ADD, WORKGROUP).packed(PACK as u32)
     }
 
-    /// Returns the kernels that tell what a device does.
     pub fn variants() -> Vec<Spec> {
         [copy(), multiply_add()].into_iter().chain(matrices::variants()).collect()
     }

@@ -45,17 +45,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Returns the queue of a tensor's device.
     pub fn of(tensor: &CubeTensor) -> Self {
         Self { client: tensor.client.clone(), device: tensor.device.clone() }
     }
 
-    /// Returns the queue of a device.
     pub fn on(device: CubeDevice) -> Self {
         Self { client: device.client(), device }
     }
 
-    /// Returns true if the device compiles WGSL.
     pub fn runs_wgsl(&self) -> bool {
         self.client.name() == "wgpu<wgsl>"
     }

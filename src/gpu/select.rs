@@ -15,7 +15,6 @@ pub struct OpenDevice {
     pub info: DeviceInfo,
     /// The reason why it was selected, for the user.
     pub reason: String,
-    /// burn's handle.
     pub device: Device,
     pub watchdog: Watchdog,
 }

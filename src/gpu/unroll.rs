@@ -74,7 +74,6 @@ fn parse_head<'a>(head: &'a str, constants: &[(&str, u32)]) -> Option<(&'a str, 
     Some((index, constant.map(|&(_, count)| count).or_else(literal)?))
 }
 
-/// Replaces a name in a text.
 fn substitute(text: &str, name: &str, value: &str) -> String {
     let of_name = |c: char| c.is_alphanumeric() || c == '_';
     let replaced =

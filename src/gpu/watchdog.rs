@@ -70,10 +70,8 @@ const SOFTWARE_STARTUP_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// After this many heartbeats the usual silence is known.
 const STARTUP_HEARTBEATS: u32 = 10;
 
-/// The smallest limit.
 const MIN_LIMIT: Duration = Duration::from_secs(2 * 60);
 
-/// The limit as a multiple of the longest silence so far.
 const LIMIT_FACTOR: u32 = 20;
 
 impl Watchdog {
@@ -82,7 +80,6 @@ impl Watchdog {
         Self(Arc::new(Watched { is_software, ..Watched::default() }))
     }
 
-    /// Returns the failure of the device, if it has failed.
     pub fn failure(&self) -> Option<&DeviceError> {
         self.0.failure.get()
     }
@@ -132,7 +129,6 @@ impl Watchdog {
         *self.timer() = None;
     }
 
-    /// Returns the time since the last answer, if the timer runs.
     pub fn silence(&self) -> Option<Duration> {
         self.timer().map(|timer| timer.answered.elapsed())
     }

@@ -10,7 +10,6 @@ use super::instance::instances;
 use super::{Backend, DeviceError, DeviceId, DeviceInfo, DeviceKind, Watchdog, matrices};
 use crate::config::{Abilities, Precision};
 
-/// Lists the adapters of an instance.
 #[cfg(not(target_arch = "wasm32"))]
 async fn list(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     instance.enumerate_adapters(wgpu::Backends::all()).await
@@ -107,7 +106,6 @@ fn kind(info: &wgpu::AdapterInfo) -> DeviceKind {
 /// small buffers more than the pools.
 const DRIVER_BLOCK: u64 = 4 << 20;
 
-/// Lists the devices of `backends`.
 pub(super) async fn devices(backends: &[Backend]) -> Vec<DeviceInfo> {
     adapters(backends).await.into_iter().map(|listed| listed.info).collect()
 }
