@@ -10,18 +10,17 @@ use super::{KernelRow, best_seconds};
 use crate::config::Gelu;
 use crate::gpu::DeviceError;
 use crate::ops::{
-    self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode,
-    UpdateSettings, WeightUpdate,
+    self, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode, UpdateSettings,
+    WeightUpdate,
 };
 
-/// All cases, in the order of a training step.
 pub(super) const CASES: &[Case] = &[
     embed_forward,
     embed_backward,
     layer_norm_forward,
     layer_norm_backward,
-    |bench, s| linear_forward(bench, "gemm", mlp_in(s), Activation::Identity),
-    |bench, s| linear_backward(bench, "gemm backward", mlp_in(s), Activation::Identity),
+    |bench, s| linear_forward(bench, "gemm", mlp_in(s), None),
+    |bench, s| linear_backward(bench, "gemm backward", mlp_in(s), None),
     |bench, s| linear_forward(bench, "gelu + gemm + bias + residual", mlp_out(s), GELU),
     |bench, s| linear_backward(bench, "gelu + gemm + bias + residual backward", mlp_out(s), GELU),
     attention_forward,
@@ -31,14 +30,13 @@ pub(super) const CASES: &[Case] = &[
     adamw,
 ];
 
-const GELU: Activation = Activation::Gelu(Gelu::Tanh);
+const GELU: Option<Gelu> = Some(Gelu::Tanh);
 
 /// Returns token ids that are scattered over the vocabulary.
 fn ids(count: usize, vocab: usize) -> Arc<[u32]> {
     (0..count as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab as u32).collect()
 }
 
-/// Returns ids as the index tensor of stock ops.
 fn indices(ids: &[u32], device: &Device) -> Tensor<1, Int> {
     let data = ids.iter().map(|&id| id as i32).collect();
     Tensor::from_data(TensorData::new(data, [ids.len()]), device)
@@ -185,7 +183,7 @@ fn linear_forward(
     bench: &Bench,
     name: &'static str,
     [m, k, n]: [usize; 3],
-    form: Activation,
+    form: Option<Gelu>,
 ) -> Result<KernelRow, DeviceError> {
     let (x, w) = (bench.activations([m, k]), bench.weight([k, n]));
     let fused = form == GELU;
@@ -203,7 +201,7 @@ fn linear_backward(
     bench: &Bench,
     name: &'static str,
     [m, k, n]: [usize; 3],
-    form: Activation,
+    form: Option<Gelu>,
 ) -> Result<KernelRow, DeviceError> {
     let (x, w, dy) = (bench.activations([m, k]), bench.weight([k, n]), bench.activations([m, n]));
     let fused = form == GELU;

@@ -44,7 +44,6 @@ impl Sizes {
         weights: 4 << 20,
     };
 
-    /// The sizes of GPT-2 124M.
     pub const GPT2: Self = Self {
         rows: 8192,
         c: 768,
@@ -56,16 +55,13 @@ impl Sizes {
     };
 }
 
-/// Measures one op.
 pub(super) type Case = fn(&Bench, &Sizes) -> Result<KernelRow, DeviceError>;
 
 /// The cost of an op at one size.
 pub(super) struct Cost {
-    /// The size, for the user.
     pub size: String,
     /// Bytes of all operands, each read or written once.
     pub bytes: usize,
-    /// Multiplications and additions.
     pub operations: usize,
 }
 
@@ -85,12 +81,10 @@ impl Bench<'_> {
         self.random(shape).cast(if is_half { self.dtype() } else { FloatDType::F32 })
     }
 
-    /// The dtype of activations.
     fn dtype(&self) -> FloatDType {
         stored(self.mode.precision.dtype()).into()
     }
 
-    /// Returns the bytes of activations.
     pub fn bytes(&self, elements: usize) -> usize {
         self.mode.precision.activation_bytes() as usize * elements
     }

@@ -25,7 +25,6 @@ use crate::gpu::{self, DeviceError, DeviceKind, OpenDevice, Peaks};
 use crate::ops::{Implementation, OpsMode};
 use crate::protocol::DeviceLine;
 
-/// The measurements to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub kernels: bool,
@@ -33,11 +32,9 @@ pub(crate) struct Options {
     pub steps: Option<Config>,
     /// True to measure burn's stock ops too, which take many times the memory.
     pub compare: bool,
-    /// The implementation of the ops, and their precision.
     pub mode: OpsMode,
 }
 
-/// All measurements.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BenchReport {
     pub device: DeviceLine,

@@ -165,7 +165,6 @@ fn architecture(config: &Config) -> Architecture {
     Architecture::new(config, vocab)
 }
 
-/// Measures training steps of `config` on `device`.
 pub(super) fn measure(
     device: &Device,
     config: &Config,

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use super::half_weights::factor;
 use super::{Pass, site};
 use crate::config::Gelu;
-use crate::ops::{self, Activation, AttentionShape, LayerNormStatistics, LinearGradients, OpsMode};
+use crate::ops::{self, AttentionShape, LayerNormStatistics, LinearGradients, OpsMode};
 
 /// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
 #[derive(Module, Debug)]
@@ -129,18 +129,17 @@ impl Block {
 
     fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
         let (h, ln_1) = self.ln_1.forward(x.clone(), at.pass.mode);
-        let qkv = self.attn.c_attn.forward(h.clone(), None, Activation::Identity, at.pass.mode);
+        let qkv = self.attn.c_attn.forward(h.clone(), None, None, at.pass.mode);
         let (out, log_sum_exp) = ops::attention(qkv.clone(), at.attention(), at.pass.mode);
         let site = site::attention_projection(at.index);
-        let y = self.attn.c_proj.add_to(x.clone(), out.clone(), Activation::Identity, site, at);
+        let y = self.attn.c_proj.add_to(x.clone(), out.clone(), None, site, at);
         (y, SavedAttention { x, ln_1, h, qkv, out, log_sum_exp })
     }
 
     pub(super) fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
         let (h, ln_2) = self.ln_2.forward(x.clone(), at.pass.mode);
-        let pre_activation =
-            self.mlp.c_fc.forward(h.clone(), None, Activation::Identity, at.pass.mode);
-        let (gelu, site) = (Activation::Gelu(at.gelu), site::mlp_projection(at.index));
+        let pre_activation = self.mlp.c_fc.forward(h.clone(), None, None, at.pass.mode);
+        let (gelu, site) = (Some(at.gelu), site::mlp_projection(at.index));
         let y = self.mlp.c_proj.add_to(x.clone(), pre_activation.clone(), gelu, site, at);
         (y, SavedMlp { x, ln_2, h, pre_activation })
     }
@@ -154,9 +153,9 @@ impl Block {
         let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = saved;
         let mode = at.pass.mode;
         let d = at.drop_out(dy.clone(), site::attention_projection(at.index));
-        let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), Activation::Identity, mode);
+        let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), None, mode);
         let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
-        let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, Activation::Identity, mode);
+        let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, None, mode);
         let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, Some(dy), mode);
         (dx, [c_attn, c_proj].concat(), ln_1)
     }
@@ -170,9 +169,9 @@ impl Block {
         let SavedMlp { x, ln_2, h, pre_activation } = saved;
         let mode = at.pass.mode;
         let d = at.drop_out(dy.clone(), site::mlp_projection(at.index));
-        let gelu = Activation::Gelu(at.gelu);
+        let gelu = Some(at.gelu);
         let (d, c_proj) = self.mlp.c_proj.backward(d, pre_activation, gelu, mode);
-        let (dh, c_fc) = self.mlp.c_fc.backward(d, h, Activation::Identity, mode);
+        let (dh, c_fc) = self.mlp.c_fc.backward(d, h, None, mode);
         let (dx, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
         (dx, [c_fc, c_proj].concat(), ln_2)
     }
@@ -202,7 +201,7 @@ impl Conv1d {
         &self,
         x: Tensor<2>,
         residual: Option<Tensor<2>>,
-        activation: Activation,
+        activation: Option<Gelu>,
         mode: OpsMode,
     ) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
@@ -215,7 +214,7 @@ impl Conv1d {
         &self,
         residual: Tensor<2>,
         x: Tensor<2>,
-        activation: Activation,
+        activation: Option<Gelu>,
         site: u32,
         at: BlockPass,
     ) -> Tensor<2> {
@@ -233,7 +232,7 @@ impl Conv1d {
         &self,
         dy: Tensor<2>,
         x: Tensor<2>,
-        activation: Activation,
+        activation: Option<Gelu>,
         mode: OpsMode,
     ) -> (Tensor<2>, Vec<Tensor<1>>) {
         let has_bias = self.bias.is_some();

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use super::block::Block;
 use super::{Gpt, Pass};
 use crate::config::Precision;
-use crate::ops::{self, Activation, OpsMode};
+use crate::ops::{self, OpsMode};
 
 /// The options for drawing the next token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,9 +106,9 @@ impl<'a> Sampler<'a> {
         let pass = Pass { mode: self.mode, dropout: None };
         let at = self.model.block_pass(index, 1, x.dims()[0], pass);
         let (h, _) = block.ln_1.forward(x.clone(), pass.mode);
-        let qkv = block.attn.c_attn.forward(h, None, Activation::Identity, pass.mode);
+        let qkv = block.attn.c_attn.forward(h, None, None, pass.mode);
         let h = self.attend(index, qkv);
-        let x = block.attn.c_proj.forward(h, Some(x), Activation::Identity, pass.mode);
+        let x = block.attn.c_proj.forward(h, Some(x), None, pass.mode);
         block.forward_mlp(x, at).0
     }
 

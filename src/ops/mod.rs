@@ -17,6 +17,8 @@
 //! All activations are `[n, c]` with `n = batch * time`: a batched product would make burn
 //! materialise `[batch, in, out]` for every weight gradient.
 
+#![allow(clippy::too_many_arguments, reason = "one for each operand, buffer and size")]
+
 mod adamw;
 mod attention;
 mod dropout;
@@ -36,7 +38,7 @@ pub use embed::{embed, embed_backward};
 pub use layer_norm::{
     LayerNormStatistics, layer_norm, layer_norm_backward, layer_norm_weight_gradients,
 };
-pub use linear::{Activation, LinearGradients, linear, linear_backward};
+pub use linear::{LinearGradients, linear, linear_backward};
 pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
 };

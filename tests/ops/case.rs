@@ -9,7 +9,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use wgpt::config::Gelu;
-use wgpt::ops::{self, Activation, AttentionShape, CrossEntropy, Dropout, OpsMode};
+use wgpt::ops::{self, AttentionShape, CrossEntropy, Dropout, OpsMode};
 
 pub const LOSS_SCALE: f32 = 0.25;
 
@@ -32,7 +32,7 @@ pub struct Case {
 pub enum Op {
     Embed { vocab: usize, unused: usize },
     LayerNorm { beta: bool },
-    Linear { inner: usize, bias: bool, residual: bool, activation: Activation },
+    Linear { inner: usize, bias: bool, residual: bool, activation: Option<Gelu> },
     Attention { heads: usize, rate: Option<f32> },
     CrossEntropy { vocab: usize, padding: usize, chunk: usize, ignores: bool },
     Dropout { rate: f32, residual: bool },
@@ -309,8 +309,7 @@ pub fn cases(
     )
 }
 
-pub const ACTIVATIONS: [Activation; 3] =
-    [Activation::Identity, Activation::Gelu(Gelu::Tanh), Activation::Gelu(Gelu::Erf)];
+pub const ACTIVATIONS: [Option<Gelu>; 3] = [None, Some(Gelu::Tanh), Some(Gelu::Erf)];
 
 /// Generates small cases of each op.
 pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
@@ -341,7 +340,7 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
 
 /// Returns a case of every op with two sequences of this length.
 pub fn long_cases(time: usize) -> Vec<Case> {
-    let activation = Activation::Gelu(Gelu::Tanh);
+    let activation = Some(Gelu::Tanh);
     let ops = [
         Op::Embed { vocab: 51, unused: 3 },
         Op::LayerNorm { beta: true },
@@ -380,12 +379,12 @@ pub fn shards(rows: Tensor<2>) -> Vec<Tensor<2>> {
     vec![rows.clone().narrow(0, 0, first), rows.narrow(0, first, count - first)]
 }
 
-pub fn activate(x: f64, activation: Activation) -> f64 {
+pub fn activate(x: f64, activation: Option<Gelu>) -> f64 {
     use std::f64::consts::{PI, SQRT_2};
     match activation {
-        Activation::Identity => x,
-        Activation::Gelu(Gelu::Erf) => 0.5 * x * (1.0 + libm::erf(x / SQRT_2)),
-        Activation::Gelu(Gelu::Tanh) => {
+        None => x,
+        Some(Gelu::Erf) => 0.5 * x * (1.0 + libm::erf(x / SQRT_2)),
+        Some(Gelu::Tanh) => {
             0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
         }
     }

@@ -1,5 +1,3 @@
-//! AdamW as one loop.
-
 use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::FloatDType;

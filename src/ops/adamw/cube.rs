@@ -1,5 +1,3 @@
-//! AdamW in cubecl's language.
-
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
@@ -11,7 +9,6 @@ use crate::ops::shared::kernels::{elements, owned};
 /// One update in place, element by element, if `control[1]` is not 0. With `has_half`, `half` is the
 /// copy of `w`.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and scalar")]
 fn update_element<H: Float>(
     w: &mut [f32],
     half: &mut [H],

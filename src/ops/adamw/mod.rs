@@ -18,11 +18,8 @@ pub(super) mod wgsl;
 pub struct AdamW {
     /// `1 - learning_rate * weight_decay`, for the weights that decay.
     pub decay: f32,
-    /// Decay of the first moment.
     pub beta1: f32,
-    /// Decay of the second moment.
     pub beta2: f32,
-    /// Added to the root of the second moment.
     pub eps: f32,
 }
 
@@ -37,9 +34,7 @@ tensors! {
     /// The running means of a parameter's gradient and of its square, `[elements]` both.
     #[derive(Clone, Debug)]
     pub struct Moments {
-        /// The first moment.
         pub m: Tensor<1>,
-        /// The second moment.
         pub v: Tensor<1>,
     }
 }
@@ -53,7 +48,6 @@ tensors! {
         pub half: Option<Tensor<1>>,
         pub grad: Tensor<1>,
         pub moments: Moments,
-        /// True if the weight decays.
         pub decays: bool,
     }
 }

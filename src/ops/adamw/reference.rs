@@ -1,5 +1,3 @@
-//! AdamW by tensor operations.
-
 use burn::tensor::{FloatDType, Tensor};
 
 use super::{AdamW, Moments, UpdatedWeight, WeightUpdate};

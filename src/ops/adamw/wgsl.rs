@@ -1,5 +1,3 @@
-//! AdamW by the kernel of `shaders/`.
-
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{AdamW, Updated, Weight};

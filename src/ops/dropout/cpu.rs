@@ -1,5 +1,3 @@
-//! Dropout as a loop over rows.
-
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 

@@ -1,5 +1,3 @@
-//! Dropout in cubecl's language.
-
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;

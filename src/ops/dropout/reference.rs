@@ -1,5 +1,3 @@
-//! Dropout by tensor operations.
-
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::{Dropout, MIX};

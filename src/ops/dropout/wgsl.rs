@@ -1,5 +1,3 @@
-//! Dropout by the kernel of `shaders/`.
-
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 

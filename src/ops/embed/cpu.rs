@@ -1,5 +1,3 @@
-//! The embedding as loops over rows.
-
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,5 +1,3 @@
-//! The embedding in cubecl's language.
-
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +14,6 @@ use crate::ops::shared::kernels::owned;
 /// `y[row] = base[row mod period] + shard[id of row - first]`, without the second term for ids that
 /// the shard does not hold. An invocation for each element.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn look_up<W: Float, B: Float, T: Float>(
     shard: &[W],
     base: &[B],
@@ -47,7 +44,6 @@ fn look_up<W: Float, B: Float, T: Float>(
 /// begins among them, then the buckets' rows of the shard. An invocation for each element of each
 /// bucket.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn add_buckets<T: Float>(
     dy: &[T],
     index: &[u32],

@@ -1,5 +1,3 @@
-//! The embedding by tensor operations.
-
 use std::ops::Range;
 use std::sync::Arc;
 

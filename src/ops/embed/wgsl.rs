@@ -1,5 +1,3 @@
-//! The embedding by the kernels of `shaders/`.
-
 use std::ops::Range;
 use std::sync::Arc;
 

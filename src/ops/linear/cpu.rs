@@ -4,7 +4,6 @@
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
-use super::Activation;
 use crate::config::Gelu;
 use crate::ops::shared::cpu::product::{Factor, add_product, product};
 use crate::ops::shared::cpu::{
@@ -17,7 +16,7 @@ pub(super) fn forward(
     w: CpuTensor,
     b: Option<CpuTensor>,
     residual: Option<CpuTensor>,
-    activation: Activation,
+    activation: Option<Gelu>,
 ) -> CpuTensor {
     let ([n, inner], [_, out]) = (x.shape().dims(), w.shape().dims());
     let (x, w) = (activate(contiguous(x), activation), contiguous(w));
@@ -28,21 +27,19 @@ pub(super) fn forward(
     let rows = rows_per_task(n, out);
     let parts = y.par_chunks_mut(rows * out);
     // Added before the product, these take one pass that only writes.
-    match (b.as_ref().map(values), residual.as_ref().map(values)) {
-        (None, None) => product(left, right, &mut y),
+    let residuals = residual.as_ref().map(|residual| values(residual).par_chunks(rows * out));
+    let multiply = if b.is_some() || residual.is_some() { add_product } else { product };
+    match (b.as_ref().map(values), residuals) {
+        (None, None) => {}
         (Some(bias), None) => {
             parts.for_each(|y| y.chunks_mut(out).for_each(|y| y.copy_from_slice(bias)));
-            add_product(left, right, &mut y);
         }
-        (None, Some(residual)) => {
-            parts.zip(residual.par_chunks(rows * out)).for_each(|(y, x)| y.copy_from_slice(x));
-            add_product(left, right, &mut y);
-        }
-        (Some(bias), Some(residual)) => {
-            parts.zip(residual.par_chunks(rows * out)).for_each(|(y, x)| add_bias(y, x, bias));
-            add_product(left, right, &mut y);
+        (None, Some(residuals)) => parts.zip(residuals).for_each(|(y, x)| y.copy_from_slice(x)),
+        (Some(bias), Some(residuals)) => {
+            parts.zip(residuals).for_each(|(y, x)| add_bias(y, x, bias));
         }
     }
+    multiply(left, right, &mut y);
     memory::recycle([x].into_iter().chain(residual));
     from_values(y, [n, out].into())
 }
@@ -51,7 +48,7 @@ pub(super) fn backward(
     dy: CpuTensor,
     x: CpuTensor,
     w: CpuTensor,
-    activation: Activation,
+    activation: Option<Gelu>,
     bias: bool,
 ) -> (CpuTensor, CpuTensor, Option<CpuTensor>) {
     let ([n, out], [_, inner]) = (dy.shape().dims(), x.shape().dims());
@@ -60,7 +57,7 @@ pub(super) fn backward(
     let dy_factor = Factor::new(values(&dy), [n, out]);
     let w_factor = Factor::new(values(&w), [inner, out]).transpose();
     product(dy_factor, w_factor, &mut dx);
-    if let Activation::Gelu(form) = activation {
+    if let Some(form) = activation {
         // The input, which nothing needs after this layer, becomes its activation in place: the
         // derivative has computed most of that.
         let chunk = rows_per_task(dx.len(), 1);
@@ -81,8 +78,8 @@ pub(super) fn backward(
 }
 
 /// Returns the activation of `x`.
-fn activate(x: CpuTensor, activation: Activation) -> CpuTensor {
-    let Activation::Gelu(form) = activation else { return x };
+fn activate(x: CpuTensor, activation: Option<Gelu>) -> CpuTensor {
+    let Some(form) = activation else { return x };
     let shape = x.shape();
     let x = values(&x);
     let mut y = memory::take(x.len());

@@ -9,7 +9,6 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::Activation;
 use crate::config::Gelu;
 use crate::gpu::queue::Workgroups;
 use crate::ops::shared::cube::gelu::gelu;
@@ -58,8 +57,8 @@ fn sum_columns<T: Float>(
     }
 }
 
-fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Activation) -> CubeTensor {
-    let Some(form) = activation.form() else { return x.clone() };
+fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Option<Gelu>) -> CubeTensor {
+    let Some(form) = activation else { return x.clone() };
     let [n, c] = x.shape().dims();
     let h = kernels.queue.empty_of([n, c], x.dtype);
     launch!(kernels, cover(n * c), apply_gelu(&[x, &h], n * c, form == Gelu::Erf, elem(x)));
@@ -86,7 +85,7 @@ pub(super) fn forward(
     w: CubeTensor,
     b: Option<CubeTensor>,
     residual: Option<CubeTensor>,
-    activation: Activation,
+    activation: Option<Gelu>,
 ) -> CubeTensor {
     let h = activate(kernels, &contiguous(x), activation);
     let (w, dtype) = (kernels.cast(w, &h), h.dtype);
@@ -101,7 +100,7 @@ pub(super) fn backward(
     dy: CubeTensor,
     x: CubeTensor,
     w: CubeTensor,
-    activation: Activation,
+    activation: Option<Gelu>,
     bias: bool,
 ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
     let (dy, x) = (contiguous(dy), contiguous(x));
@@ -109,7 +108,7 @@ pub(super) fn backward(
     let h = CubeBackend::float_transpose(activate(kernels, &x, activation));
     let dw = kernels.product(h, dy.clone(), DType::F32, Epilogue::default());
     let w = CubeBackend::float_transpose(kernels.cast(w, &x));
-    let derivative = activation.form().map(|form| (form, &x));
+    let derivative = activation.map(|form| (form, &x));
     let epilogue = Epilogue { derivative, ..Epilogue::default() };
     let dx = kernels.product(dy, w, x.dtype, epilogue);
     (dx, dw, db)

@@ -18,27 +18,6 @@ mod reference;
 #[cfg(feature = "wgpu")]
 mod wgsl;
 
-/// The activation of a layer's input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// No activation.
-    Identity,
-    /// The Gaussian error linear unit (Hendrycks and Gimpel 2016, arXiv:1606.08415), exact or in
-    /// the tanh form that OpenAI's GPT-2 was trained with.
-    Gelu(Gelu),
-}
-
-impl Activation {
-    /// Returns the form of GELU; `None` without an activation.
-    #[cfg(any(feature = "wgpu", feature = "cuda"))]
-    fn form(self) -> Option<Gelu> {
-        match self {
-            Activation::Identity => None,
-            Activation::Gelu(form) => Some(form),
-        }
-    }
-}
-
 tensors! {
     /// The gradients of a linear layer.
     pub struct LinearGradients {
@@ -54,12 +33,14 @@ tensors! {
 op! {
     /// Computes a linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout),
     /// `b` `[out]` and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
+    /// The activation is the Gaussian error linear unit (Hendrycks and Gimpel 2016, arXiv:1606.08415) in
+    /// this form, or none.
     pub fn linear(
         x: Tensor<2>,
         w: Tensor<2>,
         b: Option<Tensor<1>>,
         residual: Option<Tensor<2>>;
-        activation: Activation,
+        activation: Option<Gelu>,
     ) -> Tensor<2> = forward;
 }
 
@@ -70,7 +51,7 @@ op! {
         dy: Tensor<2>,
         x: Tensor<2>,
         w: Tensor<2>;
-        activation: Activation,
+        activation: Option<Gelu>,
         bias: bool,
     ) -> LinearGradients = backward;
 }

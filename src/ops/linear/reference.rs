@@ -1,8 +1,6 @@
-//! The linear layer by tensor operations.
-
 use burn::tensor::Tensor;
 
-use super::{Activation, LinearGradients};
+use super::LinearGradients;
 use crate::config::Gelu;
 use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
 
@@ -13,7 +11,7 @@ pub(super) fn forward(
     w: Tensor<2>,
     b: Option<Tensor<1>>,
     residual: Option<Tensor<2>>,
-    activation: Activation,
+    activation: Option<Gelu>,
 ) -> Tensor<2> {
     let mut y = activate(x, activation).matmul(w);
     if let Some(b) = b {
@@ -29,24 +27,24 @@ pub(super) fn backward(
     dy: Tensor<2>,
     x: Tensor<2>,
     w: Tensor<2>,
-    activation: Activation,
+    activation: Option<Gelu>,
     bias: bool,
 ) -> LinearGradients {
     let db = bias.then(|| dy.clone().sum_dim(0).squeeze_dim(0));
     let dw = activate(x.clone(), activation).transpose().matmul(dy.clone());
     let dh = dy.matmul(w.transpose());
     let dx = match activation {
-        Activation::Identity => dh,
-        Activation::Gelu(form) => dh * gelu_derivative(x, form),
+        None => dh,
+        Some(form) => dh * gelu_derivative(x, form),
     };
     LinearGradients { x: dx, w: dw, b: db }
 }
 
-fn activate(x: Tensor<2>, activation: Activation) -> Tensor<2> {
+fn activate(x: Tensor<2>, activation: Option<Gelu>) -> Tensor<2> {
     let gate = match activation {
-        Activation::Identity => return x,
-        Activation::Gelu(Gelu::Tanh) => tanh_term(x.clone()),
-        Activation::Gelu(Gelu::Erf) => (x.clone() * FRAC_1_SQRT_2).erf(),
+        None => return x,
+        Some(Gelu::Tanh) => tanh_term(x.clone()),
+        Some(Gelu::Erf) => (x.clone() * FRAC_1_SQRT_2).erf(),
     };
     x * 0.5 * (gate + 1.0)
 }

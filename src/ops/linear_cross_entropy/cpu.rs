@@ -1,5 +1,3 @@
-//! The output head and its loss: products, with loops over the rows of logits.
-
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,5 +1,3 @@
-//! The output head and its loss in cubecl's language, chunk by chunk.
-
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
@@ -29,7 +27,6 @@ const LEAST: f32 = -3.0e38;
 /// of targets and losses that row 0 of the logits is. If `scaled`, the scale is `loss_scale[0]`. A target
 /// from `vocab` on is none: the loss of its row and the gradient are zero.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn softmax_loss<T: Float>(
     logits: &mut [T],
     targets: &[u32],

@@ -1,5 +1,3 @@
-//! The output head and its loss by tensor operations.
-
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};

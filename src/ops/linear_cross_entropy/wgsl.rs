@@ -1,5 +1,3 @@
-//! The output head and its loss by the kernels of `shaders/`.
-
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;

@@ -211,7 +211,7 @@ pub(in crate::ops) use tensors;
 /// Defines an op by its signature, tensors first and plain values behind a semicolon, and the name of
 /// the function that computes it in the op's `reference.rs`, `cpu.rs`, `wgsl.rs` and `cube.rs`:
 ///
-/// `op! { pub fn linear(x: Tensor<2>, b: Option<Tensor<1>>; activation: Activation) -> Tensor<2> = forward; }`
+/// `op! { pub fn linear(x: Tensor<2>, b: Option<Tensor<1>>; activation: Option<Gelu>) -> Tensor<2> = forward; }`
 ///
 /// Those take the same arguments, in the tensor type of their backend; kernels of GPUs take their
 /// [`Kernels`] before them. After the function's name, `if` and a condition limit what GPU kernels
@@ -224,7 +224,6 @@ macro_rules! op {
         ) -> $output:ty = $function:ident $(if $supported:expr)?;
     ) => {
         $(#[$attribute])*
-        #[allow(clippy::too_many_arguments, reason = "one for each operand")]
         $visibility fn $name(
             $($tensor: $tensor_type,)+
             $($($value: $value_type,)+)?

@@ -1,5 +1,3 @@
-//! The control of an update as loops.
-
 use rayon::prelude::*;
 
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateSettings};

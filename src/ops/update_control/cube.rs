@@ -1,5 +1,3 @@
-//! The control of an update in cubecl's language.
-
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
@@ -56,7 +54,6 @@ fn one_minus_exp(x: f32) -> f32 {
 
 /// The norm, the control of the update and the next state of loss scaling. One workgroup.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and scalar")]
 fn decision(
     sums: &[f32],
     loss_scale: &[f32],

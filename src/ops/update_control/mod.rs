@@ -39,7 +39,6 @@ const MAX_GROWN_SCALE: u32 = 1 << 15;
 /// still overflows, the scale is not the reason.
 const MIN_SCALE: u32 = 1;
 
-/// The settings of one update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateSettings {
     /// The norm to which the gradients are clipped; 0 does not clip.
@@ -50,11 +49,8 @@ pub struct UpdateSettings {
     /// The number of the update, counted from 1. Skipped updates count; their number is subtracted
     /// on the device.
     pub step: u64,
-    /// The learning rate.
     pub learning_rate: f64,
-    /// Decay of the first moment.
     pub beta1: f64,
-    /// Decay of the second moment.
     pub beta2: f64,
     /// True if the loss scale adapts; else it stays as it is, and skipped updates are counted.
     pub scales_loss: bool,

@@ -1,5 +1,3 @@
-//! The control of an update by tensor operations.
-
 use burn::tensor::{DType, Tensor};
 
 use super::{

@@ -1,5 +1,3 @@
-//! The control of an update by the kernels of `shaders/`.
-
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_SPAN, UpdateSettings};

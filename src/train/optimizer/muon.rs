@@ -14,7 +14,7 @@
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::config::Precision;
-use crate::ops::{self, Activation, OpsMode};
+use crate::ops::{self, OpsMode};
 
 /// The decay of the momentum, which is Nesterov's.
 const MOMENTUM: f64 = 0.95;
@@ -130,8 +130,7 @@ fn lerp(from: Tensor<1>, to: Tensor<1>, weight: f64) -> Tensor<1> {
 ///
 /// It computes the polynomial of the smaller of `x x^T` and `x^T x`, and multiplies from that side.
 fn orthogonalize(x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
-    let product =
-        |left, right, sum| ops::linear(left, right, None, sum, Activation::Identity, mode);
+    let product = |left, right, sum| ops::linear(left, right, None, sum, None, mode);
     let [rows, columns] = x.dims();
     let wide = rows <= columns;
     let [a, b, c] = COEFFICIENTS;

@@ -103,7 +103,6 @@ pub(super) fn attend<T: Float, N: Size>(
 /// probabilities, recomputed from the log-sum-exp: `ds = p * (d_out v^T - delta) * scale`,
 /// `dq = ds k`. As in `attend`, a workgroup owns queries.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer")]
 pub(super) fn backward_queries<T: Float, N: Size>(
     qkv: &[Vector<T, N>],
     out: &[Vector<T, N>],
@@ -176,7 +175,6 @@ pub(super) fn backward_queries<T: Float, N: Size>(
 /// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q`, with p and ds as in
 /// `backward_queries`. A workgroup owns keys and goes through the queries from its first key on.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer")]
 pub(super) fn backward_keys<T: Float, N: Size>(
     qkv: &[Vector<T, N>],
     d_out: &[Vector<T, N>],

@@ -138,7 +138,6 @@ pub(super) fn attend<T: Float, N: Size>(
 /// probabilities, recomputed from the log-sum-exp: `ds = p * (d_out v^T - delta)`,
 /// `dq = ds k * scale`. As in `attend`, an invocation owns a query.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer")]
 pub(super) fn backward_queries<T: Float, N: Size>(
     qkv: &[Vector<T, N>],
     out: &[Vector<T, N>],
@@ -217,7 +216,6 @@ pub(super) fn backward_queries<T: Float, N: Size>(
 /// in `backward_queries`. An invocation owns a key; the workgroup walks over the queries from its
 /// first key on.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer")]
 pub(super) fn backward_keys<T: Float, N: Size>(
     qkv: &[Vector<T, N>],
     d_out: &[Vector<T, N>],

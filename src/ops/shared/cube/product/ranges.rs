@@ -12,7 +12,6 @@ use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
 /// Adds up the products over ranges of k, in the order of k, and runs the epilogue: an invocation
 /// for each element.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "one for each buffer and size")]
 fn sum_ranges<T: Float>(
     partial: &[f32],
     y: &mut [T],
