@@ -11,7 +11,7 @@ use crate::data::{DataErrorKind, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
-    PlanError, RanksEstimate, Row, Shares, Totals,
+    Limits, PlanError, RanksEstimate, Row, Shares, Totals,
 };
 use crate::protocol::Failure;
 use crate::ranks::RanksError;
@@ -161,14 +161,8 @@ fn device(
         _ => Kernels::Wgsl,
     };
     let speed = gpu.and_then(|gpu| DeviceSpeed::published(gpu, planned));
-    let profile = DeviceProfile {
-        memory,
-        pools: true,
-        kernels,
-        abilities,
-        speed,
-        ..DeviceProfile::default()
-    };
+    let limits = Limits { pools: true, kernels, ..Limits::default() };
+    let profile = DeviceProfile { memory, abilities, speed, limits };
     let no_time = match target {
         Some(_) => "--target=\"RTX 3060\" estimates it for a GPU by name",
         None => "--target=\"RTX 3060\" or --device estimates it",

@@ -75,7 +75,8 @@ impl FitState {
     /// Returns the limits of a run with this budget and dtype. Before the device was queried, they
     /// are the limits of an unknown GPU.
     pub fn limits(&self, vram_budget: Budget, dtype: Dtype) -> Limits {
-        let unknown = DeviceProfile { pools: true, ..DeviceProfile::default() };
+        let limits = Limits { pools: true, ..Limits::default() };
+        let unknown = DeviceProfile { limits, ..DeviceProfile::default() };
         self.device.as_ref().unwrap_or(&unknown).limits(vram_budget, dtype).0
     }
 
@@ -407,7 +408,8 @@ mod tests {
             free: (6 << 30) + reserve,
             source: "a test".to_string(),
         };
-        let device = DeviceProfile { memory, pools: true, ..DeviceProfile::default() };
+        let limits = Limits { pools: true, ..Limits::default() };
+        let device = DeviceProfile { memory, limits, ..DeviceProfile::default() };
         FitState { device: Some(device), ..FitState::default() }
     }
 
@@ -435,7 +437,8 @@ mod tests {
         let memory =
             DeviceMemory::Reported { total: 8 << 30, free: 8 << 30, source: "a test".into() };
         let host_budget = Some(host_budget);
-        let device = DeviceProfile { memory, pools: true, host_budget, ..DeviceProfile::default() };
+        let limits = Limits { pools: true, host_budget, ..Limits::default() };
+        let device = DeviceProfile { memory, limits, ..DeviceProfile::default() };
         FitState { device: Some(device), ..FitState::default() }
     }
 

@@ -1,6 +1,5 @@
 //! Chooses the fastest plan that fits.
 
-use super::fixes::FixSearch;
 use super::{DeviceSpeed, Forecast, Kernels, Limits, MAX_LOGITS_BYTES, Plan, PlanError, Work};
 use crate::config::{Choice, Config, padded_vocab};
 use crate::text::bytes;
@@ -113,18 +112,20 @@ impl Search<'_> {
     /// Returns the fastest plan that fits, without a larger logits chunk and an explanation.
     pub(super) fn fastest(&self) -> Option<Forecast> {
         let candidates = self.candidates();
-        let forecast = |index: usize| Some(self.forecast(candidates.get(index)?.clone()));
-        let fitting = |index| forecast(index).filter(|forecast| forecast.fits(self.limits));
+        let fitting = |plan: &Plan| {
+            let forecast = self.forecast(plan.clone());
+            forecast.fits(self.limits).then_some(forecast)
+        };
         // No split is faster than the requested one, which has the fewest launches and tiles.
-        if let Some(requested) = fitting(0) {
+        if let Some(requested) = fitting(&candidates[0]) {
             return Some(requested);
         }
-        let seconds: Vec<f64> = candidates.iter().map(|plan| self.seconds(plan)).collect();
-        let mut by_time: Vec<usize> = (0..seconds.len()).collect();
-        by_time.sort_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
-        let best = by_time.into_iter().find(|&index| fitting(index).is_some())?;
-        let most = TIE * seconds[best];
-        (0..seconds.len()).filter(|&index| seconds[index] <= most).find_map(fitting)
+        let timed: Vec<_> = candidates.iter().map(|plan| (self.seconds(plan), plan)).collect();
+        let mut by_time = timed.clone();
+        by_time.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let (best, _) = by_time.into_iter().find(|(_, plan)| fitting(plan).is_some())?;
+        let tied = timed.into_iter().filter(|(seconds, _)| *seconds <= TIE * best);
+        tied.map(|(_, plan)| plan).find_map(fitting)
     }
 
     fn forecast(&self, plan: Plan) -> Forecast {
@@ -196,8 +197,8 @@ impl Search<'_> {
     /// Explains how and why the chosen plan differs from the requested one, and what that costs in
     /// time. Empty if the two are equal.
     fn explain(&self, chosen: &Forecast) -> String {
-        let Some(requested) = self.candidates().into_iter().next() else { return String::new() };
-        let (from, to) = (&requested, &chosen.plan);
+        let requested = self.forecast(self.candidates().swap_remove(0));
+        let (from, to) = (&requested.plan, &chosen.plan);
         let mut changes = Vec::new();
         if to.micro_batch != from.micro_batch {
             changes.push(format!("micro-batch {} instead of {}", to.micro_batch, from.micro_batch));
@@ -215,7 +216,6 @@ impl Search<'_> {
             return String::new();
         }
         changes.push(longer(self.seconds(to) / self.seconds(from)));
-        let requested = self.forecast(requested);
         let need = requested.predicted_bytes;
         let reason = match self.limits.budget {
             Some(budget) if need > budget => {
@@ -236,16 +236,12 @@ impl Search<'_> {
     fn refusal(&self) -> PlanError {
         let forecasts: Vec<Forecast> =
             self.candidates().into_iter().map(|plan| self.forecast(plan)).collect();
-        let missing = |forecast: &Forecast| {
-            forecast.host_bytes.saturating_sub(forecast.host_budget_bytes.unwrap_or(u64::MAX))
-        };
         // A plan that fits the device lacks host memory.
-        let of_device = forecasts.iter().filter(|forecast| forecast.fits_device(self.limits));
-        let least = of_device
-            .min_by_key(|forecast| missing(forecast))
-            .or_else(|| forecasts.iter().min_by_key(|forecast| forecast.predicted_bytes))
-            .cloned();
-        let Some(least) = least else { unreachable!("the requested plan is a candidate") };
+        let lacks = |forecast: &&Forecast| match forecast.fits_device(self.limits) {
+            true => (false, forecast.host_bytes.saturating_sub(forecast.host_budget())),
+            false => (true, forecast.predicted_bytes),
+        };
+        let least = forecasts.iter().min_by_key(lacks).expect("the requested plan is a candidate");
         let need = least.largest_tensor;
         if let Some(have) = self.limits.largest_tensor.filter(|&have| need > have) {
             return PlanError::TensorTooLarge { need, have };
@@ -253,7 +249,7 @@ impl Search<'_> {
         // The smallest budget of the device with which the host has enough.
         let on_host = forecasts.iter().filter(|forecast| forecast.fits_host());
         let budget = on_host.map(|forecast| forecast.predicted_bytes).min();
-        PlanError::TooBig { least: Box::new(least), fixes: FixSearch(*self).fixes(budget) }
+        PlanError::TooBig { least: Box::new(least.clone()), fixes: self.fixes(budget) }
     }
 }
 

@@ -145,20 +145,15 @@ impl Forecast {
             let [need, more, budget] = [need, need - budget, budget].map(bytes);
             return format!("needs {need}, {more} more than the budget of {budget}");
         }
-        let (need, free) = (self.host_bytes, self.host_budget_bytes.unwrap_or(u64::MAX));
-        if need > free {
-            return match free {
-                _ if cfg!(target_arch = "wasm32") => {
-                    "a browser cannot keep the optimizer in host memory".into()
-                }
-                0 => format!("needs {} of host memory, and none is free for a run", bytes(need)),
-                _ => {
-                    let [need, free] = [need, free].map(bytes);
-                    format!("needs {need} of host memory, but {free} are free for a run")
-                }
-            };
+        let [need, free] = [self.host_bytes, self.host_budget()].map(bytes);
+        match self.host_budget_bytes {
+            _ if self.fits_host() => String::new(),
+            _ if cfg!(target_arch = "wasm32") => {
+                "a browser cannot keep the optimizer in host memory".into()
+            }
+            Some(0) => format!("needs {need} of host memory, and none is free for a run"),
+            _ => format!("needs {need} of host memory, but {free} are free for a run"),
         }
-        String::new()
     }
 
     /// Returns the page size for the pools, in bytes.
@@ -168,7 +163,7 @@ impl Forecast {
 
     /// Returns true if the device has the memory for the run and the host has not.
     pub(crate) fn lacks_host_memory(&self) -> bool {
-        self.budget_bytes.is_none_or(|budget| self.predicted_bytes <= budget) && !self.fits_host()
+        self.fits_budget() && !self.fits_host()
     }
 
     pub(super) fn fits(&self, limits: &Limits) -> bool {
@@ -177,12 +172,19 @@ impl Forecast {
 
     /// Returns true if the device has the memory and can bind the largest tensor.
     pub(super) fn fits_device(&self, limits: &Limits) -> bool {
-        limits.budget.is_none_or(|budget| self.predicted_bytes <= budget)
-            && limits.largest_tensor.is_none_or(|largest| self.largest_tensor <= largest)
+        self.fits_budget() && self.largest_tensor <= limits.largest_tensor.unwrap_or(u64::MAX)
+    }
+
+    fn fits_budget(&self) -> bool {
+        self.predicted_bytes <= self.budget_bytes.unwrap_or(u64::MAX)
     }
 
     pub(super) fn fits_host(&self) -> bool {
-        self.host_budget_bytes.is_none_or(|budget| self.host_bytes <= budget)
+        self.host_bytes <= self.host_budget()
+    }
+
+    pub(super) fn host_budget(&self) -> u64 {
+        self.host_budget_bytes.unwrap_or(u64::MAX)
     }
 }
 

@@ -101,21 +101,15 @@ pub fn gpu_names() -> impl Iterator<Item = &'static str> {
 
 /// Splits a name into words of lower-case letters and of digits, without trademark signs.
 fn words(name: &str) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
-    let mut last = ' ';
-    for c in name.chars().map(|c| c.to_ascii_lowercase()) {
-        if c.is_alphanumeric() {
-            match words.last_mut() {
-                Some(word) if last.is_alphanumeric() && last.is_numeric() == c.is_numeric() => {
-                    word.push(c);
-                }
-                _ => words.push(c.into()),
-            }
-        }
-        last = c;
-    }
-    words.retain(|word| !["r", "tm"].contains(&word.as_str()));
-    words
+    let name: Vec<char> = name.to_ascii_lowercase().chars().collect();
+    let is_word = |a: &char, b: &char| {
+        a.is_alphanumeric() && b.is_alphanumeric() && a.is_numeric() == b.is_numeric()
+    };
+    let words = name.chunk_by(is_word).map(|word| word.iter().collect::<String>());
+    let is_kept = |word: &String| {
+        word.starts_with(char::is_alphanumeric) && !["r", "tm"].contains(&word.as_str())
+    };
+    words.filter(is_kept).collect()
 }
 
 #[cfg(test)]

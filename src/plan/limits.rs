@@ -16,21 +16,16 @@ pub struct Limits {
     /// True if memory comes from the pools of the device, which hold more than their tensors.
     pub pools: bool,
     pub kernels: Kernels,
-    #[serde(default)]
     pub precision: Precision,
     /// The memory of the device, where known. No larger budget is suggested.
-    #[serde(default)]
     pub memory: Option<u64>,
     /// Host memory that the run may take for its optimizer; `None` where nothing reports it, 0 in a
     /// browser, which has no CPU backend.
-    #[serde(default)]
     pub host_budget: Option<u64>,
     /// True if the device uses the machine's memory, like integrated GPUs and software renderers. Then
     /// device and host memory together must fit `host_budget`.
-    #[serde(default)]
     pub unified: bool,
     /// The ranks that the optimizer state is divided among; at most 1 if it is not divided.
-    #[serde(default)]
     pub optimizer_shards: u32,
 }
 
@@ -85,21 +80,10 @@ pub enum DeviceMemory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
     pub memory: DeviceMemory,
-    /// See [`Limits::largest_tensor`].
-    pub largest_tensor: Option<u64>,
-    /// See [`Limits::pools`].
-    pub pools: bool,
-    pub kernels: Kernels,
-    #[serde(default)]
     pub abilities: Abilities,
-    #[serde(default)]
     pub speed: Option<DeviceSpeed>,
-    /// See [`Limits::host_budget`].
-    #[serde(default)]
-    pub host_budget: Option<u64>,
-    /// See [`Limits::unified`].
-    #[serde(default)]
-    pub unified: bool,
+    /// What limits every run on the device; a run adds its budget and its precision.
+    pub limits: Limits,
 }
 
 /// The budget of a browser run that sets none, in bytes.
@@ -118,20 +102,8 @@ impl DeviceProfile {
             DeviceMemory::Reported { total, .. } | DeviceMemory::Target(total) => Some(total),
             DeviceMemory::Unknown | DeviceMemory::Assumed(_) => None,
         };
-        let Self { largest_tensor, pools, kernels, abilities, host_budget, unified, .. } = *self;
-        let precision = abilities.planned(dtype);
-        let limits = Limits {
-            budget,
-            largest_tensor,
-            pools,
-            kernels,
-            precision,
-            memory,
-            host_budget,
-            unified,
-            optimizer_shards: 1,
-        };
-        (limits, source)
+        let precision = self.abilities.planned(dtype);
+        (Limits { budget, precision, memory, ..self.limits }, source)
     }
 
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {

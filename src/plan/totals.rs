@@ -222,7 +222,9 @@ impl Pace {
 
     /// Returns `config` with a schedule that ends within `limit`, or `None` if its own schedule does.
     pub fn within(&self, config: &Config, limit: Duration) -> Option<Config> {
-        let seconds = planned_seconds(limit.as_secs_f64());
+        let limit = limit.as_secs_f64();
+        let fixed = RESERVED_SECONDS.min(MOST_RESERVED * limit);
+        let seconds = limit - fixed.max(RESERVED_SHARE * limit);
         let updates = config.max_iters.get();
         if self.estimate(updates).seconds <= seconds {
             return None;
@@ -246,12 +248,6 @@ impl Pace {
 const RESERVED_SHARE: f64 = 0.05;
 const RESERVED_SECONDS: f64 = 6.0;
 const MOST_RESERVED: f64 = 0.3;
-
-/// Returns the part of `limit` in seconds that a schedule is planned to take.
-fn planned_seconds(limit: f64) -> f64 {
-    let fixed = RESERVED_SECONDS.min(MOST_RESERVED * limit);
-    limit - fixed.max(RESERVED_SHARE * limit)
-}
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 use crate::gpu::{Backend, DeviceInfo, DeviceKind, host_memory, reported_memory};
 use crate::ops::{Implementation, OpsMode};
-use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, free_for_a_run};
+use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, free_for_a_run};
 
 /// Returns the profile of a device for runs in `mode`, its speed for the precision of `mode`.
 /// Queries how much of its memory and of the machine's is free now, and reads what is known of its
@@ -28,12 +28,15 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     };
     DeviceProfile {
         memory,
-        largest_tensor: device.max_binding,
-        pools: device.kind != DeviceKind::Cpu,
-        kernels,
         abilities: mode.abilities(device),
         speed: super::speeds::known(device, mode),
-        host_budget,
-        unified: device.kind.shares_memory(),
+        limits: Limits {
+            largest_tensor: device.max_binding,
+            pools: device.kind != DeviceKind::Cpu,
+            kernels,
+            host_budget,
+            unified: device.kind.shares_memory(),
+            ..Limits::default()
+        },
     }
 }
