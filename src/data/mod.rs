@@ -52,4 +52,6 @@ pub use stream::TextStream;
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
 pub use tokenizer_files::TOKENIZER_FILE;
 pub use tokens::Split;
-pub use vocabulary::{TokenKind, Vocabulary};
+#[cfg(test)]
+pub(crate) use vocabulary::TokenKind;
+pub use vocabulary::Vocabulary;

@@ -22,15 +22,16 @@ pub struct Vocabulary {
     pub chat_template: Option<String>,
 }
 
+/// The kind of a token, with its number in GGUF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    Normal,
+    Normal = 1,
     /// A token that is not printed, like the end of a document.
-    Control,
+    Control = 3,
     /// Text that is found before all other tokens.
-    UserDefined,
+    UserDefined = 4,
     /// A row of the embedding without a token.
-    Unused,
+    Unused = 5,
 }
 
 impl Vocabulary {

@@ -9,7 +9,7 @@ use half::f16;
 
 use super::weights::transpose;
 use super::{Architecture, WeightError, WeightSource};
-use crate::data::{TokenKind, Vocabulary};
+use crate::data::Vocabulary;
 use crate::disk::{self, File};
 
 const VERSION: u32 = 3;
@@ -107,14 +107,12 @@ impl GgufFile<'_> {
         weights: &mut dyn WeightSource,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<(), WeightError> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".part");
-        let partial = Path::new(&partial);
+        let partial = path.with_added_extension("part");
         let written = self
-            .write_part(partial, weights, progress)
-            .and_then(|()| disk::rename(partial, path).map_err(WeightError::io(path)));
+            .write_part(&partial, weights, progress)
+            .and_then(|()| disk::rename(&partial, path).map_err(WeightError::io(path)));
         if written.is_err() {
-            let _ = disk::remove_file(partial);
+            let _ = disk::remove_file(&partial);
         }
         written
     }
@@ -196,13 +194,13 @@ impl GgufFile<'_> {
         entries.key("gpt2.attention.layer_norm_epsilon", F32).extend(1e-5_f32.to_le_bytes());
         entries.text("tokenizer.ggml.model", "gpt2");
         entries.text("tokenizer.ggml.pre", "gpt-2");
-        entries.texts(
-            "tokenizer.ggml.tokens",
-            vocabulary.tokens.iter().map(|(text, _)| text.as_str()),
-        );
-        entries
-            .numbers("tokenizer.ggml.token_type", vocabulary.tokens.iter().map(|(_, kind)| *kind));
-        entries.texts("tokenizer.ggml.merges", vocabulary.merges.iter().map(String::as_str));
+        let Vocabulary { tokens, merges, .. } = vocabulary;
+        let bytes = entries.array("tokenizer.ggml.tokens", STRING, tokens.len());
+        tokens.iter().for_each(|(text, _)| put_text(bytes, text));
+        let bytes = entries.array("tokenizer.ggml.token_type", I32, tokens.len());
+        tokens.iter().for_each(|(_, kind)| bytes.extend((*kind as i32).to_le_bytes()));
+        let bytes = entries.array("tokenizer.ggml.merges", STRING, merges.len());
+        merges.iter().for_each(|merge| put_text(bytes, merge));
         for (key, token) in [("bos", vocabulary.begin), ("eos", vocabulary.end)] {
             if let Some(token) = token {
                 entries.number(&format!("tokenizer.ggml.{key}_token_id"), token);
@@ -223,34 +221,24 @@ fn tensors(architecture: &Architecture, dtype: GgufType) -> Vec<GgufTensor> {
         GgufType::Q8_0 if !row.is_multiple_of(BLOCK) => GgufType::F16,
         dtype => dtype,
     };
-    let embedding = |name: &str, weight: &str, rows: usize, dtype| GgufTensor {
-        name: name.into(),
-        weight: Some(weight.into()),
-        shape: vec![rows, c],
-        transposed: false,
-        dtype,
+    let mut tensors = Vec::new();
+    let mut add = |name: String, weight: Option<String>, shape, transposed, dtype| {
+        tensors.push(GgufTensor { name, weight, shape, transposed, dtype });
     };
-    let mut tensors = vec![
-        embedding("token_embd.weight", "wte.weight", vocab_size, of_rows(c)),
-        embedding("position_embd.weight", "wpe.weight", block_size, GgufType::F32),
-    ];
+    for (name, weight, rows, dtype) in [
+        ("token_embd.weight", "wte.weight", vocab_size, of_rows(c)),
+        ("position_embd.weight", "wpe.weight", block_size, GgufType::F32),
+    ] {
+        add(name.into(), Some(weight.into()), vec![rows, c], false, dtype);
+    }
     for (layer, shape) in architecture.layers() {
         let name = gguf_name(&layer);
         let (is_matrix, out) = (shape.len() == 2, shape[shape.len() - 1]);
-        tensors.push(GgufTensor {
-            name: format!("{name}.weight"),
-            weight: Some(format!("{layer}.weight")),
-            dtype: if is_matrix { of_rows(shape[0]) } else { GgufType::F32 },
-            shape,
-            transposed: is_matrix,
-        });
-        tensors.push(GgufTensor {
-            name: format!("{name}.bias"),
-            weight: bias.then(|| format!("{layer}.bias")),
-            shape: vec![out],
-            transposed: false,
-            dtype: GgufType::F32,
-        });
+        let dtype = if is_matrix { of_rows(shape[0]) } else { GgufType::F32 };
+        let weight = Some(format!("{layer}.weight"));
+        add(format!("{name}.weight"), weight, shape, is_matrix, dtype);
+        let bias = bias.then(|| format!("{layer}.bias"));
+        add(format!("{name}.bias"), bias, vec![out], false, GgufType::F32);
     }
     tensors
 }
@@ -310,24 +298,6 @@ impl Entries {
         bytes.extend((length as u64).to_le_bytes());
         bytes
     }
-
-    fn texts<'a>(&mut self, key: &str, values: impl ExactSizeIterator<Item = &'a str>) {
-        let bytes = self.array(key, STRING, values.len());
-        values.for_each(|text| put_text(bytes, text));
-    }
-
-    fn numbers(&mut self, key: &str, kinds: impl ExactSizeIterator<Item = TokenKind>) {
-        let number = |kind| -> i32 {
-            match kind {
-                TokenKind::Normal => 1,
-                TokenKind::Control => 3,
-                TokenKind::UserDefined => 4,
-                TokenKind::Unused => 5,
-            }
-        };
-        let bytes = self.array(key, I32, kinds.len());
-        kinds.for_each(|kind| bytes.extend(number(kind).to_le_bytes()));
-    }
 }
 
 fn put_text(bytes: &mut Vec<u8>, text: &str) {
@@ -339,6 +309,7 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
     use crate::config::Gelu;
+    use crate::data::TokenKind;
 
     /// Every weight has the numbers of its elements as values.
     struct Numbered;

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 use super::{Architecture, WeightError};
 use crate::config::Gelu;
 use crate::disk;
+use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
 pub const ARCHITECTURE_FILE: &str = "config.json";
 
@@ -55,64 +55,46 @@ pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let text = disk::read(&path).map_err(WeightError::io(&path))?;
     let config: Value = serde_json::from_slice(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
-    Reader { path: &path, config: &config }.architecture()
+    architecture(&config).map_err(|reason| WeightError::corrupt(&path, reason))
 }
 
-/// Reads the keys of a `config.json`.
-struct Reader<'a> {
-    path: &'a Path,
-    config: &'a Value,
-}
-
-impl Reader<'_> {
-    fn corrupt(&self, reason: String) -> WeightError {
-        WeightError::corrupt(self.path, reason)
-    }
-
-    fn size(&self, key: &str, max: usize) -> Result<usize, WeightError> {
-        let value = self.config.get(key).and_then(Value::as_u64);
-        match value.and_then(|value| usize::try_from(value).ok()) {
-            Some(value) if (1..=max).contains(&value) => Ok(value),
-            _ => Err(self.corrupt(format!("`{key}` must be an integer from 1 to {max}"))),
+/// Returns the architecture that a `config.json` describes, or the reason why it is not a plain GPT-2.
+fn architecture(config: &Value) -> Result<Architecture, String> {
+    let size = |key: &str, max: usize| {
+        let value = config.get(key).and_then(Value::as_u64).and_then(|size| size.try_into().ok());
+        let value = value.filter(|size| (1..=max).contains(size));
+        value.ok_or_else(|| format!("`{key}` must be an integer from 1 to {max}"))
+    };
+    // Checks a key that must have the value of a plain GPT-2. A missing key has it.
+    let require = |key: &str, plain: Value| match config.get(key) {
+        Some(value) if *value != plain && !value.is_null() => {
+            Err(format!("`{key}` is {value}; only {plain} is supported"))
         }
-    }
-
-    /// Checks a key that must have the value of a plain GPT-2. A missing key has it.
-    fn require(&self, key: &str, plain: Value) -> Result<(), WeightError> {
-        match self.config.get(key) {
-            Some(value) if *value != plain && !value.is_null() => {
-                Err(self.corrupt(format!("`{key}` is {value}; only {plain} is supported")))
-            }
-            _ => Ok(()),
+        _ => Ok(()),
+    };
+    require("model_type", json!("gpt2"))?;
+    require("layer_norm_epsilon", json!(1e-5))?;
+    require("tie_word_embeddings", json!(true))?;
+    require("scale_attn_weights", json!(true))?;
+    require("scale_attn_by_inverse_layer_idx", json!(false))?;
+    let gelu = match config.get("activation_function").and_then(Value::as_str) {
+        None | Some("gelu_new" | "gelu_pytorch_tanh") => Gelu::Tanh,
+        Some("gelu") => Gelu::Erf,
+        Some(other) => {
+            return Err(format!("activation `{other}`; gelu_new and gelu are supported"));
         }
-    }
-
-    fn architecture(&self) -> Result<Architecture, WeightError> {
-        self.require("model_type", json!("gpt2"))?;
-        self.require("layer_norm_epsilon", json!(1e-5))?;
-        self.require("tie_word_embeddings", json!(true))?;
-        self.require("scale_attn_weights", json!(true))?;
-        self.require("scale_attn_by_inverse_layer_idx", json!(false))?;
-        let gelu = match self.config.get("activation_function").and_then(Value::as_str) {
-            None | Some("gelu_new" | "gelu_pytorch_tanh") => Gelu::Tanh,
-            Some("gelu") => Gelu::Erf,
-            Some(other) => {
-                let reason = format!("activation `{other}`; gelu_new and gelu are supported");
-                return Err(self.corrupt(reason));
-            }
-        };
-        let architecture = Architecture {
-            n_layer: self.size("n_layer", MAX_LAYERS)?,
-            n_head: self.size("n_head", MAX_WIDTH)?,
-            n_embd: self.size("n_embd", MAX_WIDTH)?,
-            block_size: self.size("n_positions", MAX_BLOCK)?,
-            vocab_size: self.size("vocab_size", MAX_VOCAB)?,
-            bias: self.config.get("bias").and_then(Value::as_bool).unwrap_or(true),
-            gelu,
-        };
-        self.require("n_inner", json!(4 * architecture.n_embd))?;
-        architecture.checked().map_err(|reason| self.corrupt(reason))
-    }
+    };
+    let architecture = Architecture {
+        n_layer: size("n_layer", MAX_LAYERS)?,
+        n_head: size("n_head", MAX_WIDTH)?,
+        n_embd: size("n_embd", MAX_WIDTH)?,
+        block_size: size("n_positions", MAX_BLOCK)?,
+        vocab_size: size("vocab_size", MAX_VOCAB)?,
+        bias: config.get("bias").and_then(Value::as_bool).unwrap_or(true),
+        gelu,
+    };
+    require("n_inner", json!(4 * architecture.n_embd))?;
+    architecture.checked()
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use crate::gpu;
 use crate::ops::{self, CrossEntropy, Dropout, IGNORED, OpsMode};
 use crate::plan::CAST_ROWS;
 
-mod architecture;
 mod block;
 mod builder;
 #[cfg(not(target_arch = "wasm32"))]
@@ -28,8 +27,8 @@ mod nanogpt;
 mod sample;
 mod weights;
 
+pub use crate::plan::Architecture;
 pub(crate) use crate::plan::STAGED_ELEMENTS;
-pub use architecture::Architecture;
 use block::{Block, BlockPass, Norm};
 use builder::Builder;
 #[cfg(not(target_arch = "wasm32"))]

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
 use safetensors::tensor::Dtype;
 
-use super::architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 use super::weights::{to_f32, transpose};
 use super::{Architecture, WeightError, WeightSource};
 use crate::config::{GPT2_VOCABULARY, Gelu};
 use crate::disk;
+use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
 /// The largest file that wgpt reads. GPT-2 XL with its optimizer in f32 takes 18.7 GB.
 const MAX_BYTES: u64 = 24 << 30;

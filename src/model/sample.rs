@@ -5,7 +5,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::block::Block;
-use super::{Gpt, Pass};
+use super::{Architecture, Gpt, Pass};
 use crate::config::Precision;
 use crate::ops::{self, OpsMode};
 
@@ -25,18 +25,12 @@ pub struct Sampler<'a> {
     mode: OpsMode,
     options: SampleOptions,
     rng: ChaCha8Rng,
-    cache: Vec<Cache>,
+    /// Keys and values of each block, `[heads, positions, size]`.
+    cache: Vec<Option<[Tensor<3>; 2]>>,
     /// All tokens so far, including the prompt.
     tokens: Vec<u32>,
     /// The number of tokens in the cache, which are the last ones.
     cached: usize,
-}
-
-/// Keys and values of one block, `[heads, positions, size]`.
-#[derive(Clone)]
-struct Cache {
-    k: Tensor<3>,
-    v: Tensor<3>,
 }
 
 impl<'a> Sampler<'a> {
@@ -68,36 +62,27 @@ impl<'a> Sampler<'a> {
 
     /// Returns the logits after the last token, `[vocab]`.
     async fn last_logits(&mut self) -> Vec<f32> {
-        let block_size = self.model.architecture.block_size;
-        let full = !self.cache.is_empty() && self.cached + 1 > block_size;
-        let new = if self.cache.is_empty() || full {
+        let Architecture { n_layer, block_size, .. } = self.model.architecture;
+        let is_full = self.cached == block_size;
+        let new = if self.cached == 0 || is_full {
             // Positions are absolute, so a full window cannot slide. When it is full, the model reads
             // its second half again as the first one.
-            let keep = if full { block_size.div_ceil(2) } else { block_size };
-            self.cache.clear();
+            let keep = if is_full { block_size.div_ceil(2) } else { block_size };
+            self.cache = vec![None; n_layer];
             self.cached = 0;
             self.tokens.len().min(keep)
         } else {
             1
         };
-        let from = self.tokens.len() - new;
-        let unread = self.tokens[from..].to_vec();
-        let logits = self.advance(&unread).await;
-        self.cached += new;
-        logits
-    }
-
-    /// Feeds tokens at the next positions. Returns the logits after the last one.
-    async fn advance(&mut self, tokens: &[u32]) -> Vec<f32> {
+        let unread = &self.tokens[self.tokens.len() - new..];
         let model = self.model;
-        let positions = model.wpe.weight.val().narrow(0, self.cached, tokens.len());
-        let (wte, count) = (model.wte.shards(), tokens.len());
-        let mut x = ops::embed(&wte, positions, tokens.into(), count, self.mode);
+        let positions = model.wpe.weight.val().narrow(0, self.cached, new);
+        let mut x = ops::embed(&model.wte.shards(), positions, unread.into(), new, self.mode);
         for (index, block) in model.h.iter().enumerate() {
             x = self.block(index, block, x);
         }
-        let last = x.narrow(0, tokens.len() - 1, 1);
-        let last = model.ln_f.forward(last, self.mode).0;
+        self.cached += new;
+        let last = model.ln_f.forward(x.narrow(0, new - 1, 1), self.mode).0;
         super::values(model.head(last)).await.iter::<f32>().collect()
     }
 
@@ -122,9 +107,9 @@ impl<'a> Sampler<'a> {
             rows.reshape([new, heads, c / heads]).swap_dims(0, 1)
         };
         let (q, mut k, mut v) = (part(0), part(1), part(2));
-        if let Some(cache) = self.cache.get(index).cloned() {
-            k = Tensor::cat(vec![cache.k, k], 1);
-            v = Tensor::cat(vec![cache.v, v], 1);
+        if let Some([cached_k, cached_v]) = self.cache[index].take() {
+            k = Tensor::cat(vec![cached_k, k], 1);
+            v = Tensor::cat(vec![cached_v, v], 1);
         }
         let scale = 1.0 / ((c / heads) as f64).sqrt();
         let mut scores = (q * scale).matmul(k.clone().swap_dims(1, 2));
@@ -137,11 +122,7 @@ impl<'a> Sampler<'a> {
         let scores = scores.reshape([heads * new, seen]);
         let probabilities = ops::softmax(scores, self.mode).reshape([heads, new, seen]);
         let out = probabilities.matmul(v.clone());
-        let entry = Cache { k, v };
-        match self.cache.get_mut(index) {
-            Some(cache) => *cache = entry,
-            None => self.cache.push(entry),
-        }
+        self.cache[index] = Some([k, v]);
         out.swap_dims(0, 1).reshape([new, c])
     }
 }
@@ -177,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::config::Gelu;
-    use crate::model::{Architecture, RandomWeights, WeightError, WeightSource};
+    use crate::model::{RandomWeights, WeightError, WeightSource};
 
     /// Random weights that are large enough for every key to matter.
     struct LargeWeights(RandomWeights);

@@ -1,6 +1,7 @@
 //! Plans how a step is split, and predicts its memory and the time and disk of the whole run, from
 //! the configuration and what is known of the device alone.
 
+mod architecture;
 mod choice;
 mod device;
 mod fixes;
@@ -24,6 +25,8 @@ use thiserror::Error;
 
 use crate::config::{Choice, Config};
 use crate::text::bytes;
+pub use architecture::Architecture;
+pub(crate) use architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
 pub use device::{Backend, DeviceKind, DeviceLine};

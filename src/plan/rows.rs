@@ -105,11 +105,6 @@ impl Sizes {
         plan.eval_batch_size as u64 * self.eval_block_size
     }
 
-    /// Counts the parameters of one layer norm.
-    fn norm_parameters(&self) -> u64 {
-        self.width * if self.bias { 2 } else { 1 }
-    }
-
     /// Counts the parameters of one block, without its layer norms: their gradients are partial sums until
     /// the end of the backward pass.
     fn block_parameters(&self) -> u64 {
@@ -156,7 +151,8 @@ impl Sizes {
     /// layers, qkv, the means and deviations of the layer norms, and the log-sum-exp of attention.
     fn saved(&self, n: u64, blocks: u64) -> Vec<Row> {
         let wide = n * self.width * blocks;
-        let mut rows = vec![
+        let statistics = n * (4 + self.heads) * blocks;
+        vec![
             self.activations("block inputs", wide),
             self.activations("ln_1 outputs", wide),
             self.activations("qkv", 3 * wide),
@@ -164,10 +160,8 @@ impl Sizes {
             self.activations("residuals after attention", wide),
             self.activations("ln_2 outputs", wide),
             self.activations("MLP pre-activations", 4 * wide),
-        ];
-        let statistics = n * (4 + self.heads) * blocks;
-        rows.push(Row::f32("layer norm and softmax statistics", Class::Activations, statistics));
-        rows
+            Row::f32("layer norm and softmax statistics", Class::Activations, statistics),
+        ]
     }
 
     /// Lists what `blocks` blocks save in the forward pass of a training micro-batch.
@@ -186,8 +180,7 @@ impl Sizes {
 
     /// A row of elements in the dtype of activations.
     fn row(&self, name: &str, class: Class, elements: u64) -> Row {
-        let bytes = elements.saturating_mul(self.precision.activation_bytes());
-        Row::new(name, class, bytes)
+        Row::new(name, class, elements.saturating_mul(self.precision.activation_bytes()))
     }
 
     /// The copy of a weight that a product makes in the dtype of activations, if it does.
@@ -198,9 +191,13 @@ impl Sizes {
 
     /// Lists the tensors that are live at the peak of the run.
     pub fn rows(&self, plan: &Plan) -> Vec<Row> {
-        let mut points = vec![self.update(plan), self.evaluation(plan), self.sampling(plan)];
-        points.push(self.loss(plan));
-        points.push(self.embedding_backward(plan));
+        let mut points = vec![
+            self.update(plan),
+            self.evaluation(plan),
+            self.sampling(plan),
+            self.loss(plan),
+            self.embedding_backward(plan),
+        ];
         points.extend((0..self.layers).map(|block| self.block_backward(plan, block)));
         points.extend((0..self.layers).map(|block| self.block_end(plan, block)));
         let total = |rows: &Vec<Row>| rows.iter().map(|row| row.bytes).sum::<u64>();
@@ -214,11 +211,8 @@ impl Sizes {
         if plan.offload_optimizer {
             return self.permanent_offloaded();
         }
-        let copied = if self.precision.keeps_half_weights() {
-            self.matrices + self.vocab * self.width
-        } else {
-            0
-        };
+        let has_copies = self.precision.keeps_half_weights();
+        let copied = if has_copies { self.matrices + self.vocab * self.width } else { 0 };
         let [muon, adamw] = self.by_optimizer;
         vec![
             Row::f32("parameters", Class::Weights, self.parameters),
@@ -246,18 +240,16 @@ impl Sizes {
         rows.push(self.activations("final residual", n * self.width));
         rows.push(Row::f32("final layer norm statistics", Class::Activations, 2 * n));
         rows.extend(self.head(plan, n));
-        let head_input = 2 * n * self.width;
-        rows.push(self.row("head input and its gradient", Class::Workspace, head_input));
-        let chunk = (plan.loss_chunk as u64).min(n);
-        let (width, vocab) = (self.width, self.vocab);
+        let (width, vocab, chunk) = (self.width, self.vocab, (plan.loss_chunk as u64).min(n));
+        rows.push(self.row("head input and its gradient", Class::Workspace, 2 * n * width));
         let sizes = [[chunk, vocab, width], [chunk, width, vocab], [vocab, width, chunk]];
         rows.push(self.partial_products(&sizes));
         if self.cpu() {
             // Of the logits, or of the gradient that a chunk adds to the embedding's.
             let of_gradient = vocab * width * if chunk < n { 2 } else { 1 };
-            let copy = of_gradient.max(chunk * self.vocab);
+            let copy = of_gradient.max(chunk * vocab);
             rows.push(Row::f32("copies of new products", Class::Workspace, copy));
-            let joined = if chunk < n { n * self.width } else { 0 };
+            let joined = if chunk < n { n * width } else { 0 };
             rows.push(self.row("head input gradients of the chunks", Class::Workspace, joined));
         }
         rows
@@ -288,9 +280,10 @@ impl Sizes {
     /// The logits of the output head and its temporary tensors, for `n` tokens.
     fn head(&self, plan: &Plan, n: u64) -> Vec<Row> {
         let chunk = (plan.loss_chunk as u64).min(n);
-        let mut rows = vec![self.row("logits chunk", Class::Logits, chunk * self.vocab)];
-        rows.push(self.cast(plan, "embedding in the activation dtype", self.vocab * self.width));
-        rows
+        vec![
+            self.row("logits chunk", Class::Logits, chunk * self.vocab),
+            self.cast(plan, "embedding in the activation dtype", self.vocab * self.width),
+        ]
     }
 
     /// The backward pass of a block at its peak, in one of the layers of the MLP.
@@ -326,8 +319,8 @@ impl Sizes {
         };
         // With accumulation, the gradients of finished blocks are already in the sums.
         let finished = if plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
-        let gradients =
-            finished * self.block_parameters() + self.norm_parameters() + matrices * matrix;
+        let of_norm = self.width * if self.bias { 2 } else { 1 };
+        let gradients = finished * self.block_parameters() + of_norm + matrices * matrix;
         let norms = 2 * (self.layers - 1 - block) + 1;
         let mut rows = self.backward(plan);
         rows.push(Row::f32("block gradients", Class::Gradients, gradients));

@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 
+use super::Architecture;
 use crate::config::{Config, OptimizerKind};
 
 /// Bytes of an element of the state.
@@ -55,29 +56,15 @@ fn states([muon, adamw]: &[u64; 2]) -> u64 {
 /// Lists the weights of a model in their order: the elements that Muon updates, and those that AdamW does.
 pub(crate) fn weights(config: &Config, vocab: u64) -> Vec<[u64; 2]> {
     let c = u64::from(config.n_embd.get());
-    let vector = |elements: u64| [0, elements];
-    let matrix = |elements: u64| match config.optimizer {
-        OptimizerKind::AdamW => [0, elements],
-        OptimizerKind::Muon => [elements, 0],
-    };
-    let mut weights =
-        vec![vector(vocab.saturating_mul(c)), vector(c * u64::from(config.block_size.get()))];
-    // A weight and its bias, if there are any.
-    let mut layer = |weight: [u64; 2], out: u64| {
-        weights.push(weight);
-        if config.bias {
-            weights.push(vector(out));
-        }
-    };
-    for _ in 0..config.n_layer.get() {
-        layer(vector(c), c);
-        layer(matrix(3 * c * c), 3 * c);
-        layer(matrix(c * c), c);
-        layer(vector(c), c);
-        layer(matrix(4 * c * c), 4 * c);
-        layer(matrix(4 * c * c), c);
+    let embeddings = [vocab, config.block_size.get().into()];
+    let mut weights = embeddings.map(|rows| [0, rows.saturating_mul(c)]).to_vec();
+    for (_, shape) in Architecture::new(config, 0).layers() {
+        let elements = shape.iter().map(|&size| size as u64).product();
+        let is_muons = shape.len() == 2 && config.optimizer == OptimizerKind::Muon;
+        weights.push(if is_muons { [elements, 0] } else { [0, elements] });
+        let out = shape.last().map_or(0, |&out| out as u64);
+        weights.extend(config.bias.then_some([0, out]));
     }
-    layer(vector(c), c);
     weights
 }
 

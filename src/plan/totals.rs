@@ -87,7 +87,6 @@ impl Totals {
         };
         let shortened_from = shortened.as_ref().map(|_| config.max_iters.get());
         let config = shortened.as_ref().unwrap_or(config);
-        let parameters = config.parameters(vocab.into());
         let updates = config.max_iters.get();
         let tokens_per_update =
             config.global_batch().saturating_mul(config.block_size.get().into());
@@ -95,7 +94,7 @@ impl Totals {
         let checkpoint_bytes = checkpoint_bytes(config, vocab);
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 2;
         Self {
-            parameters,
+            parameters: config.parameters(vocab.into()),
             updates,
             shortened_from,
             tokens_per_update,
@@ -111,35 +110,24 @@ impl Totals {
 
     /// Returns the totals as lines with labels. A line that continues the one before has an empty label.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
-        let mut lines = vec![
-            ("model", format!("{} parameters", count(self.parameters))),
-            (
-                "run",
-                format!(
-                    "{} updates of {} tokens: {} tokens",
-                    grouped(self.updates as f64, 0),
-                    grouped(self.tokens_per_update as f64, 0),
-                    count(self.tokens)
-                ),
-            ),
-        ];
+        let whole = |count: u64| grouped(count as f64, 0);
+        let (updates, each) = (whole(self.updates), whole(self.tokens_per_update));
+        let run = format!("{updates} updates of {each} tokens: {} tokens", count(self.tokens));
+        let model = format!("{} parameters", count(self.parameters));
+        let mut lines = vec![("model", model), ("run", run)];
         if let Some(before) = self.shortened_from {
-            lines.push((
-                "",
-                format!("max_time shortens the schedule of {} updates", grouped(before as f64, 0)),
-            ));
+            let before = whole(before);
+            lines.push(("", format!("max_time shortens the schedule of {before} updates")));
         }
         if let (Some(data), Some(epochs)) = (self.data_tokens, self.epochs) {
             let epochs = two_digits(epochs);
             lines.push(("data", format!("{} training tokens: {epochs} epochs", count(data))));
         }
-        let disk = format!(
-            "{} for up to {} checkpoints of {}",
-            bytes(self.disk_bytes),
-            self.checkpoints,
-            bytes(self.checkpoint_bytes)
-        );
-        lines.push(("disk", disk));
+        let [disk, of_one] = [self.disk_bytes, self.checkpoint_bytes].map(bytes);
+        lines.push((
+            "disk",
+            format!("{disk} for up to {} checkpoints of {of_one}", self.checkpoints),
+        ));
         if let Some(time) = &self.time {
             lines.push(("time", time.to_string()));
             lines.push(("", time.source.clone()));
@@ -151,27 +139,19 @@ impl Totals {
 impl TimeEstimate {
     /// Returns a warning if the run takes longer than a user may expect.
     pub fn warning(&self) -> Option<String> {
-        (self.seconds >= LONG).then(|| {
-            format!(
-                "this run takes about {} on this device; --max_time=8h plans one that ends in 8 \
-                 hours",
-                estimate(self.seconds)
-            )
-        })
+        let time = estimate(self.seconds);
+        let advice = "--max_time=8h plans one that ends in 8 hours";
+        (self.seconds >= LONG)
+            .then(|| format!("this run takes about {time} on this device; {advice}"))
     }
 }
 
 impl std::fmt::Display for TimeEstimate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { seconds_per_update, seconds, uncertainty, .. } = *self;
-        write!(
-            f,
-            "about {} an update, {} in all ({} to {})",
-            estimate(seconds_per_update),
-            estimate(seconds),
-            estimate(seconds / uncertainty),
-            estimate(seconds * uncertainty)
-        )
+        let Self { seconds_per_update: update, seconds, uncertainty, .. } = *self;
+        let (least, most) = (seconds / uncertainty, seconds * uncertainty);
+        let [update, all, least, most] = [update, seconds, least, most].map(estimate);
+        write!(f, "about {update} an update, {all} in all ({least} to {most})")
     }
 }
 

@@ -51,25 +51,13 @@ const ADAMW_BYTES: f64 = 28.0;
 /// submission.
 const PIECE_SECONDS: f64 = 0.15e-3;
 
-/// The operations per token of a forward pass, and of each half of a backward pass.
-struct TokenWork {
-    /// `2 P` for all weights; the embedding counts for the output head.
-    weights: f64,
-    blocks: f64,
-    /// Causal attention over `time` positions: `2 L C T`.
-    attention: f64,
-}
-
-impl TokenWork {
-    fn new(config: &Config, vocab: u32, time: u32) -> Self {
-        let parameters = config.parameters(config::padded_vocab(vocab).into()) as f64;
-        let [layers, width] = [config.n_layer, config.n_embd].map(|count| f64::from(count.get()));
-        Self {
-            weights: 2.0 * parameters,
-            blocks: 24.0 * layers * width * width,
-            attention: 2.0 * layers * width * f64::from(time),
-        }
-    }
+/// Returns the operations per token of a forward pass, and of each half of a backward pass: `2 P` for all
+/// weights, where the embedding counts for the output head, and `2 L C T` for causal attention over `time`
+/// positions.
+fn token_work(config: &Config, vocab: u32, time: u32) -> [f64; 2] {
+    let parameters = config.parameters(config::padded_vocab(vocab).into()) as f64;
+    let [layers, width] = [config.n_layer, config.n_embd].map(|count| f64::from(count.get()));
+    [2.0 * parameters, 2.0 * layers * width * f64::from(time)]
 }
 
 impl Work {
@@ -78,14 +66,14 @@ impl Work {
     /// tokens.
     pub fn micro_batch(config: &Config, vocab: u32, plan: &Plan) -> Self {
         let tokens = plan.micro_batch as f64 * f64::from(config.block_size.get());
-        let token = TokenWork::new(config, vocab, config.block_size.get());
+        let [weights, attention] = token_work(config, vocab, config.block_size.get());
         let layers = f64::from(config.n_layer.get());
         let tile = TILE_ROWS as f64;
         let rows = tile * (tokens / tile).ceil();
-        let mut flop = 3.0 * (rows * token.weights + tokens * token.attention);
+        let mut flop = 3.0 * (rows * weights + tokens * attention);
         let mut ops = OPS_PER_BLOCK * layers + chunk_ops(plan, tokens);
         if plan.grad_checkpoint {
-            flop += rows * token.blocks + tokens * token.attention;
+            flop += rows * 2.0 * config.block_matrices() as f64 + tokens * attention;
             ops += FORWARD_OPS_PER_BLOCK * layers;
         }
         Self { flop, ops, host_seconds: 0.0 }
@@ -97,10 +85,7 @@ impl Work {
         let weights = WEIGHTS_PER_BLOCK * layers;
         let accumulation = plan.accumulation as f64;
         let sums = if plan.accumulation > 1 { weights * accumulation } else { 0.0 };
-        let muon = match config.optimizer {
-            OptimizerKind::AdamW => 0.0,
-            OptimizerKind::Muon => layers,
-        };
+        let muon = if config.optimizer == OptimizerKind::Muon { layers } else { 0.0 };
         Self {
             flop: micro_batch.flop * accumulation
                 + muon * MUON_FLOP * f64::from(config.n_embd.get()).powi(3),
@@ -115,13 +100,12 @@ impl Work {
     pub fn evaluation(config: &Config, vocab: u32, plan: &Plan, windows: u64) -> Self {
         let time = config.eval_block_size().get();
         let tokens = windows as f64 * f64::from(time);
-        let token = TokenWork::new(config, vocab, time);
+        let [weights, attention] = token_work(config, vocab, time);
         let passes = windows.div_ceil(plan.eval_batch_size.max(1) as u64) as f64;
         let of_pass = plan.eval_batch_size as f64 * f64::from(time);
         let layers = f64::from(config.n_layer.get());
         let ops = passes * (FORWARD_OPS_PER_BLOCK * layers + chunk_ops(plan, of_pass));
-        let flop = (token.weights + token.attention) * tokens;
-        Self { flop, ops: ops.max(1.0), host_seconds: 0.0 }
+        Self { flop: (weights + attention) * tokens, ops: ops.max(1.0), host_seconds: 0.0 }
     }
 
     /// Returns the point on the curve of a device that did this work in `seconds`.

@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::MAX_SHARDS;
 use crate::config::{self, Config, Gelu};
-use crate::plan;
 
 /// The largest sizes that a file may state. A file with larger ones is damaged or hostile, and below
 /// these limits no product of sizes overflows.
-pub(super) const MAX_LAYERS: usize = 1024;
-pub(super) const MAX_WIDTH: usize = 65_536;
-pub(super) const MAX_BLOCK: usize = 1 << 20;
-pub(super) const MAX_VOCAB: usize = 1 << 24;
+pub(crate) const MAX_LAYERS: usize = 1024;
+pub(crate) const MAX_WIDTH: usize = 65_536;
+pub(crate) const MAX_BLOCK: usize = 1 << 20;
+pub(crate) const MAX_VOCAB: usize = 1 << 24;
 
 /// Everything that determines the shapes and the function of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,17 +47,17 @@ impl Architecture {
     }
 
     /// Returns the number of shards of the token embedding on a device that binds at most `largest`
-    /// bytes to a kernel. Returns more than `plan::MAX_SHARDS` if even that many shards would be too
+    /// bytes to a kernel. Returns more than [`MAX_SHARDS`] if even that many shards would be too
     /// large. GPT-2's embedding of 147 MiB exceeds the 128 MiB that WebGPU guarantees.
     pub fn shards(&self, largest: Option<u64>) -> usize {
         let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
-        let shards = 1..=plan::MAX_SHARDS;
+        let shards = 1..=MAX_SHARDS;
         let enough = |&shards: &usize| fits(4 * self.shard_rows(shards)[0] * self.n_embd);
-        shards.clone().find(enough).unwrap_or(plan::MAX_SHARDS + 1)
+        shards.clone().find(enough).unwrap_or(MAX_SHARDS + 1)
     }
 
     /// Returns the number of rows of each shard, the largest first.
-    pub(super) fn shard_rows(&self, shards: usize) -> Vec<usize> {
+    pub(crate) fn shard_rows(&self, shards: usize) -> Vec<usize> {
         let padded = self.padded_vocab();
         let most = config::padded_vocab(padded.div_ceil(shards) as u32) as usize;
         (0..padded).step_by(most).map(|first| most.min(padded - first)).collect()
@@ -87,7 +87,7 @@ impl Architecture {
 
     /// Returns the name of each layer norm and linear layer with the shape of its weight, `[c]` or
     /// `[in, out]`, in the order of the model.
-    pub(super) fn layers(&self) -> Vec<(String, Vec<usize>)> {
+    pub(crate) fn layers(&self) -> Vec<(String, Vec<usize>)> {
         let c = self.n_embd;
         let block = [
             ("ln_1", vec![c]),
@@ -104,11 +104,8 @@ impl Architecture {
         (0..self.n_layer).flat_map(in_block).chain([last]).collect()
     }
 
-    /// Returns the architecture that a file states.
-    ///
-    /// # Errors
-    /// If its sizes do not belong together; says why.
-    pub(super) fn checked(self) -> Result<Self, String> {
+    /// Returns the architecture that a file states, or the reason why its sizes do not belong together.
+    pub(crate) fn checked(self) -> Result<Self, String> {
         let Self { n_embd, n_head, .. } = self;
         if n_embd.is_multiple_of(n_head) {
             Ok(self)
