@@ -67,7 +67,7 @@ pub(crate) struct KernelRow {
 /// The measurement of whole training steps: forward and backward pass, gradient norm, AdamW.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct StepRow {
-    pub ops: &'static str,
+    pub ops: Implementation,
     pub dtype: Dtype,
     pub parameters: usize,
     pub micro_batch: usize,

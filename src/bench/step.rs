@@ -12,7 +12,7 @@ use crate::model::{
     Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout, WeightError, WeightGradients,
     WeightSource,
 };
-use crate::ops::{CrossEntropy, Implementation, OpsMode};
+use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;
 use crate::train::{Masters, Optimizer};
 
@@ -197,12 +197,7 @@ pub(super) fn measure(
     let per_token = 6 * parameters + 6 * n_layer * n_embd * block_size;
     let operations = per_token as f64 * tokens;
     Ok(StepRow {
-        ops: match mode.implementation {
-            Implementation::Auto => "auto",
-            Implementation::Reference => "reference",
-            Implementation::Wide => "wide",
-            Implementation::Cube => "cube",
-        },
+        ops: mode.implementation,
         dtype: mode.precision.dtype(),
         parameters,
         micro_batch,

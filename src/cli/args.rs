@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::target::{Target, parse_target};
 use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
-use crate::ops::OpsMode;
+use crate::ops::{Implementation, OpsMode};
 use crate::plan::parse_network;
 use crate::protocol::Failure;
 use crate::version;
@@ -64,10 +64,10 @@ pub(super) struct Global {
     /// Device to compute on: auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
     #[arg(long, global = true, value_name = "DEVICE", hide_possible_values = true)]
     #[arg(value_parser = Suggested::new(["auto", "cpu", "vulkan", "dx12", "metal", "gl", "cuda"]))]
-    device: Option<String>,
+    pub device: Option<String>,
     /// Implementation of the ops
     #[arg(long, global = true, value_name = "MODE", hide = true, help_heading = DEBUGGING)]
-    #[arg(value_parser = Suggested::new(["auto", "reference", "wide", "cube"]))]
+    #[arg(value_parser = Suggested::new(Implementation::WORDS.iter().copied()))]
     ops: Option<String>,
     /// Print warnings of the graphics libraries; -vv and -vvv print details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -96,11 +96,6 @@ impl Global {
         self.typed_device().parse()
     }
 
-    /// Returns these arguments for another process, whose variables may differ.
-    pub fn with_variables(&self) -> Self {
-        Self { device: Some(self.typed_device()), ..self.clone() }
-    }
-
     /// Returns the device of process number `local` among the processes on this machine that train one
     /// run. A backend without a number stands for its device of that number.
     pub fn device_of_rank(&self, local: usize) -> Result<String, DeviceError> {
@@ -116,16 +111,13 @@ impl Global {
 
     /// Returns the mode of the flag, or else of `WGPT_OPS`, or else auto.
     pub fn ops(&self) -> Result<OpsMode, Failure> {
-        match flag_or_variable(self.ops.as_deref(), "WGPT_OPS").as_deref() {
-            None | Some("auto") => Ok(OpsMode::AUTO),
-            Some("reference") => Ok(OpsMode::REFERENCE),
-            Some("wide") => Ok(OpsMode::WIDE),
-            Some("cube") => Ok(OpsMode::CUBE),
-            Some(other) => Err(Failure::usage(
-                format!("`{other}` is not an implementation of the ops"),
-                "--ops takes auto, reference, wide or cube",
-            )),
-        }
+        let typed = flag_or_variable(self.ops.as_deref(), "WGPT_OPS");
+        let typed = typed.as_deref().unwrap_or("auto");
+        let known = Implementation::ALL.iter().find(|known| known.to_string() == typed);
+        known.map(|known| OpsMode::of(*known)).ok_or_else(|| {
+            let text = format!("`{typed}` is not an implementation of the ops");
+            Failure::usage(text, "--ops takes auto, reference, wide or cube")
+        })
     }
 }
 

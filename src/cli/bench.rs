@@ -9,7 +9,7 @@ use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
 use crate::config::{Config, GPT2_VOCABULARY, Layer};
 use crate::gpu::{self, DeviceInfo, Peaks};
 use crate::protocol::Failure;
-use crate::text;
+use crate::text::{self, known};
 use crate::worker::{Watched, watch};
 
 /// A preset, and settings that change it.
@@ -121,10 +121,6 @@ fn line<R>(columns: &[Column<R>], cell: impl Fn(&Column<R>) -> String) -> String
         if column.1 < 0 { format!("{text:<width$}") } else { format!("{text:>width$}") }
     });
     cells.collect::<Vec<_>>().join(" ")
-}
-
-fn known<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
-    value.map_or_else(|| "-".into(), text)
 }
 
 /// Prints PyTorch's time of the same step, and how many times that `row` takes.

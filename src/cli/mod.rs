@@ -68,7 +68,6 @@ mod event_printer;
 mod export;
 mod find_model;
 mod help;
-mod launch;
 mod manual;
 mod next;
 mod pages;
@@ -145,16 +144,14 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Some(command) = command else { return window(arguments.window) };
     #[cfg(feature = "gui")]
     if arguments.window.demo || arguments.window.screenshot_to.is_some() {
-        return Err(Failure::usage(
-            "--demo and --screenshot-to open the window and take no command",
-            "leave out either the flags or the command",
-        ));
+        let text = "--demo and --screenshot-to open the window and take no command";
+        return Err(Failure::usage(text, "leave out either the flags or the command"));
     }
     #[cfg(not(feature = "gui"))]
     let command = command.expect("clap requires a subcommand in a build without the window");
     match command {
         Subcommands::Train(args) => return train::run(args, &global, Vec::new()),
-        Subcommands::Launch(args) => return launch::run(args, &global),
+        Subcommands::Launch(args) => return train::launch(args, &global),
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => sample::run(args, &global)?,
         Subcommands::Chat(args) => chat_loop::run(args, &global)?,
@@ -191,22 +188,17 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, Failure> {
     if owner == Owner::Other {
         return Ok(ExitCode::SUCCESS);
     }
-    let opened = open_window(args);
+    let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
+    let unknown = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str()));
+    let options = crate::gui::Options { demo, screenshot, inputs, ..Default::default() };
+    let opened = unknown.map_or(Ok(()), Err).and_then(|()| {
+        crate::gui::open(options).map_err(|error| Failure::new(error.to_string(), error.hint()))
+    });
     #[cfg(windows)]
     if let (Owner::Explorer, Err(error)) = (owner, &opened) {
         alert(&format!("{}\n\n{}", error.text, error.hint));
     }
     opened.map(|()| ExitCode::SUCCESS)
-}
-
-#[cfg(feature = "gui")]
-fn open_window(args: args::WindowArgs) -> Result<(), Failure> {
-    let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
-    if let Some(error) = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str())) {
-        return Err(error);
-    }
-    let options = crate::gui::Options { demo, screenshot, inputs, ..Default::default() };
-    crate::gui::open(options).map_err(|error| Failure::new(error.to_string(), error.hint()))
 }
 
 #[cfg(test)]

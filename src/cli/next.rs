@@ -65,30 +65,26 @@ mod tests {
     use super::*;
     use crate::protocol::Sample;
 
-    #[cfg(not(windows))]
     #[test]
     fn words_are_quoted_where_a_shell_would_read_them_otherwise() {
-        for (word, want) in [
-            ("out/demo-1", "out/demo-1"),
-            ("my runs/a", "'my runs/a'"),
-            ("it's", r"'it'\''s'"),
-            ("$HOME", "'$HOME'"),
-            ("", "''"),
-        ] {
-            assert_eq!(quoted(word), want);
-        }
-    }
-
-    #[cfg(windows)]
-    #[test]
-    fn words_are_quoted_for_both_shells_of_windows() {
-        for (word, want) in [
-            (r"out\demo-1", r"out\demo-1"),
-            (r"C:\my runs\a", r#""C:\my runs\a""#),
-            (r"C:\my runs\", r#""C:\my runs\\""#),
-            ("it's", "\"it's\""),
-            ("", "\"\""),
-        ] {
+        let words = if cfg!(windows) {
+            [
+                (r"out\demo-1", r"out\demo-1"),
+                (r"C:\my runs\a", r#""C:\my runs\a""#),
+                (r"C:\my runs\", r#""C:\my runs\\""#),
+                ("it's", "\"it's\""),
+                ("", "\"\""),
+            ]
+        } else {
+            [
+                ("out/demo-1", "out/demo-1"),
+                ("my runs/a", "'my runs/a'"),
+                ("it's", r"'it'\''s'"),
+                ("$HOME", "'$HOME'"),
+                ("", "''"),
+            ]
+        };
+        for (word, want) in words {
             assert_eq!(quoted(word), want);
         }
     }

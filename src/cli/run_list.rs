@@ -8,7 +8,7 @@ use serde_json::json;
 use super::args::Global;
 use crate::protocol::Failure;
 use crate::runs::{self, CONFIG_FILE, RunState, RunSummary};
-use crate::text::{Table, duration};
+use crate::text::{Table, duration, known};
 
 /// The folder of new runs.
 pub(super) const RUNS: &str = "out";
@@ -70,7 +70,7 @@ fn table(runs: &[RunSummary]) -> Table {
             run.path.display().to_string(),
             run.state.name().to_string(),
             iterations,
-            run.val_loss.map_or_else(|| "-".into(), |loss| format!("{loss:.4}")),
+            known(run.val_loss, |loss| format!("{loss:.4}")),
             // The clock may have been set back.
             format!("{} ago", duration(run.modified.elapsed().unwrap_or_default())),
         ]

@@ -1,4 +1,4 @@
-//! `wgpt train`, and the ranks of `wgpt launch`.
+//! `wgpt train`, and `wgpt launch` with its ranks.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::args::{Global, TrainArgs};
+use super::args::{Global, LaunchArgs, TrainArgs};
 use super::config_source::read_text;
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
@@ -86,6 +86,23 @@ pub(super) fn run(
     }))
 }
 
+/// Runs `wgpt launch`: starts the ranks of a run with mpirun, and again after a failure.
+pub(super) fn launch(args: LaunchArgs, global: &Global) -> Result<ExitCode, Failure> {
+    let LaunchArgs { ranks, hostfile, mpirun, mpi, train: arguments } = args;
+    if let Some(file) = hostfile.as_ref().filter(|file| !file.is_file()) {
+        return Err(Failure::usage(
+            format!("{}: no such hostfile", file.display()),
+            "give a file with a machine a line, like `box1 slots=1`",
+        ));
+    }
+    let mut launcher: Vec<OsString> = vec![mpirun.into(), "-np".into(), ranks.to_string().into()];
+    if let Some(file) = hostfile {
+        launcher.extend(["--hostfile".into(), file.into_os_string()]);
+    }
+    launcher.extend(mpi.into_iter().map(OsString::from));
+    run(arguments, global, launcher)
+}
+
 /// Reports the error that ends this process, and ends the other ranks; returns the exit code.
 fn end(place: Option<&Place>, failure: Failure, report: impl FnOnce(&Failure)) -> u8 {
     let code = failure.exit as u8;
@@ -105,7 +122,9 @@ fn ranks(
 ) -> io::Result<Process> {
     let resume = start.resume || (start.is_restart && has_checkpoint(&start.run));
     let train = TrainArgs { run: Some(start.run.clone()), resume, ..args.clone() };
-    let global = global.with_variables();
+    // The variables of another machine may differ.
+    let mut global = global.clone();
+    global.device = Some(global.typed_device());
     let arguments = RankArguments { train, global, elapsed: start.elapsed };
     launched(launcher, &serde_json::to_string(&arguments)?)
 }

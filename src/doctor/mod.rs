@@ -14,18 +14,19 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use crate::gpu::{self, AdapterReport, DeviceInfo, DeviceKind, ReportedMemory};
+use crate::gpu::{self, DeviceInfo};
 use crate::version;
 pub(crate) use folder::Folder;
 pub(crate) use problem::Problem;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct DoctorReport {
-    pub build: Build,
-    pub system: System,
-    /// Its devices, the CPU last.
-    pub devices: Vec<DeviceReport>,
+    pub build: Value,
+    pub system: Value,
+    /// The devices of the machine, the CPU last.
+    pub devices: Vec<Value>,
     /// The device that `--device=auto` takes, and the reason.
     pub auto: Option<String>,
     /// The reason why no device is reached through CUDA, in a build that has it.
@@ -42,46 +43,6 @@ pub(crate) struct DoctorReport {
     /// Environment variables that change what wgpt or its drivers do.
     pub variables: BTreeMap<String, String>,
     pub problems: Vec<Problem>,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Build {
-    pub version: &'static str,
-    pub commit: Option<&'static str>,
-    pub features: Vec<&'static str>,
-    pub target: &'static str,
-    pub program: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct System {
-    /// The operating system or the browser, with its version.
-    pub os: String,
-    pub kernel: Option<String>,
-    pub cpu: Option<String>,
-    /// The threads that the process may use at once.
-    pub threads: usize,
-    pub memory: Option<ReportedMemory>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct DeviceReport {
-    pub id: String,
-    pub name: String,
-    pub kind: DeviceKind,
-    pub driver: String,
-    /// Its PCI address.
-    pub pci: Option<String>,
-    /// The memory that the operating system or the driver reports.
-    pub memory: Option<ReportedMemory>,
-    /// The dtypes that kernels compute in.
-    pub dtypes: Vec<String>,
-    /// The side of the cooperative matrices that kernels use.
-    pub matrices: Option<u32>,
-    /// The largest tensor that can be bound, in bytes.
-    pub max_binding_bytes: Option<u64>,
-    /// The other limits of an adapter of a graphics API.
-    pub adapter: Option<AdapterReport>,
 }
 
 /// The result of trying something.
@@ -140,7 +101,7 @@ impl DoctorReport {
         Self {
             build: build(),
             system: system(),
-            devices: found.iter().map(DeviceReport::new).collect(),
+            devices: found.iter().map(device).collect(),
             auto: Some(format!("{}: {reason}", taken.id)),
             no_cuda: gpu::why_no_cuda(&found),
             mpi: crate::ranks::mpi_library().map(mpi),
@@ -150,39 +111,39 @@ impl DoctorReport {
             variables: variables(),
             problems: Vec::new(),
         }
-        .with_problems()
+        .with_problems(&found)
     }
 
     /// Gathers the report of a page.
     #[cfg(target_arch = "wasm32")]
-    pub fn of_page(browser: String, device: Option<&DeviceInfo>) -> Self {
+    pub fn of_page(browser: String, device_info: Option<&DeviceInfo>) -> Self {
         Self {
             build: build(),
-            system: System { os: browser, threads: 1, ..System::default() },
-            devices: device.into_iter().map(DeviceReport::new).collect(),
+            system: json!({ "os": browser, "threads": 1 }),
+            devices: device_info.into_iter().map(device).collect(),
             ..Self::default()
         }
-        .with_problems()
+        .with_problems(device_info.map_or(&[], std::slice::from_ref))
     }
 
-    fn with_problems(mut self) -> Self {
-        self.problems = problem::of(&self);
+    fn with_problems(mut self, devices: &[DeviceInfo]) -> Self {
+        self.problems = problem::of(&self, devices);
         self
     }
 }
 
-fn build() -> Build {
-    Build {
-        version: version::VERSION,
-        commit: version::COMMIT,
-        features: version::features(),
-        target: version::TARGET,
-        program: std::env::current_exe().ok().map(|path| path.display().to_string()),
-    }
+fn build() -> Value {
+    json!({
+        "version": version::VERSION,
+        "commit": version::COMMIT,
+        "features": version::features(),
+        "target": version::TARGET,
+        "program": std::env::current_exe().ok().map(|path| path.display().to_string()),
+    })
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-fn system() -> System {
+fn system() -> Value {
     use sysinfo::{CpuRefreshKind, RefreshKind, System as Machine};
 
     let cpus = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
@@ -190,30 +151,29 @@ fn system() -> System {
         let cpu = machine.cpus().first()?;
         Some(cpu.brand().trim().to_string()).filter(|brand| !brand.is_empty())
     };
-    System {
-        os: Machine::long_os_version().unwrap_or_else(|_| std::env::consts::OS.into()),
-        kernel: Machine::kernel_version().ok(),
-        cpu: Machine::new_with_specifics(cpus).ok().and_then(brand),
-        threads: std::thread::available_parallelism().map_or(1, |threads| threads.get()),
-        memory: gpu::host_memory(),
-    }
+    json!({
+        "os": Machine::long_os_version().unwrap_or_else(|_| std::env::consts::OS.into()),
+        "kernel": Machine::kernel_version().ok(),
+        "cpu": Machine::new_with_specifics(cpus).ok().and_then(brand),
+        // The threads that the process may use at once.
+        "threads": std::thread::available_parallelism().map_or(1, |threads| threads.get()),
+        "memory": gpu::host_memory(),
+    })
 }
 
-impl DeviceReport {
-    fn new(info: &DeviceInfo) -> Self {
-        Self {
-            id: info.id.to_string(),
-            name: info.name.clone(),
-            kind: info.kind,
-            driver: info.driver.clone(),
-            pci: info.pci.clone(),
-            memory: gpu::reported_memory(info),
-            dtypes: info.abilities.dtypes().iter().map(ToString::to_string).collect(),
-            matrices: info.abilities.matrices.map(|matrices| matrices.side()),
-            max_binding_bytes: info.max_binding,
-            adapter: info.adapter.clone(),
-        }
-    }
+fn device(info: &DeviceInfo) -> Value {
+    json!({
+        "id": info.id.to_string(),
+        "name": info.name,
+        "kind": info.kind,
+        "driver": info.driver,
+        "pci": info.pci,
+        "memory": gpu::reported_memory(info),
+        "dtypes": info.abilities.dtypes(),
+        "matrices": info.abilities.matrices.map(|matrices| matrices.side()),
+        "max_binding_bytes": info.max_binding,
+        "adapter": info.adapter,
+    })
 }
 
 /// Returns the MPI library, or how to get one.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Check, DoctorReport};
-use crate::gpu::DeviceKind;
+use crate::gpu::{Backend, DeviceInfo, DeviceKind};
 use crate::ranks::MPI_LIBRARY;
 
 /// A problem, and a hint at its solution.
@@ -16,14 +16,13 @@ pub(crate) struct Problem {
 /// Names and drivers of NVIDIA GPUs contain this word, in capitals or not.
 const NVIDIA: &str = "nvidia";
 
-/// Returns the problems of a report.
-pub(super) fn of(report: &DoctorReport) -> Vec<Problem> {
+/// Returns the problems of a report on a machine with these devices.
+pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> {
     let mut found = Vec::new();
     let mut add = |text: String, hint: &str| found.push(Problem { text, hint: hint.into() });
-    let devices = &report.devices;
     let mut gpus = devices.iter().filter(|device| device.kind.is_gpu());
     match gpus.clone().next() {
-        Some(first) if gpus.all(|device| device.id.starts_with("gl:")) => add(
+        Some(first) if gpus.all(|device| device.id.backend == Backend::Gl) => add(
             format!("{} is reached through OpenGL only", first.name),
             "its kernels are slower there: install a driver with Vulkan",
         ),
@@ -93,53 +92,48 @@ pub(super) fn of(report: &DoctorReport) -> Vec<Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::{DeviceReport, Folder};
+    use crate::doctor::Folder;
+    use crate::gpu::DeviceId;
 
-    fn device(id: &str, name: &str, kind: DeviceKind) -> DeviceReport {
-        DeviceReport {
-            id: id.into(),
+    fn device(backend: Backend, name: &str, kind: DeviceKind) -> DeviceInfo {
+        DeviceInfo {
+            id: DeviceId { backend, index: 0 },
             name: name.into(),
             kind,
             driver: String::new(),
+            max_binding: None,
             pci: None,
-            memory: None,
-            dtypes: Vec::new(),
-            matrices: None,
-            max_binding_bytes: None,
+            abilities: Default::default(),
             adapter: None,
         }
     }
 
-    fn report(devices: &[DeviceReport]) -> DoctorReport {
-        DoctorReport { devices: devices.to_vec(), ..DoctorReport::default() }
-    }
-
-    fn texts(report: &DoctorReport) -> Vec<String> {
-        of(report).into_iter().map(|problem| problem.text).collect()
+    fn texts(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<String> {
+        of(report, devices).into_iter().map(|problem| problem.text).collect()
     }
 
     #[test]
     fn a_missing_gpu_and_a_slow_one_are_problems() {
-        let cpu = device("cpu", "CPU, 2 threads", DeviceKind::Cpu);
-        let software = device("vulkan:0", "llvmpipe", DeviceKind::Software);
-        let gl = device("gl:0", "Radeon", DeviceKind::Unknown);
-        let vulkan = device("vulkan:0", "Radeon", DeviceKind::Discrete);
+        let cpu = device(Backend::Cpu, "CPU, 2 threads", DeviceKind::Cpu);
+        let software = device(Backend::Vulkan, "llvmpipe", DeviceKind::Software);
+        let gl = device(Backend::Gl, "Radeon", DeviceKind::Unknown);
+        let vulkan = device(Backend::Vulkan, "Radeon", DeviceKind::Discrete);
         for (devices, problems) in [
             (&[software, cpu.clone()][..], &["no GPU found: training runs on the CPU"][..]),
             (&[gl.clone(), cpu.clone()], &["Radeon is reached through OpenGL only"]),
             (&[vulkan, gl, cpu], &[]),
             (&[], &[]),
         ] {
-            assert_eq!(texts(&report(devices)), problems);
+            assert_eq!(texts(&DoctorReport::default(), devices), problems);
         }
     }
 
     #[test]
     fn cuda_is_missed_only_beside_an_nvidia_gpu() {
+        let report = DoctorReport { no_cuda: Some("no driver".into()), ..DoctorReport::default() };
         for (name, problems) in [("NVIDIA GeForce RTX 3060", 1), ("Radeon", 0)] {
-            let gpu = device("vulkan:0", name, DeviceKind::Discrete);
-            let report = DoctorReport { no_cuda: Some("no driver".into()), ..report(&[gpu]) };
-            assert_eq!(of(&report).len(), problems, "{name}");
+            let gpu = device(Backend::Vulkan, name, DeviceKind::Discrete);
+            assert_eq!(of(&report, &[gpu]).len(), problems, "{name}");
         }
     }
 
@@ -147,9 +141,9 @@ mod tests {
     fn an_mpi_library_is_missed_only_if_it_is_named() {
         let mpi = Some(Check { works: false, detail: "why".into() });
         let mut report = DoctorReport { mpi, ..DoctorReport::default() };
-        assert_eq!(texts(&report), [""; 0]);
+        assert_eq!(texts(&report, &[]), [""; 0]);
         report.variables = [(MPI_LIBRARY.to_string(), "/nowhere/libmpi.so".to_string())].into();
-        let named = texts(&report);
+        let named = texts(&report, &[]);
         assert!(matches!(&named[..], [text] if text.starts_with("/nowhere/libmpi.so: no MPI")));
     }
 
@@ -163,17 +157,17 @@ mod tests {
             folders: vec![full("runs"), full("settings"), full("speeds")],
             display: check(true),
             file_dialogs: check(false),
-            ..report(&[device("vulkan:0", "Radeon", DeviceKind::Discrete)])
+            ..DoctorReport::default()
         };
-        let found = of(&all);
+        let gpu = [device(Backend::Vulkan, "Radeon", DeviceKind::Discrete)];
+        let found = of(&all, &gpu);
         assert_eq!(found.len(), 4, "{found:?}");
         assert!(found.iter().all(|problem| !problem.hint.is_empty()));
         assert_eq!(found[0].text, "/full: no file can be written: No space left on device");
         assert!(found[3].hint.contains("zenity"));
-        let driverless = DoctorReport { devices: Vec::new(), display: check(true), ..all.clone() };
-        assert_eq!(texts(&driverless)[3..], ["the window cannot open: no graphics driver"]);
+        assert_eq!(texts(&all, &[])[3..], ["the window cannot open: no graphics driver"]);
         // Without a display nobody misses its dialogs.
         let server = DoctorReport { display: check(false), ..all };
-        assert_eq!(texts(&server)[3..], ["the window cannot open: why"]);
+        assert_eq!(texts(&server, &gpu)[3..], ["the window cannot open: why"]);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::DoctorReport;
+use super::{DoctorReport, Folder};
 use crate::text::{Table, bytes};
 use crate::version;
 
@@ -48,16 +48,16 @@ impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "wgpt {}", version::describe())?;
         let report = serde_json::to_value(self).map_err(|_| fmt::Error)?;
-        let mut devices: Vec<_> = list(&report["devices"]).iter().flat_map(device).collect();
+        let mut devices: Vec<_> = self.devices.iter().flat_map(device).collect();
         devices.extend(rows(&report, CHOICE));
-        let folder = |folder: &Value| (word(&folder["purpose"]), folder_text(folder));
-        let variables = report["variables"].as_object().into_iter().flatten();
+        let folder = |folder: &Folder| (folder.purpose.to_string(), folder_text(folder));
+        let variables = self.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
         for (title, rows) in [
             ("system", rows(&report, SYSTEM)),
             ("devices", devices),
-            ("folders", list(&report["folders"]).iter().map(folder).collect()),
+            ("folders", self.folders.iter().map(folder).collect()),
             ("window", rows(&report, WINDOW)),
-            ("environment", variables.map(|(name, value)| (name.clone(), word(value))).collect()),
+            ("environment", variables.collect()),
         ] {
             if !rows.is_empty() {
                 let table = without_home(&Table::named([], rows).plain(&[]));
@@ -73,10 +73,6 @@ impl fmt::Display for DoctorReport {
         }
         Ok(())
     }
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn word(value: &Value) -> String {
@@ -134,13 +130,13 @@ fn field_text(field: &str, value: &Value) -> Option<String> {
     })
 }
 
-fn folder_text(folder: &Value) -> String {
-    let state = match (folder["error"].as_str(), &folder["exists"]) {
+fn folder_text(folder: &Folder) -> String {
+    let state = match (&folder.error, folder.exists) {
         (Some(error), _) => format!("not writable: {error}"),
-        (None, Value::Bool(true)) => "writable".into(),
-        (None, _) => "created when needed".into(),
+        (None, true) => "writable".into(),
+        (None, false) => "created when needed".into(),
     };
-    format!("{}, {state}", word(&folder["path"]))
+    format!("{}, {state}", folder.path)
 }
 
 /// Replaces the home folder by `~` in the paths of a text.
@@ -171,9 +167,10 @@ fn shorten(text: &str, home: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::doctor::DeviceReport;
-    use crate::gpu::{AdapterReport, DeviceKind, ReportedMemory};
+    use crate::gpu::{AdapterReport, DeviceKind};
 
     #[test]
     fn the_home_folder_is_a_tilde() {
@@ -202,19 +199,19 @@ mod tests {
             subgroup_sizes: Some([32, 32]),
             matrices: vec!["16x16x16 F16, sums in F32".into()],
         };
-        let device = DeviceReport {
-            id: "vulkan:0".into(),
-            name: "NVIDIA GeForce RTX 3060".into(),
-            kind: DeviceKind::Discrete,
-            driver: "NVIDIA 570.86".into(),
-            pci: Some("0000:01:00.0".into()),
-            memory: Some(ReportedMemory { total: 12 << 30, free: 11 << 30, source: "the driver" }),
-            dtypes: vec!["float32".into(), "float16".into()],
-            matrices: Some(16),
-            max_binding_bytes: Some(2 << 30),
-            adapter: Some(adapter),
-        };
-        let rows = super::device(&serde_json::to_value(&device).unwrap());
+        let device = json!({
+            "id": "vulkan:0",
+            "name": "NVIDIA GeForce RTX 3060",
+            "kind": DeviceKind::Discrete,
+            "driver": "NVIDIA 570.86",
+            "pci": "0000:01:00.0",
+            "memory": { "total": 12u64 << 30, "free": 11u64 << 30, "source": "the driver" },
+            "dtypes": ["float32", "float16"],
+            "matrices": 16,
+            "max_binding_bytes": 2u64 << 30,
+            "adapter": adapter,
+        });
+        let rows = super::device(&device);
         assert_eq!(rows[0], ("vulkan:0".into(), "NVIDIA GeForce RTX 3060 (discrete)".into()));
         assert!(rows[1..].iter().all(|(label, _)| label.is_empty()));
         let lines: Vec<&str> = rows[1..].iter().map(|(_, line)| line.as_str()).collect();

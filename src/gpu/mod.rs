@@ -54,7 +54,7 @@ pub(crate) use power::PowerMeter;
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
-pub(crate) use reported_memory::{ReportedMemory, host_memory, reported_memory};
+pub(crate) use reported_memory::{host_memory, reported_memory};
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
 pub use select::select_in_browser;
 pub use select::{OpenDevice, SelectedDevice};

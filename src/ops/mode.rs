@@ -1,28 +1,28 @@
 //! How the ops run: in which implementation, for what kind of device, in what precision.
 
-use serde::{Deserialize, Serialize};
-
 #[cfg(feature = "wgpu")]
 use crate::config::Matrices;
-use crate::config::{Abilities, Dtype, Precision};
+use crate::config::{Abilities, Dtype, Precision, words};
 use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{OpenDevice, SelectedDevice, without_tensor_cores};
 
-/// An implementation of the ops.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Implementation {
-    /// The fastest that the device has.
-    #[default]
-    Auto,
-    /// The tensor-op reference everywhere, for comparisons.
-    Reference,
-    /// [`Implementation::Auto`] without cooperative matrices, and with the tiles of GPUs on software
-    /// adapters too, to test those tiles without a GPU.
-    Wide,
-    /// The kernels of devices that do not compile WGSL on every device that runs kernels, to test
-    /// those kernels without one.
-    Cube,
+words! {
+    /// An implementation of the ops.
+    #[derive(Default)]
+    pub enum Implementation {
+        /// The fastest that the device has.
+        #[default]
+        Auto = "auto",
+        /// The tensor-op reference everywhere, for comparisons.
+        Reference = "reference",
+        /// [`Implementation::Auto`] without cooperative matrices, and with the tiles of GPUs on
+        /// software adapters too, to test those tiles without a GPU.
+        Wide = "wide",
+        /// The kernels of devices that do not compile WGSL on every device that runs kernels, to test
+        /// those kernels without one.
+        Cube = "cube",
+    }
 }
 
 /// How the ops run.

@@ -108,11 +108,9 @@ struct Axis {
 impl Axis {
     /// Returns the axis of these values; `None` without any.
     fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
-        let bounds = values.filter(|value| value.is_finite()).fold(None, |bounds, value| {
-            let (from, to) = bounds.unwrap_or((value, value));
-            Some((value.min(from), value.max(to)))
-        });
-        let (from, mut to) = bounds?;
+        let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        let from = values.iter().copied().reduce(f64::min)?;
+        let mut to = values.iter().copied().reduce(f64::max)?;
         if to <= from {
             to = from + from.abs().max(1.0) * 0.1;
         }

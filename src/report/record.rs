@@ -10,7 +10,7 @@ use super::chart::Curve;
 use crate::config::{Config, KEYS, Key};
 use crate::protocol::{Cumulative, Failure, Progress, Series, Smoothed, automatic_half_life};
 use crate::runs;
-use crate::text::{bytes, count, duration, percent};
+use crate::text::{bytes, count, duration, known, percent};
 
 /// The approximate number of points of a curve in a chart.
 const COLUMNS: usize = 300;
@@ -84,10 +84,7 @@ impl RunRecord {
             Some(summary) => (summary.title().to_string(), summary.state.name()),
             None => (run.file_name().unwrap_or_default().to_string_lossy().into_owned(), "unknown"),
         };
-        let config = match &progress.config {
-            Some(config) => Some(Config::clone(config)),
-            None => runs::config(run),
-        };
+        let config = progress.config.as_deref().cloned().or_else(|| runs::config(run));
         Ok(Self { title, state, progress, config })
     }
 
@@ -144,9 +141,8 @@ impl RunRecord {
         if devices.is_empty() {
             return self.progress.device.as_ref().map(|line| line.name.clone());
         }
-        let text = |(name, count): &(&str, usize)| match count {
-            1 => name.to_string(),
-            count => format!("{count} × {name}"),
+        let text = |(name, count): &(&str, usize)| {
+            if *count == 1 { name.to_string() } else { format!("{count} × {name}") }
         };
         Some(devices.iter().map(text).collect::<Vec<_>>().join(", "))
     }
@@ -167,27 +163,23 @@ impl RunRecord {
 
     /// Returns the results of the run with the HellaSwag of its checkpoint at `iteration`.
     pub fn results_of(&self, iteration: Option<f64>) -> Vec<(&'static str, String)> {
-        let unknown = || "-".to_string();
         let best = self.best();
         let hellaswag = iteration.and_then(|at| Some((at, self.hellaswag(at)?)));
         let answers = |(at, share)| format!("{} at iteration {at}", percent(share, 1));
         let loss = |[at, loss]: [f64; 2]| format!("{loss:.4} at iteration {at}");
         let progress = &self.progress;
         vec![
-            ("best val loss", best.map_or_else(unknown, loss)),
-            ("perplexity", best.map_or_else(unknown, |best| format!("{:.2}", best[1].exp()))),
-            (
-                "bits per byte",
-                self.bits_per_byte().map_or_else(unknown, |bits| format!("{bits:.4}")),
-            ),
-            ("HellaSwag", hellaswag.map_or_else(unknown, answers)),
+            ("best val loss", known(best, loss)),
+            ("perplexity", known(best, |best| format!("{:.2}", best[1].exp()))),
+            ("bits per byte", known(self.bits_per_byte(), |bits| format!("{bits:.4}"))),
+            ("HellaSwag", known(hellaswag, answers)),
             ("iterations", format!("{} of {}", progress.iteration, progress.max_iters)),
             ("tokens", count(self.tokens() as u64)),
             ("time", duration(self.time())),
-            ("tokens/s", self.speed().map_or_else(unknown, |speed| format!("{speed:.0}"))),
-            ("memory peak", self.memory().map_or_else(unknown, bytes)),
+            ("tokens/s", known(self.speed(), |speed| format!("{speed:.0}"))),
+            ("memory peak", known(self.memory(), bytes)),
             ("parameters", count(progress.params)),
-            ("device", self.devices().unwrap_or_else(unknown)),
+            ("device", known(self.devices(), |devices| devices)),
             ("state", self.state.to_string()),
         ]
     }

@@ -86,6 +86,11 @@ pub(crate) fn two_digits(number: f64) -> String {
     }
 }
 
+/// Formats a value, or `-` if it is unknown.
+pub(crate) fn known<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".into(), text)
+}
+
 /// Formats a share of 1: `31%`.
 pub(crate) fn percent(share: f64, decimals: usize) -> String {
     format!("{:.decimals$}%", 100.0 * share)

@@ -57,7 +57,7 @@ fn the_time_of_former_workers_counts_towards_max_time() {
         "resume": false,
         "device": "cpu",
         "device_name": null,
-        "implementation": "Auto",
+        "implementation": "auto",
         "elapsed": { "secs": 7200, "nanos": 0 },
         "max_plan": null,
         "is_restart": false,
