@@ -22,11 +22,10 @@ pub struct TrainingStep {
     optimizer: Optimizer,
     batch: MicroBatch,
     loss: CrossEntropy,
-    dropout: Option<StepDropout>,
+    pass: Pass,
     grad_checkpoint: bool,
     /// Micro-batches per update, at most two: a third would not need more memory.
     accumulation: usize,
-    mode: OpsMode,
     step: u64,
     /// The gradient norm of the last update.
     norm: Option<Tensor<1>>,
@@ -102,10 +101,9 @@ impl TrainingStep {
                 chunk: plan.loss_chunk,
                 scale: 1.0 / rows as f32,
             },
-            dropout,
+            pass: Pass { mode, dropout },
             grad_checkpoint: plan.grad_checkpoint,
             accumulation: plan.accumulation.min(2),
-            mode,
             step: 0,
             norm: None,
         }
@@ -119,8 +117,7 @@ impl TrainingStep {
                 sums = WeightGradients::zeros(model);
             }
             sums = sums.scaled(self.optimizer.loss_scale());
-            let pass = Pass { mode: self.mode, dropout: self.dropout };
-            let (batch, loss) = (&self.batch, self.loss);
+            let (batch, loss, pass) = (&self.batch, self.loss, self.pass);
             for _ in 0..self.accumulation {
                 model.add_gradients(batch, loss, pass, self.grad_checkpoint, &mut sums, None);
             }
@@ -188,8 +185,7 @@ pub(super) fn measure(
     };
     let seconds = best_seconds(device, || (), step)?;
     bench.check()?;
-    let architecture =
-        bench.model.as_ref().expect("the step has put the model back").architecture().clone();
+    let architecture = architecture(config);
     let Architecture { n_layer, n_embd, block_size, .. } = architecture;
     let micro_batch = bench.batch.sequences;
     let tokens = (micro_batch * block_size) as f64;

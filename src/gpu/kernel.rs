@@ -147,14 +147,11 @@ impl Spec {
         self
     }
 
+    /// Adds a constant to the header. `TENSORS` is the number of tensors of a launch, see `repeat` in
+    /// `unroll.rs`.
     pub fn with(mut self, name: &'static str, value: impl Into<Constant>) -> Self {
         self.constants.push((name, value.into()));
         self
-    }
-
-    /// Runs on `count` tensors at once, `TENSORS` in the source, see `repeat` in `unroll.rs`.
-    pub fn on_tensors(self, count: usize) -> Self {
-        self.with("TENSORS", count as u32)
     }
 
     /// Returns the whole WGSL text: the header, then the files with marked parts repeated for each

@@ -49,16 +49,12 @@ mod kernels {
 
     const WORKGROUP: u32 = 256;
 
-    fn copy() -> Spec {
-        Spec::new(&COPY, WORKGROUP).packed(PACK as u32)
-    }
-
-    fn multiply_add() -> Spec {
-        Spec::new(&MULTIPLY_ADD, WORKGROUP).packed(PACK as u32)
+    fn spec(shader: &'static Shader) -> Spec {
+        Spec::new(shader, WORKGROUP).packed(PACK as u32)
     }
 
     pub fn variants() -> Vec<Spec> {
-        [copy(), multiply_add()].into_iter().chain(matrices::variants()).collect()
+        [&COPY, &MULTIPLY_ADD].map(spec).into_iter().chain(matrices::variants()).collect()
     }
 
     /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run
@@ -73,7 +69,7 @@ mod kernels {
         let packs = elements / PACK;
         let seconds = best(device, || {
             queue.launch(
-                copy(),
+                spec(&COPY),
                 Workgroups::cover(packs, WORKGROUP),
                 &[Some(&x), Some(&y)],
                 &CopyParams { packs },
@@ -85,7 +81,7 @@ mod kernels {
         let (packs, rounds) = if slow { (16 * 256, 4096) } else { (4096 * 256, 4096) };
         let seconds = best(device, || {
             queue.launch(
-                multiply_add(),
+                spec(&MULTIPLY_ADD),
                 Workgroups::Plane(packs / WORKGROUP as usize, 1),
                 &[Some(&y)],
                 &MultiplyAddParams { packs, rounds, factor: 0.999, summand: 0.001 },
@@ -104,11 +100,7 @@ mod kernels {
             wait(device).map(|()| start.elapsed().as_secs_f64())
         };
         run()?;
-        let mut best = f64::INFINITY;
-        for _ in 0..5 {
-            best = best.min(run()?);
-        }
-        Ok(best)
+        (0..5).try_fold(f64::INFINITY, |best, _| Ok(best.min(run()?)))
     }
 }
 

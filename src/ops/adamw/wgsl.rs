@@ -31,7 +31,7 @@ fn spec(pack: u32, has_half: bool) -> Spec {
 pub(in crate::ops) fn variants() -> Vec<Spec> {
     let of_pack = |pack| [spec(pack, false), spec(pack, true)];
     let specs = [1, 4].into_iter().flat_map(of_pack);
-    specs.map(|spec| spec.with("SPAN", 64).on_tensors(1)).collect()
+    specs.map(|spec| spec.with("SPAN", 64).with("TENSORS", 1)).collect()
 }
 
 pub(super) fn update(

@@ -6,7 +6,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{Buckets, is_sum_of};
+use super::Buckets;
 use crate::gpu::stored;
 use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
 use crate::ops::shared::kernels::owned;
@@ -127,18 +127,14 @@ pub(super) fn by_token(
     shard: Range<usize>,
 ) -> CubeTensor {
     let d_shard = owned(into);
-    let Buckets { rows, starts, places } = Buckets::new(&tokens, &shard);
-    if places.is_empty() {
+    let Some(Buckets { count, index, starts, places }) = Buckets::new(&tokens, &shard) else {
         return d_shard;
-    }
-    let [_, c] = dy.shape().dims();
-    let (buckets, first_start) = (places.len(), rows.len());
-    let first_place = first_start + starts.len();
-    let index = kernels.queue.upload(&[rows, starts, places].concat());
+    };
+    let ([_, c], index) = (dy.shape().dims(), kernels.queue.upload(&index));
     launch!(
         kernels,
-        cover(buckets * c),
-        add_buckets(&[&dy, &index, &d_shard], buckets, c, first_start, first_place, elem(&dy))
+        cover(count * c),
+        add_buckets(&[&dy, &index, &d_shard], count, c, starts, places, elem(&dy))
     );
     d_shard
 }
@@ -149,9 +145,6 @@ pub(super) fn by_position(
     time: usize,
     positions: usize,
 ) -> CubeTensor {
-    if is_sum_of(&dy, time, positions) {
-        return dy;
-    }
     let [n, c] = dy.shape().dims();
     let sums = kernels.queue.empty([positions, c]);
     launch!(

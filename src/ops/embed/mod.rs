@@ -93,27 +93,22 @@ op! {
     ) -> Tensor<2> = by_position;
 }
 
-/// Returns true if `dy` of a single sequence is the gradient of the positions, a weight.
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn is_sum_of(dy: &burn_cubecl::tensor::CubeTensor, time: usize, positions: usize) -> bool {
-    let rows = dy.meta.shape()[0];
-    dy.dtype == burn::tensor::DType::F32 && [time, positions] == [rows; 2]
-}
-
 /// The rows of a batch sorted by token: for each token that occurs, its rows in order.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 struct Buckets {
-    rows: Vec<u32>,
-    /// The start of each bucket in `rows`, and the end of the last one.
-    starts: Vec<u32>,
-    /// The row of each bucket's token in the shard.
-    places: Vec<u32>,
+    count: usize,
+    /// The sorted rows; then the start of each bucket among them, and the end of the last one; then the
+    /// row of each bucket's token in the shard.
+    index: Vec<u32>,
+    /// Where the starts and the rows of the shard begin.
+    starts: usize,
+    places: usize,
 }
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 impl Buckets {
-    /// Sorts the rows whose token is in `shard`, a range of tokens; `places` count from its start.
-    fn new(tokens: &[u32], shard: &Range<usize>) -> Self {
+    /// Sorts the rows whose token is in `shard`, a range of tokens. Returns `None` if there are none.
+    fn new(tokens: &[u32], shard: &Range<usize>) -> Option<Self> {
         let held = |row: &u32| shard.contains(&(tokens[*row as usize] as usize));
         let mut rows: Vec<u32> = (0..tokens.len() as u32).filter(held).collect();
         rows.sort_by_key(|&row| tokens[row as usize]);
@@ -125,8 +120,10 @@ impl Buckets {
                 places.push(place);
             }
         }
-        starts.push(rows.len() as u32);
-        Self { rows, starts, places }
+        let (count, first) = (places.len(), rows.len());
+        starts.push(first as u32);
+        let index = [rows, starts, places].concat();
+        (count > 0).then_some(Self { count, index, starts: first, places: first + count + 1 })
     }
 }
 
@@ -136,12 +133,17 @@ mod tests {
 
     #[test]
     fn buckets_hold_the_rows_of_each_token_in_order() {
-        let tokens = [7, 2, 7, 7, 0, 2];
-        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(0..8));
-        assert_eq!(places, [0, 2, 7]);
-        assert_eq!(starts, [0, 1, 3, 6]);
-        assert_eq!(rows, [4, 1, 5, 0, 2, 3]);
-        let Buckets { rows, starts, places } = Buckets::new(&tokens, &(1..7));
-        assert_eq!((places, starts, rows), (vec![1], vec![0, 2], vec![1, 5]));
+        let sorted = |shard| {
+            let Buckets { count, index, starts, places } =
+                Buckets::new(&[7, 2, 7, 7, 0, 2], &shard)?;
+            assert_eq!(count, index.len() - places, "{shard:?}");
+            let [rows, starts, places] =
+                [&index[..starts], &index[starts..places], &index[places..]].map(<[u32]>::to_vec);
+            Some((places, starts, rows))
+        };
+        let all = (vec![0, 2, 7], vec![0, 1, 3, 6], vec![4, 1, 5, 0, 2, 3]);
+        assert_eq!(sorted(0..8), Some(all));
+        assert_eq!(sorted(1..7), Some((vec![1], vec![0, 2], vec![1, 5])));
+        assert_eq!(sorted(3..7), None);
     }
 }

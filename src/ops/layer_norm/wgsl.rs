@@ -62,7 +62,7 @@ fn weights_spec(width: usize) -> Spec {
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     let mut specs = Vec::new();
     for width in [1, 39, 384, 768, 1600] {
-        specs.push(weights_spec(width).with("SPAN", ELEMENTWISE).on_tensors(2));
+        specs.push(weights_spec(width).with("SPAN", ELEMENTWISE).with("TENSORS", 2));
         for activation in Element::ALL {
             specs.push(backward_spec(tier, activation, width));
             specs.extend([false, true].map(|beta| forward_spec(tier, activation, width, beta)));

@@ -9,7 +9,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::CrossEntropy;
-use crate::ops::shared::cube::math::{exp, ln};
+use crate::ops::shared::cube::math::{LEAST, exp, ln};
 use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, elem, launch};
@@ -17,9 +17,6 @@ use crate::ops::shared::{join, split};
 
 /// Invocations that share a row of logits.
 const UNITS: u32 = 256;
-
-/// Below every logit, and finite: infinity minus infinity is NaN.
-const LEAST: f32 = -3.0e38;
 
 /// The loss of each row of logits, `-log softmax(logits)[target]`, and in place of the logits its
 /// gradient, `(p - onehot) * scale`. A workgroup for each row: one pass for maximum and sum, one to

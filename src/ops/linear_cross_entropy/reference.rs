@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 
 use super::{CrossEntropy, HeadGradients, IGNORED};
 
@@ -35,11 +35,14 @@ fn chunked(
 ) -> Tensor<1> {
     let device = x.device();
     let w = wte.narrow(0, 0, loss.vocab);
-    let mut total: Option<Tensor<1>> = None;
+    let mut total = Tensor::zeros([1], (&device, DType::F32));
     for (index, targets) in targets.chunks(loss.chunk).enumerate() {
         let n = targets.len();
         let x = x.clone().narrow(0, index * loss.chunk, n);
-        let counted = counted(targets, &device);
+        // One for each target that counts and zero for the others.
+        let counted = targets.iter().map(|&id| f32::from(id != IGNORED)).collect();
+        let counted =
+            Tensor::<2>::from_data(TensorData::new(counted, [n, 1]), (&device, DType::F32));
         // Any token will do for a row that does not count.
         let id = |&id: &u32| if id == IGNORED { 0 } else { id as i32 };
         let ids = TensorData::new(targets.iter().map(id).collect(), [n, 1]);
@@ -50,38 +53,16 @@ fn chunked(
         let at_target = shifted.clone().gather(1, ids.clone());
         let exp = shifted.exp();
         let sum = exp.clone().sum_dim(1);
-        let part = masked(sum.clone().log() - at_target, counted.as_ref()).sum();
-        total = Some(match total {
-            Some(total) => total + part,
-            None => part,
-        });
+        total = total + ((sum.clone().log() - at_target) * counted.clone()).sum();
         if let Some(grads) = &mut grads {
             let minus_one = Tensor::full([n, 1], -1.0, (&device, DType::F32));
             let d = (exp / sum).scatter(1, ids, minus_one, IndexingUpdateOp::Add);
-            let d = masked(d * grads.scale.clone(), counted.as_ref());
+            let d = d * (grads.scale.clone() * counted);
             grads.dw = grads.dw.clone() + d.clone().transpose().matmul(x);
             grads.dx.push(d.matmul(w.clone()));
         }
     }
-    total.unwrap_or_else(|| Tensor::zeros([1], (&device, DType::F32))) * loss.scale
-}
-
-/// Returns one for each target that counts and zero for the others, `[n, 1]`; `None` if all count.
-fn counted(targets: &[u32], device: &Device) -> Option<Tensor<2>> {
-    if !targets.contains(&IGNORED) {
-        return None;
-    }
-    let ones = targets.iter().map(|&id| if id == IGNORED { 0.0_f32 } else { 1.0 });
-    let ones = TensorData::new(ones.collect(), [targets.len(), 1]);
-    Some(Tensor::from_data(ones, (device, DType::F32)))
-}
-
-/// Returns `x` `[n, _]` with zeros in the rows that do not count.
-fn masked(x: Tensor<2>, counted: Option<&Tensor<2>>) -> Tensor<2> {
-    match counted {
-        Some(counted) => x * counted.clone(),
-        None => x,
-    }
+    total * loss.scale
 }
 
 pub(super) fn gradients(

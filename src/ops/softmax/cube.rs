@@ -5,12 +5,9 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::ops::shared::cube::math::exp;
+use crate::ops::shared::cube::math::{LEAST, exp};
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, launch};
-
-/// Below every score, and finite: infinity minus infinity is NaN.
-const LEAST: f32 = -3.0e38;
 
 /// A workgroup for each row.
 #[cube(launch_unchecked)]

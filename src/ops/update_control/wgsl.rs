@@ -46,7 +46,7 @@ fn decision_spec(scales_loss: bool) -> Spec {
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
-    let squares = [1, 4].map(|pack| squares_spec(pack).with("SPAN", 64).on_tensors(6));
+    let squares = [1, 4].map(|pack| squares_spec(pack).with("SPAN", 64).with("TENSORS", 6));
     squares.into_iter().chain([false, true].map(decision_spec)).collect()
 }
 

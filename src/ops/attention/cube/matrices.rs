@@ -5,10 +5,10 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
+use super::Packed;
 use super::layout::{COLUMNS, StripLayout};
 use super::strip::Strip;
-use super::{LEAST, Packed};
-use crate::ops::shared::cube::math::{exp, ln};
+use crate::ops::shared::cube::math::{LEAST, exp, ln};
 
 /// Scores are relative to a reference of their row, which need not be its maximum: as long as none
 /// exceeds it by more than this, the sums, which are in matrices that cannot be multiplied row by

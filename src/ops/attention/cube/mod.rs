@@ -20,9 +20,6 @@ mod strip;
 use layout::{HeadRows, PLANES, StripLayout};
 use scalar::TileLayout;
 
-/// Below every score, and finite: infinity minus infinity is NaN.
-const LEAST: f32 = -3.0e38;
-
 /// The dimensions of packed qkv, `[batch * time, 3 * heads * size]`, and the parameters of a launch.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Packed {

@@ -4,9 +4,9 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
+use super::Packed;
 use super::layout::HeadRows;
-use super::{LEAST, Packed};
-use crate::ops::shared::cube::math::{exp, ln};
+use crate::ops::shared::cube::math::{LEAST, exp, ln};
 
 /// Invocations in a workgroup.
 pub(super) const UNITS: u32 = 64;

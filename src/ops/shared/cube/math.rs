@@ -6,6 +6,8 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
+/// Below every score, and finite: infinity minus infinity is NaN.
+pub(in crate::ops) const LEAST: f32 = -3.0e38;
 /// Below this, `exp` is 0: its value would be subnormal, which some devices round to 0 anyway.
 const EXP_LEAST: f32 = -87.3;
 /// From here on the power of two stays constant and only the series grows.

@@ -62,7 +62,7 @@ impl WgslKernels {
         let most = ((buffers - shared.len()) / each).max(1);
         // Launches of equal size are one kernel.
         let size = segments.len().div_ceil(segments.len().div_ceil(most));
-        let spec = spec.with("SPAN", span as u32).on_tensors(size);
+        let spec = spec.with("SPAN", span as u32).with("TENSORS", size as u32);
         for batch in segments.chunks(size) {
             let mut first_group = 0;
             let of_segment = |&Segment { packs, word, .. }: &Segment| {
