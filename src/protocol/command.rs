@@ -9,14 +9,16 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum Command {
+    /// Pause after the current step.
     Pause,
+    /// Train again.
     Resume,
     /// Finish the step, write a checkpoint and exit.
     Stop,
+    /// Write a checkpoint and continue.
     Checkpoint,
-    Sample {
-        prompt: String,
-    },
+    /// Generate a text.
+    Sample { prompt: String },
     /// Change a setting: `{"command":"set","key":"learning_rate","value":1e-4}`.
     Set(Setting),
 }

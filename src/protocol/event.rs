@@ -54,22 +54,18 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         hellaswag: Option<f64>,
     },
+    /// A text that the model generated.
     Sample(Sample),
+    /// A checkpoint that was written.
     Checkpoint(Checkpoint),
-    /// The run continues, but something deserves attention.
-    Warning {
-        /// What happened, and what to do.
-        text: String,
-    },
+    /// The run continues, but something deserves attention: what happened, and what to do.
+    Warning { text: String },
+    /// The run failed.
     Error(RunError),
     /// The run is paused after `iter` updates.
-    Paused {
-        iter: u64,
-    },
+    Paused { iter: u64 },
     /// The run trains again after a pause.
-    Resumed {
-        iter: u64,
-    },
+    Resumed { iter: u64 },
     /// A new plan. After a failure of the device the run restarts from its last checkpoint; after a
     /// change of the budget it continues where it is.
     Replan {

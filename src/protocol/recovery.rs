@@ -86,15 +86,9 @@ impl AppliedCommands {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// Emit `events`, wait for `delay`, and start another trainer.
-    Restart {
-        /// Events that report the failure and the wait.
-        events: Vec<Event>,
-        /// Zero after out-of-memory.
-        delay: Duration,
-        /// The largest plan that the next trainer may use; `None` leaves the former limit.
-        plan: Option<Plan>,
-    },
+    /// Emit `events`, which report the failure and the wait, wait for `delay`, and start another trainer,
+    /// which may use `plan` at most; `None` leaves the former limit.
+    Restart { events: Vec<Event>, delay: Duration, plan: Option<Plan> },
     /// End the run with [`Exit::DeviceFailed`](super::Exit::DeviceFailed).
     GiveUp(RunError),
     /// End a run that has never had its device, with [`Exit::NoDevice`](super::Exit::NoDevice).

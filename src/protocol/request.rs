@@ -107,62 +107,33 @@ pub(crate) enum SampleInput {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum Reply {
-    Report {
-        text: String,
-    },
+    /// What a bug report needs, as text.
+    Report { text: String },
     /// The devices of this machine. In a browser the one device, once it is open.
-    Devices {
-        devices: Vec<DeviceLine>,
-    },
-    Device {
-        device: DeviceProfile,
-    },
-    Data {
-        spec: String,
-        data: Result<DataInfo, String>,
-    },
+    Devices { devices: Vec<DeviceLine> },
+    /// The memory and the limits of a device.
+    Device { device: DeviceProfile },
+    /// A data set, or why it cannot be read.
+    Data { spec: String, data: Result<DataInfo, String> },
     /// The share of a new data set that is tokenized, from 0 to 1.
-    Preparing {
-        name: String,
-        share: f32,
-    },
+    Preparing { name: String, share: f32 },
     /// A new data set, as `--data` takes it, and sentences about skipped files and the shares of the
     /// splits.
-    Prepared {
-        spec: String,
-        warnings: Vec<String>,
-    },
+    Prepared { spec: String, warnings: Vec<String> },
     /// The runs in a folder, the newest first.
-    Runs {
-        folder: PathBuf,
-        runs: Vec<RunSummary>,
-    },
+    Runs { folder: PathBuf, runs: Vec<RunSummary> },
     /// Data and models in the browser's storage. Unasked, after each change.
-    Stored {
-        data: Vec<StoredData>,
-        models: Vec<StoredModel>,
-        usage: StorageUsage,
-    },
+    Stored { data: Vec<StoredData>, models: Vec<StoredModel>, usage: StorageUsage },
     /// The recorded progress of a run; `tail` reads the events after that.
-    Run {
-        run: PathBuf,
-        view: View,
-        progress: Box<Progress>,
-        tail: Tail,
-    },
-    Comparison {
-        runs: [PathBuf; 2],
-        configs: Box<[Config; 2]>,
-    },
+    Run { run: PathBuf, view: View, progress: Box<Progress>, tail: Tail },
+    /// The configurations of two runs.
+    Comparison { runs: [PathBuf; 2], configs: Box<[Config; 2]> },
     /// The configuration for a new run that begins with existing weights.
-    Config {
-        checkpoint: PathBuf,
-        config: Box<Config>,
-    },
+    Config { checkpoint: PathBuf, config: Box<Config> },
+    /// A run has another name or note.
     Described,
-    Removed {
-        path: PathBuf,
-    },
+    /// A run or a model that is no longer there.
+    Removed { path: PathBuf },
     /// An exported model: its folder, or a name for the zip.
     Exported {
         to: PathBuf,
@@ -173,52 +144,33 @@ pub(crate) enum Reply {
         )]
         zip: Vec<u8>,
     },
-    Imported {
-        model: StoredModel,
-    },
+    /// A model that was stored.
+    Imported { model: StoredModel },
     /// True if a run or a model was trained on conversations.
-    Model {
-        path: PathBuf,
-        has_chat: bool,
-    },
+    Model { path: PathBuf, has_chat: bool },
     /// All of the text so far that a model generates, without the prompt.
-    Sampled {
-        prompt: String,
-        text: String,
-        done: bool,
-    },
+    Sampled { prompt: String, text: String, done: bool },
     /// All of an answer so far. At its end, `forgotten` is the number of the oldest messages that
     /// the context of the model had no room for, besides the system prompt.
-    Answered {
-        text: String,
-        forgotten: usize,
-        done: bool,
-    },
+    Answered { text: String, forgotten: usize, done: bool },
+    /// The speed of training steps.
     #[cfg(not(target_arch = "wasm32"))]
-    Measured {
-        row: Box<BenchmarkRow>,
-    },
+    Measured { row: Box<BenchmarkRow> },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
     /// A request failed: what failed and where, and what to do next. The hint is empty where the
     /// text says it.
-    Failed {
-        job: Job,
-        text: String,
-        hint: String,
-    },
+    Failed { job: Job, text: String, hint: String },
 }
 
 /// Texts to tokenize.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Texts {
+    /// Files and folders.
     Files(Vec<PathBuf>),
     /// A text without a file. `<|endoftext|>` separates documents.
-    Text {
-        name: String,
-        text: String,
-    },
+    Text { name: String, text: String },
 }
 
 /// The place of a run in the window.

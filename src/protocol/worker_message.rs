@@ -37,10 +37,10 @@ pub(crate) enum ToWorker {
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum FromWorker {
     /// The first message: the worker takes messages of this version.
-    Ready {
-        version: u32,
-    },
+    Ready { version: u32 },
+    /// To a request.
     Reply(Reply),
+    /// Of the run.
     Event(Box<Event>),
     /// The run no longer trains.
     Ended(RunEnd),

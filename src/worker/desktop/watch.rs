@@ -23,14 +23,12 @@ const NOTHING_TO_RESUME: &str =
 
 /// The work that ends when the device fails.
 pub(crate) enum Watched {
+    /// A command that is not a run.
     Command,
     /// A run, which can be resumed.
     Run,
-    Rank {
-        label: String,
-        /// The limit of its next process after it ran out of memory.
-        limit: PlanLimit,
-    },
+    /// A rank, with its place in words, and the limit of its next process after it ran out of memory.
+    Rank { label: String, limit: PlanLimit },
 }
 
 /// Ends this process with exit code 5 when `device` fails, from now on, after `report` has reported it;
