@@ -12,7 +12,7 @@ use crate::config::{Config, Dtype, Layer};
 use crate::disk;
 use crate::gpu;
 use crate::model::Architecture;
-use crate::protocol::{Failure, MeasureRequest, Reply, Request};
+use crate::protocol::{Failure, Reply, Request};
 use crate::report;
 use crate::text::count;
 use crate::version::VERSION;
@@ -37,8 +37,8 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
         }
         let config = Box::new(Config { dtype, ..config.clone() });
         let (device, implementation) = (info.id.to_string(), mode.implementation);
-        let request = MeasureRequest { config, device, implementation };
-        let failure = match ask(Request::Measure(request)) {
+        let request = Request::Measure { config, device, implementation };
+        let failure = match ask(request) {
             Ok(Reply::Measured { row }) => return Some(*row),
             Ok(Reply::Failed { text, hint, .. }) => Failure::new(text, &hint),
             Ok(_) => return None,

@@ -81,7 +81,7 @@ impl RunOutput for EventPrinter {
     fn emit(&mut self, event: &Event) {
         let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
         self.progress.apply(event);
-        self.progress.forget_steps();
+        self.progress.curves.forget_steps();
         match &mut self.view {
             View::Silent => {}
             View::Json => {

@@ -10,12 +10,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{RankLine, RankStep};
 use crate::config::Config;
 use crate::plan::{Class, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
-
-const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -178,6 +175,37 @@ pub struct Step {
     pub ranks: Vec<RankStep>,
 }
 
+/// One of the processes that train a run together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankLine {
+    pub device: String,
+    /// The name of its machine, where known.
+    pub machine: Option<String>,
+    /// The sequences of the global batch that it computes in an update.
+    pub sequences: u64,
+}
+
+impl fmt::Display for RankLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device)?;
+        if let Some(machine) = &self.machine {
+            write!(f, " on {machine}")?;
+        }
+        write!(f, ", {} sequences", self.sequences)
+    }
+}
+
+/// The part of a rank in the updates since the previous step event.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankStep {
+    /// Milliseconds per iteration in which it computed.
+    pub compute_ms: f64,
+    /// Milliseconds per iteration in which it communicated, or waited for others.
+    pub network_ms: f64,
+    /// Bytes that the memory pools of its device hold; `None` on the CPU.
+    pub vram_bytes: Option<u64>,
+}
+
 /// JSON has no NaN: a number that is not finite is written as null.
 fn nan_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
@@ -302,7 +330,7 @@ impl Event {
     pub fn to_json(&self, time: Duration) -> String {
         let time = humantime::format_rfc3339_millis(UNIX_EPOCH + time).to_string();
         // Numbers and strings: serializing cannot fail.
-        serde_json::to_string(&Line { v: VERSION, event: self, time }).unwrap_or_default()
+        serde_json::to_string(&Line { v: 1, event: self, time }).unwrap_or_default()
     }
 
     /// Returns the event as the terminal and the log show it, with its level in front.

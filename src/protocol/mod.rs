@@ -10,7 +10,6 @@ mod command;
 mod event;
 mod exit;
 mod progress;
-mod rank;
 mod recovery;
 mod request;
 mod worker_message;
@@ -18,26 +17,21 @@ mod worker_message;
 pub use crate::plan::DeviceLine;
 pub use command::{Command, Setting};
 pub use event::{
-    Cause, Checkpoint, Event, ReplanReason, RunError, Sample, Step, StopReason, Task, Waiting,
-    Working,
+    Cause, Checkpoint, Event, RankLine, RankStep, ReplanReason, RunError, Sample, Step, StopReason,
+    Task, Waiting, Working,
 };
 pub use exit::Exit;
 pub use progress::{
     Cumulative, Curves, Level, LogLine, Progress, RunPhase, Series, Smoothed, automatic_half_life,
 };
-pub use rank::{RankLine, RankStep};
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
 
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use request::MeasureRequest;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use request::Topic;
 pub(crate) use request::{
     DataInfo, Destination, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, StorageUsage,
     StoredData, StoredModel, Texts, View,
 };
-#[cfg(target_arch = "wasm32")]
-pub(crate) use worker_message::Attachment;
 pub use worker_message::Failure;
 pub(crate) use worker_message::{
     FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, StartRun, ToWorker,

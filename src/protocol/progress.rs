@@ -38,8 +38,6 @@ pub struct Progress {
     pub config: Option<Box<Config>>,
     /// Parameters of the model, including positions and padding; 0 until known.
     pub params: u64,
-    /// The iteration that a resumed run continued from.
-    pub resumed_from: Option<u64>,
     /// The entropy of the data in nats per token, a lower bound of any loss, where known.
     pub entropy_floor: Option<f64>,
     /// The processes that train the run together; empty for one.
@@ -149,14 +147,8 @@ impl Progress {
                     self.state = RunPhase::Recovering;
                 }
             }
-            Event::Paused { iter } => {
-                self.iteration = *iter;
-                self.state = RunPhase::Paused;
-            }
-            Event::Resumed { iter } => {
-                self.iteration = *iter;
-                self.state = RunPhase::Running;
-            }
+            Event::Paused { iter } => (self.iteration, self.state) = (*iter, RunPhase::Paused),
+            Event::Resumed { iter } => (self.iteration, self.state) = (*iter, RunPhase::Running),
             Event::Waiting(waiting) => {
                 self.note(Level::Warning, event.to_string(), None);
                 self.state = RunPhase::Waiting(waiting.clone());
@@ -173,11 +165,6 @@ impl Progress {
     /// Marks the run as starting: a process emits no event until it is set up.
     pub fn starting(&mut self) {
         (self.state, self.working) = (RunPhase::Starting, None);
-    }
-
-    /// Drops the curves of steps, for views that draw none: a long run has millions of points.
-    pub fn forget_steps(&mut self) {
-        self.curves.forget_steps();
     }
 
     /// Adds a line of the view to the log.
@@ -230,7 +217,6 @@ impl Progress {
             }
         }
         self.state = RunPhase::Running;
-        self.resumed_from = resumed_from;
         self.iteration = resumed_from.unwrap_or(0);
         self.best_val_loss = self.curves.lowest_val_loss();
         (self.last_step, self.loss, self.tokens_per_s) = (None, None, None);

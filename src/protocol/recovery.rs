@@ -1,8 +1,5 @@
 //! The policy for a trainer that failed: restart it from the last checkpoint, wait for its device
 //! first, or give up.
-//!
-//! Pure, without a clock or a process, so that the supervisor of a process and the page that
-//! supervises a worker share it.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -253,25 +250,6 @@ mod tests {
             Decision::GiveUp(error) => error,
             decision => panic!("{decision:?}"),
         }
-    }
-
-    #[test]
-    fn a_restarted_trainer_gets_the_settings_and_the_pause_of_the_former_one() {
-        let budget = |gib: u64| Command::Set(Setting::VramBudget((gib << 30).try_into().unwrap()));
-        let log_interval = Command::Set(Setting::LogInterval(5.try_into().unwrap()));
-        let mut applied = AppliedCommands::default();
-        for command in
-            [budget(6), Command::Pause, log_interval.clone(), Command::Checkpoint, budget(5)]
-        {
-            applied.apply(&command);
-        }
-        let replayed: Vec<_> = applied.replay().collect();
-        assert_eq!(replayed, [log_interval, budget(5), Command::Pause]);
-        applied.apply(&Command::Resume);
-        assert_eq!(applied.replay().count(), 2);
-        assert!(!applied.is_stopping);
-        applied.apply(&Command::Stop);
-        assert!(applied.is_stopping);
     }
 
     #[test]

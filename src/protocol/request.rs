@@ -64,18 +64,10 @@ pub(crate) enum Request {
     Sample(SampleRequest),
     /// Ends the text that is being generated, with a last reply.
     StopSample,
-    /// Measures the speed of training steps: [`Reply::Measured`].
+    /// Measures the speed of training steps on a device, given as `--device` takes it:
+    /// [`Reply::Measured`].
     #[cfg(not(target_arch = "wasm32"))]
-    Measure(MeasureRequest),
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct MeasureRequest {
-    pub config: Box<Config>,
-    /// The device as `--device` takes it.
-    pub device: String,
-    pub implementation: Implementation,
+    Measure { config: Box<Config>, device: String, implementation: Implementation },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

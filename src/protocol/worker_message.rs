@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::ops::Implementation;
 use crate::plan::Plan;
-use crate::protocol::{
-    Cause, Command, DeviceLine, Event, Exit, Reply, Request, RunError, StopReason,
-};
+use crate::protocol::{Cause, Command, Event, Exit, Reply, Request, RunError, StopReason};
 use crate::ranks::Wire;
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
@@ -127,39 +125,6 @@ impl StartRun {
             ..Self::default()
         }
     }
-
-    /// Holds the next worker to the device that this one has opened: a run must not move to the CPU
-    /// because its GPU is away for a moment.
-    pub fn keep_device(&mut self, device: &DeviceLine) {
-        (self.device, self.device_name) = (device.id.clone(), Some(device.name.clone()));
-    }
-}
-
-/// Bytes that travel next to the JSON text of a message.
-#[cfg(any(target_arch = "wasm32", test))]
-pub(crate) trait Attachment {
-    /// The bytes, where this message has some.
-    fn attachment(&mut self) -> Option<&mut Vec<u8>>;
-}
-
-#[cfg(any(target_arch = "wasm32", test))]
-impl Attachment for ToWorker {
-    fn attachment(&mut self) -> Option<&mut Vec<u8>> {
-        match self {
-            ToWorker::Request(Request::Import { zip, .. }) => Some(zip),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(any(target_arch = "wasm32", test))]
-impl Attachment for FromWorker {
-    fn attachment(&mut self) -> Option<&mut Vec<u8>> {
-        match self {
-            FromWorker::Reply(Reply::Exported { zip, .. }) => Some(zip),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -224,16 +189,5 @@ mod tests {
             ToWorker::Request(Request::Compare { runs: [run.clone(), "runs/second".into()] }),
             ToWorker::Record { run, event: Box::new(eval) },
         ]);
-    }
-
-    #[test]
-    fn bytes_travel_beside_the_text() {
-        let (folder, name) = (PathBuf::from("models"), "a".to_string());
-        let request = Request::Import { folder, name, zip: vec![1, 2, 3] };
-        let mut message = ToWorker::Request(request);
-        let text = serde_json::to_string(&message).unwrap();
-        let mut read: ToWorker = serde_json::from_str(&text).unwrap();
-        assert_eq!(message.attachment(), Some(&mut vec![1, 2, 3]));
-        assert_eq!(read.attachment(), Some(&mut Vec::new()));
     }
 }

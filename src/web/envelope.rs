@@ -7,7 +7,30 @@ use serde::de::DeserializeOwned;
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::JsValue;
 
-use crate::worker::browser::Attachment;
+use crate::protocol::{FromWorker, Reply, Request, ToWorker};
+
+/// A message with bytes that travel next to its JSON text.
+pub(crate) trait Attachment {
+    fn attachment(&mut self) -> Option<&mut Vec<u8>>;
+}
+
+impl Attachment for ToWorker {
+    fn attachment(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            ToWorker::Request(Request::Import { zip, .. }) => Some(zip),
+            _ => None,
+        }
+    }
+}
+
+impl Attachment for FromWorker {
+    fn attachment(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            FromWorker::Reply(Reply::Exported { zip, .. }) => Some(zip),
+            _ => None,
+        }
+    }
+}
 
 /// Packs a message. Returns it, and the buffers in it that are moved rather than copied.
 pub(crate) fn pack<T: Serialize + Attachment>(mut message: T) -> (Array, Array) {

@@ -87,7 +87,7 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         // A worker does these by itself.
         Request::Sample(_) | Request::StopSample => return Ok(None),
         #[cfg(not(target_arch = "wasm32"))]
-        Request::Measure(_) => return Ok(None),
+        Request::Measure { .. } => return Ok(None),
     }))
 }
 

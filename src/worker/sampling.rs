@@ -6,6 +6,7 @@ use web_time::Instant;
 
 use crate::data::{TextStream, Tokenizer};
 use crate::eval::Conversation;
+use crate::gpu::OpenDevice;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::protocol::{Failure, Reply, SampleInput, SampleRequest};
@@ -15,11 +16,11 @@ use crate::train::TrainError;
 /// The time between two replies with a growing text.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Generates the text of a request. `load` loads the model onto the device; the text ends early once
+/// Generates the text of a request on the device that `open` returns. The text ends early once
 /// `is_stopped` returns true.
 pub(super) async fn sample(
     request: &SampleRequest,
-    load: impl AsyncFnOnce(&ModelSource) -> Result<(Gpt, OpsMode), TrainError>,
+    open: impl AsyncFnOnce() -> Result<OpenDevice, TrainError>,
     is_stopped: &dyn Fn() -> bool,
     reply: &dyn Fn(Reply),
 ) -> Result<(), Failure> {
@@ -30,7 +31,7 @@ pub(super) async fn sample(
     match &request.input {
         SampleInput::Prompt(prompt) => {
             let (tokenizer, ids) = encode(&source, prompt)?;
-            let (model, mode) = load(&source).await?;
+            let (model, mode) = load(&source, &open().await?)?;
             let mut sampler = Sampler::new(&model, &ids, options, mode);
             let (mut pieces, mut replied) = (TextStream::default(), Instant::now());
             for count in 0.. {
@@ -50,7 +51,7 @@ pub(super) async fn sample(
             let mut conversation = Conversation::new(&source.path, tokenizer, architecture)?;
             let last = conversation.load(messages)?;
             let prompt = conversation.ask(last, tokens as usize)?;
-            let (model, mode) = load(&source).await?;
+            let (model, mode) = load(&source, &open().await?)?;
             let mut answer = conversation.answer(&prompt, &model, options, mode);
             let mut replied = Instant::now();
             while !is_stopped()
@@ -66,6 +67,10 @@ pub(super) async fn sample(
         }
     }
     Ok(())
+}
+
+fn load(source: &ModelSource, device: &OpenDevice) -> Result<(Gpt, OpsMode), TrainError> {
+    Ok((source.model(&device.device)?, OpsMode::AUTO.on(device.info.kind)))
 }
 
 /// Returns the tokenizer of a model, and the tokens of a prompt.

@@ -67,9 +67,6 @@ impl StartRun {
     }
 
     /// Returns the request to train in this process, and the warnings about its settings.
-    ///
-    /// # Errors
-    /// If the settings are invalid, or the run to continue has none.
     pub fn into_request(mut self) -> Result<(Request, Vec<String>), TrainError> {
         let warnings = self.resolve()?;
         // A former worker has written its configuration before its first checkpoint.

@@ -89,9 +89,11 @@ impl<T: Transport> Supervisor<T> {
                 self.failure.observe(&event);
                 if let Event::Start { device, .. } = &*event {
                     self.start.is_restart = true;
-                    // The device of rank 0 is not that of the others.
+                    // A run must not move to the CPU because its GPU is away for a moment. The device of
+                    // rank 0 is not that of the others.
                     if !self.has_ranks {
-                        self.start.keep_device(device);
+                        self.start.device.clone_from(&device.id);
+                        self.start.device_name = Some(device.name.clone());
                     }
                 }
                 self.transport.emit(*event);

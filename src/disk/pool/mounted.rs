@@ -10,18 +10,14 @@ thread_local! {
     static DISK: RefCell<Pool> = RefCell::default();
 }
 
-fn with<R>(access: impl FnOnce(&mut Pool) -> R) -> R {
-    DISK.with(|disk| access(&mut disk.borrow_mut()))
-}
-
 /// Adds slots to the pool of this thread, see [`Pool::add`].
 pub fn mount(slots: Vec<Rc<dyn Slot>>) -> io::Result<()> {
-    with(|disk| disk.add(slots))
+    DISK.with_borrow_mut(|disk| disk.add(slots))
 }
 
 /// Counts the slots of this thread that are not in use.
 pub fn free_slots() -> usize {
-    with(|disk| disk.free.len())
+    DISK.with_borrow_mut(|disk| disk.free.len())
 }
 
 #[derive(Debug)]
@@ -36,7 +32,7 @@ pub struct File {
 impl File {
     fn at(path: &Path, create: bool, truncate: bool, append: bool) -> io::Result<Self> {
         let path = key(path);
-        let slot = with(|disk| disk.open(&path, create, truncate))?;
+        let slot = DISK.with_borrow_mut(|disk| disk.open(&path, create, truncate))?;
         Ok(Self { path, slot, at: 0, append, holds_lock: Cell::new(false) })
     }
 
@@ -53,7 +49,8 @@ impl File {
     }
 
     pub fn metadata(&self) -> io::Result<Metadata> {
-        let modified = with(|disk| disk.files.get(&self.path).map(|entry| entry.header.modified));
+        let modified = DISK
+            .with_borrow_mut(|disk| disk.files.get(&self.path).map(|entry| entry.header.modified));
         Ok(Metadata { len: self.len()?, folder: false, modified: modified.unwrap_or(0) })
     }
 
@@ -65,7 +62,7 @@ impl File {
         if self.holds_lock.get() {
             return Ok(());
         }
-        if !with(|disk| disk.locked.insert(self.path.clone())) {
+        if !DISK.with_borrow_mut(|disk| disk.locked.insert(self.path.clone())) {
             return Err(TryLockError::WouldBlock);
         }
         self.holds_lock.set(true);
@@ -73,13 +70,13 @@ impl File {
     }
 
     pub fn try_lock_shared(&self) -> Result<(), TryLockError> {
-        let is_locked = with(|disk| disk.locked.contains(&self.path));
+        let is_locked = DISK.with_borrow_mut(|disk| disk.locked.contains(&self.path));
         if is_locked { Err(TryLockError::WouldBlock) } else { Ok(()) }
     }
 
     pub fn unlock(&self) -> io::Result<()> {
         if self.holds_lock.replace(false) {
-            with(|disk| disk.locked.remove(&self.path));
+            DISK.with_borrow_mut(|disk| disk.locked.remove(&self.path));
         }
         Ok(())
     }
@@ -180,7 +177,7 @@ impl DirEntry {
 
 pub fn read_dir(path: impl AsRef<Path>) -> io::Result<std::vec::IntoIter<io::Result<DirEntry>>> {
     let folder = path.as_ref().to_path_buf();
-    let names = with(|disk| disk.names(&key(&folder)))?;
+    let names = DISK.with_borrow_mut(|disk| disk.names(&key(&folder)))?;
     let entry = |name| Ok(DirEntry { folder: folder.clone(), name });
     Ok(names.into_iter().map(entry).collect::<Vec<_>>().into_iter())
 }
@@ -195,7 +192,7 @@ pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
 
 /// Creates a folder. After a restart it exists only if it has files.
 pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
-    with(|disk| disk.folders.insert(key(path.as_ref())));
+    DISK.with_borrow_mut(|disk| disk.folders.insert(key(path.as_ref())));
     Ok(())
 }
 
@@ -227,15 +224,15 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-    with(|disk| disk.rename(&key(from.as_ref()), &key(to.as_ref())))
+    DISK.with_borrow_mut(|disk| disk.rename(&key(from.as_ref()), &key(to.as_ref())))
 }
 
 pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
-    with(|disk| disk.remove(&key(path.as_ref())))
+    DISK.with_borrow_mut(|disk| disk.remove(&key(path.as_ref())))
 }
 
 pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
-    with(|disk| disk.remove_folder(&key(path.as_ref())))
+    DISK.with_borrow_mut(|disk| disk.remove_folder(&key(path.as_ref())))
 }
 
 pub fn exists(path: &Path) -> bool {
@@ -243,11 +240,11 @@ pub fn exists(path: &Path) -> bool {
 }
 
 pub fn is_dir(path: &Path) -> bool {
-    with(|disk| disk.is_folder(&key(path)))
+    DISK.with_borrow_mut(|disk| disk.is_folder(&key(path)))
 }
 
 pub fn is_file(path: &Path) -> bool {
-    with(|disk| disk.files.contains_key(&key(path)))
+    DISK.with_borrow_mut(|disk| disk.files.contains_key(&key(path)))
 }
 
 /// Writes the buffered data of a file to the storage.

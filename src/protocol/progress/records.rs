@@ -66,8 +66,8 @@ impl Curves {
         self.seconds.extend(x + 1.0, step.ms * 1e-3);
     }
 
-    /// Clears all curves but those of evaluations.
-    pub(super) fn forget_steps(&mut self) {
+    /// Drops the curves of steps, for views that draw none: a long run has millions of points.
+    pub fn forget_steps(&mut self) {
         let Self { eval_train, eval_val, hellaswag, .. } = take(self);
         *self = Self { eval_train, eval_val, hellaswag, ..Self::default() };
     }

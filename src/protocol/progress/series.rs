@@ -198,6 +198,7 @@ impl Series {
     }
 }
 
+#[cfg(test)]
 impl FromIterator<[f64; 2]> for Series {
     fn from_iter<T: IntoIterator<Item = [f64; 2]>>(points: T) -> Self {
         let mut series = Self::default();

@@ -129,7 +129,7 @@ fn each_evaluation_keeps_its_share_of_right_answers() {
     apply(&mut progress, &[&eval(250, "0.25"), &eval(300, "0.5"), &eval(350, "null")]);
     let shares = |progress: &Progress| progress.curves.hellaswag.iter().collect::<Vec<_>>();
     assert_eq!(shares(&progress), [[250.0, 0.25], [300.0, 0.5]]);
-    progress.forget_steps();
+    progress.curves.forget_steps();
     assert_eq!((shares(&progress).len(), progress.curves.loss.len()), (2, 0));
     apply(&mut progress, &[&start(Some(250))]);
     assert_eq!(shares(&progress), [[250.0, 0.25]]);
@@ -209,7 +209,7 @@ fn lists_stay_short() {
     (0..3 * MAX_ITEMS).for_each(|_| apply(&mut progress, &[WARNING]));
     assert!((MAX_ITEMS * 3 / 4..=MAX_ITEMS).contains(&progress.log.len()));
     apply(&mut progress, &[&start(None), &step(0, 2.0), &step(1, 1.0), EVAL]);
-    progress.forget_steps();
+    progress.curves.forget_steps();
     assert!(progress.curves.loss.is_empty() && progress.curves.memory.is_empty());
     assert_eq!((progress.loss, progress.iteration), (Some(1.0), 250));
     assert!(progress.best_val_loss.is_some() && progress.remaining().is_some());

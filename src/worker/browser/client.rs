@@ -41,9 +41,8 @@ pub(crate) struct Client {
 
 struct PageState {
     replies: Vec<Reply>,
-    run: Option<Supervisor<Link>>,
-    /// When it was started.
-    began: Instant,
+    /// The run, and when it was started.
+    run: Option<(Supervisor<Link>, Instant)>,
     /// Seconds without a message, as far as the page was awake to count them.
     silence: u32,
     /// When they were counted last, in milliseconds.
@@ -133,7 +132,6 @@ impl Client {
         let state = PageState {
             replies: Vec::new(),
             run: None,
-            began: Instant::now(),
             silence: 0,
             counted: 0.0,
             wake: Rc::new(wake),
@@ -147,17 +145,13 @@ impl Client {
         self.link.post(ToWorker::Request(request));
     }
 
-    /// Starts a run in the worker. It ends with the page in any case.
-    ///
-    /// # Errors
-    /// Never: a worker that fails is replaced.
+    /// Starts a run in the worker. It ends with the page in any case. A worker that fails is replaced.
     pub fn start(&mut self, start: StartRun, _stop_on_close: bool) -> io::Result<Trainer> {
         request_persistence();
         self.link.0.borrow_mut().events.clear();
         let run = start.run.clone();
-        let mut state = self.state.borrow_mut();
-        state.began = Instant::now();
-        state.run = Some(Supervisor::start(self.link.clone(), start, false)?);
+        let supervisor = Supervisor::start(self.link.clone(), start, false)?;
+        self.state.borrow_mut().run = Some((supervisor, Instant::now()));
         Ok(Trainer::new(run, true, WorkerRun(self.clone())))
     }
 
@@ -180,8 +174,8 @@ impl Client {
     /// Tells the supervisor of the run, if one trains, what has happened.
     fn supervise(&self, tell: impl FnOnce(&mut Supervisor<Link>, Duration)) {
         let mut state = self.state.borrow_mut();
-        let PageState { run, replies, began, .. } = &mut *state;
-        let Some(supervisor) = run else { return };
+        let PageState { run, replies, .. } = &mut *state;
+        let Some((supervisor, began)) = run else { return };
         tell(supervisor, began.elapsed());
         if let Some(code) = supervisor.exit_code {
             *run = None;

@@ -7,10 +7,7 @@ use crate::config::Precision;
 use crate::gpu::{self, Backend, DeviceError, DeviceId, OpenDevice};
 use crate::protocol::{Obstacle, Topic};
 
-/// Opens the device.
-///
-/// # Errors
-/// The obstacle, if the browser offers no device.
+/// Opens the device. The error is the obstacle, if the browser offers none.
 pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
     if !is_truthy(&["isSecureContext"]) {
         return Err(obstacle(

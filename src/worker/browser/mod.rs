@@ -7,7 +7,6 @@ mod storage;
 mod training;
 mod worker;
 
-pub(crate) use crate::protocol::Attachment;
 pub(crate) use client::Client;
 pub(crate) use worker::serve;
 

@@ -98,10 +98,8 @@ fn manager() -> Option<StorageManager> {
 }
 
 impl Slots {
-    /// Mounts all files of the origin, or files in memory where it has none.
-    ///
-    /// # Errors
-    /// The reason why nothing is stored.
+    /// Mounts all files of the origin, or files in memory where it has none. The error is the reason why
+    /// nothing is stored.
     pub async fn open(&self) -> Result<(), String> {
         let opened = open_folder().await.map(|(folder, slots)| {
             self.folder.replace(Some(folder));

@@ -8,13 +8,10 @@ use super::event_loop::EventLoop;
 use super::worker::Worker;
 use crate::config::Config;
 use crate::gpu;
-use crate::model::Gpt;
-use crate::ops::OpsMode;
 use crate::protocol::{
     Event, Failure, FromWorker, Obstacle, Reply, RunEnd, SampleRequest, StartRun, StopReason, Topic,
 };
 use crate::ranks::Group;
-use crate::runs::ModelSource;
 use crate::text::bytes;
 use crate::train::{Commands, Next, Session, Setup, TrainError};
 use crate::worker::sampling;
@@ -76,14 +73,9 @@ impl Worker {
 
     /// Generates text with a stored model or run.
     pub async fn sample(&self, request: SampleRequest) -> Result<(), Failure> {
-        let load = async |source: &ModelSource| self.load(source).await;
+        let open = async || self.open_device().await;
         let reply = |reply| self.reply(reply);
-        sampling::sample(&request, load, &|| self.stop_sample.get(), &reply).await
-    }
-
-    async fn load(&self, source: &ModelSource) -> Result<(Gpt, OpsMode), TrainError> {
-        let device = self.open_device().await?;
-        Ok((source.model(&device.device)?, OpsMode::AUTO.on(device.info.kind)))
+        sampling::sample(&request, open, &|| self.stop_sample.get(), &reply).await
     }
 }
 

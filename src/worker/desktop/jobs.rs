@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use super::serve::send;
 use super::watch::{Watched, watch};
 use crate::bench::{self, BenchmarkRow};
+use crate::config::Config;
 use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
-use crate::model::{Gpt, WEIGHTS_FILE, parameters};
+use crate::model::{WEIGHTS_FILE, parameters};
 use crate::ops::OpsMode;
 use crate::plan;
-use crate::protocol::{Failure, FromWorker, Job, MeasureRequest, Reply, Request};
+use crate::protocol::{Failure, FromWorker, Job, Reply, Request};
 use crate::report::write_model_card;
 use crate::runs::{self, ModelSource, checkpoint};
 use crate::train::TrainError;
@@ -23,12 +24,16 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
     let reply = |reply| send(&FromWorker::Reply(reply));
     let answered = match request {
         Request::Sample(request) => {
-            let device = request.device.clone();
-            let load = async |source: &ModelSource| load(source, &device);
-            pollster::block_on(sampling::sample(&request, load, &|| false, &reply))
+            let open = async || {
+                let device = gpu::open(request.device.parse()?)?;
+                watch(&device, Watched::Command, |failure| fail(Job::Sample, failure.clone()));
+                Ok::<_, TrainError>(device)
+            };
+            pollster::block_on(sampling::sample(&request, open, &|| false, &reply))
         }
-        Request::Measure(request) => {
-            measure(request, say).map(|row| reply(Reply::Measured { row: Box::new(row) }))
+        Request::Measure { config, device, implementation } => {
+            measure(&config, &device, OpsMode::of(implementation), say)
+                .map(|row| reply(Reply::Measured { row: Box::new(row) }))
         }
         request => {
             answer(request, &mut |given| reply(given));
@@ -44,17 +49,13 @@ fn fail(job: Job, failure: Failure) {
     send(&FromWorker::Reply(Reply::failed(job, failure)));
 }
 
-fn load(source: &ModelSource, device: &str) -> Result<(Gpt, OpsMode), TrainError> {
-    let device = gpu::open(device.parse()?)?;
-    watch(&device, Watched::Command, |failure| fail(Job::Sample, failure.clone()));
-    let mode = OpsMode::AUTO.on(device.info.kind);
-    Ok((source.model(&device.device)?, mode))
-}
-
 /// Measures the speed of training steps with the best plan.
-fn measure(request: MeasureRequest, say: fn(&str)) -> Result<BenchmarkRow, Failure> {
-    let MeasureRequest { config, device, implementation } = request;
-    let mode = OpsMode::of(implementation);
+fn measure(
+    config: &Config,
+    device: &str,
+    mode: OpsMode,
+    say: fn(&str),
+) -> Result<BenchmarkRow, Failure> {
     let mut selected = gpu::select(device.parse()?)?;
     if let Some(text) = mode.confirm(config.dtype, &mut selected) {
         say(&format!("warning: {text}"));
@@ -62,11 +63,11 @@ fn measure(request: MeasureRequest, say: fn(&str)) -> Result<BenchmarkRow, Failu
     let planned = mode.for_run(config.dtype, &selected.info)?;
     let profile = runs::device_profile(&selected.info, planned);
     let (limits, _) = profile.limits(config.vram_budget, config.dtype);
-    let forecast = plan::plan(&config, config.vocab_size, &limits, profile.speed.as_ref())?;
+    let forecast = plan::plan(config, config.vocab_size, &limits, profile.speed.as_ref())?;
     let (device, mode) = mode.open(config.dtype, selected)?;
     watch(&device, Watched::Command, |failure| fail(Job::Other, failure.clone()));
     gpu::size_pages(&device.device, forecast.page_bytes());
-    Ok(bench::benchmark_row(&device, &config, &forecast.plan, mode)?)
+    Ok(bench::benchmark_row(&device, config, &forecast.plan, mode)?)
 }
 
 /// Writes a model into `folder` if it is empty, else into a new one below it. Returns that folder.
@@ -85,10 +86,7 @@ pub(in crate::worker) fn export_folder(
     Ok(out)
 }
 
-/// Writes a model as a Hugging Face folder.
-///
-/// # Errors
-/// If the folder has a model, or a file cannot be read or written.
+/// Writes a model as a Hugging Face folder, which must have no model yet.
 pub(crate) fn write_model_folder(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,

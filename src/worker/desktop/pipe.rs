@@ -87,10 +87,8 @@ pub(super) fn worker_of_window() -> io::Result<Process> {
 }
 
 /// Starts a worker and sends it its first message. Returns its stdin, and its stdout, which closes when it
-/// exits. A worker that is gone already is noticed by that.
-///
-/// # Errors
-/// If the process does not start, or the message cannot be written as text: a path is not UTF-8.
+/// exits. A worker that is gone already is noticed by that. A message that cannot be written as text, as
+/// with a path that is not UTF-8, is an error: the worker would wait forever.
 pub(super) fn spawn(
     mut process: Process,
     first: Option<&ToWorker>,

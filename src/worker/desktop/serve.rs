@@ -94,7 +94,7 @@ pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
         }
         Ok(ToWorker::Request(request)) => {
             start_logging(0);
-            if matches!(request, Request::Sample(_) | Request::Measure(_)) {
+            if matches!(request, Request::Sample(_) | Request::Measure { .. }) {
                 exit_with_owner();
             }
             serve_request(request, say);

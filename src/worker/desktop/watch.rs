@@ -1,8 +1,7 @@
 //! Ends the process when its device fails.
 //!
-//! After out-of-memory or a lost device, a thread that waits for the device may wait forever, and
-//! other threads panic. Only the end of the process reliably frees the memory of the device. So the
-//! process exits, with an error message and an exit code.
+//! After out-of-memory or a lost device, a thread that waits for the device may wait forever, other
+//! threads panic, and only the end of the process reliably frees the memory of the device.
 
 use std::time::Duration;
 

@@ -76,10 +76,11 @@ fn run(
 fn the_next_worker_gets_the_commands_and_the_device_of_the_first() {
     let mut supervisor = supervisor(false);
     let interval = Command::Set(Setting::LogInterval(5.try_into().unwrap()));
-    for command in [Command::Pause, interval.clone(), Command::Checkpoint] {
+    let budget = |gib: u64| Command::Set(Setting::VramBudget((gib << 30).try_into().unwrap()));
+    for command in [budget(6), Command::Pause, interval.clone(), Command::Checkpoint, budget(5)] {
         supervisor.send(&command, NOW);
     }
-    assert_eq!(supervisor.transport.sent.len(), 3);
+    assert_eq!(supervisor.transport.sent.len(), 5);
     let events = run(&mut supervisor, vec![started(), lost()], Some(5));
     let [Event::Start { .. }, Event::Replan { reason, .. }, Event::Waiting(waiting)] = &events[..]
     else {
@@ -100,7 +101,11 @@ fn the_next_worker_gets_the_commands_and_the_device_of_the_first() {
         assert_eq!(start.is_restart, is_restart);
     }
     assert_eq!(second.elapsed, due);
-    assert_eq!(supervisor.transport.sent, [interval, Command::Pause]);
+    assert_eq!(supervisor.transport.sent, [interval.clone(), budget(5), Command::Pause]);
+    supervisor.send(&Command::Resume, due);
+    run(&mut supervisor, vec![lost()], Some(5));
+    supervisor.tick(due * 2).unwrap();
+    assert_eq!(supervisor.transport.sent, [interval, budget(5)]);
 }
 
 #[test]
