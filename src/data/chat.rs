@@ -233,7 +233,7 @@ impl fmt::Debug for ChatTemplate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CharVocab;
+    use super::super::testing::characters;
     use super::*;
 
     fn hello() -> [Message; 2] {
@@ -252,8 +252,7 @@ mod tests {
         ];
         assert_eq!((gpt2.specials(), gpt2.vocab_size()), (expected, 50_261));
         assert_eq!(gpt2.added().count(), 4);
-        let chars = Tokenizer::Char(CharVocab::new("ab".chars()).unwrap());
-        let chars = ChatTemplate::new(chars);
+        let chars = ChatTemplate::new(characters("ab"));
         assert_eq!((chars.begin(), chars.end(), chars.vocab_size()), (2, 6, 7));
         assert_eq!(chars.added().count(), 5);
         let twice = ChatTemplate::new(Tokenizer::Chat(chars.clone().into()));
@@ -262,8 +261,7 @@ mod tests {
 
     #[test]
     fn the_answer_and_its_end_count() {
-        let chars = Tokenizer::Char(CharVocab::new("ab".chars()).unwrap());
-        let template = ChatTemplate::new(chars);
+        let template = ChatTemplate::new(characters("ab"));
         let ids = template.conversation(&hello()).unwrap();
         assert_eq!(ids, [2, 4, 0, 1, 6, 5, 1, 0, 6]);
         let counted: Vec<usize> = (0..9).filter(|&at| template.counted(&ids)[at]).collect();

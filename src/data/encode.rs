@@ -176,7 +176,7 @@ fn worker_stopped() -> DataError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CharVocab;
+    use super::super::testing::characters;
     use super::*;
     use std::thread;
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn an_error_on_a_thread_is_returned() {
-        let tokenizer = Tokenizer::Char(CharVocab::new("ab".chars()).unwrap());
+        let tokenizer = characters("ab");
         let mut batcher = Batcher::default();
         batcher.push("abx", SplitKind::Train);
         batcher.end(SplitKind::Train, None);

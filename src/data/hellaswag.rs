@@ -45,14 +45,11 @@ impl Questions {
     pub fn read(path: &Path, skip: bool) -> Result<Self, DataError> {
         let mut reader = BufReader::new(File::open(path).map_err(DataError::io("read", path))?);
         let mut hasher = blake3::Hasher::new();
-        let (mut questions, mut skipped) = (Vec::new(), Vec::new());
-        let mut bytes = Vec::new();
-        for line in 1_u64.. {
+        let (mut questions, mut skipped, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+        for line in 1.. {
             bytes.clear();
-            let length = (&mut reader)
-                .take(MAX_LINE + 1)
-                .read_until(b'\n', &mut bytes)
-                .map_err(DataError::io("read", path))? as u64;
+            let read = (&mut reader).take(MAX_LINE + 1).read_until(b'\n', &mut bytes);
+            let length = read.map_err(DataError::io("read", path))? as u64;
             if length == 0 {
                 break;
             }
@@ -65,15 +62,10 @@ impl Questions {
             if text.is_empty() {
                 continue;
             }
-            match question(text, line) {
+            match question(text, line).map_err(|reason| DataError::question(path, line, &reason)) {
                 Ok(question) => questions.push(question),
-                Err(reason) => {
-                    let error = DataError::question(path, line, &reason);
-                    if !skip {
-                        return Err(error);
-                    }
-                    skipped.push(error);
-                }
+                Err(error) if skip => skipped.push(error),
+                Err(error) => return Err(error),
             }
         }
         if questions.is_empty() {
@@ -129,16 +121,15 @@ fn question(bytes: &[u8], line: u64) -> Result<Question, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::folder;
     use super::*;
 
     const GOOD: &str =
         r#"{"ind": 4, "ctx": "A cat sits.", "endings": ["it runs", "it flies"], "label": 1}"#;
 
     fn read(text: impl AsRef<[u8]>, skip: bool) -> Result<Questions, DataError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("choices.jsonl");
-        std::fs::write(&path, text).unwrap();
-        Questions::read(&path, skip)
+        let folder = folder(&[("choices.jsonl", text)]);
+        Questions::read(&folder.path().join("choices.jsonl"), skip)
     }
 
     #[test]

@@ -67,27 +67,24 @@ impl Meta {
 
     pub(super) fn load(path: &Path) -> Result<Self, DataError> {
         let bad = |reason: String| DataError::meta(path, reason);
+        let damaged = |error: serde_json::Error| DataError::meta(path, error);
         /// Parsed first, to distinguish a newer format from a damaged file.
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
         let text = disk::read(path).map_err(DataError::io("read", path))?;
-        let Version { version } =
-            serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
-        if version != Self::VERSION {
+        let Version { version } = serde_json::from_slice(&text).map_err(damaged)?;
+        let known = Self::VERSION;
+        if version != known {
             return Err(bad(format!(
-                "it has version {version}, but this wgpt reads version {}",
-                Self::VERSION
+                "it has version {version}, but this wgpt reads version {known}"
             )));
         }
-        let meta: Self = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
-        if meta.vocab_size != meta.tokenizer.vocab_size() {
-            return Err(bad(format!(
-                "vocab_size is {}, but its tokenizer has {}",
-                meta.vocab_size,
-                meta.tokenizer.vocab_size()
-            )));
+        let meta: Self = serde_json::from_slice(&text).map_err(damaged)?;
+        let (size, tokens) = (meta.vocab_size, meta.tokenizer.vocab_size());
+        if size != tokens {
+            return Err(bad(format!("vocab_size is {size}, but its tokenizer has {tokens}")));
         }
         if meta.conversations.is_some() && meta.tokenizer.chat().is_none() {
             return Err(bad("it has conversations, but a tokenizer for text alone".to_owned()));
@@ -98,54 +95,37 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::super::DataErrorKind;
+    use super::super::testing::folder;
     use super::*;
 
     #[test]
     fn errors_tell_damage_from_other_versions() {
-        let meta = Meta {
-            version: Meta::VERSION,
-            tokenizer: Tokenizer::Byte,
-            vocab_size: 257,
-            dtype: Dtype::for_vocab(257),
-            documents: 2,
-            conversations: None,
-            train_tokens: 3,
-            val_tokens: 4,
-            sources: vec!["a.txt".into()],
-            train_blake3: "ab".into(),
-            val_blake3: "cd".into(),
+        let text = r#"{"version":1,"tokenizer":{"kind":"byte"},"vocab_size":257,"dtype":"u16","documents":2,"train_tokens":3,"val_tokens":4,"sources":["a.txt"],"train_blake3":"ab","val_blake3":"cd"}"#;
+        let load = |text: &[u8]| {
+            let folder = folder(&[("meta.json", text)]);
+            Meta::load(&folder.path().join("meta.json"))
         };
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("meta.json");
-        let text = serde_json::to_string(&meta).unwrap();
-        fs::write(&path, &text).unwrap();
-        assert_eq!(Meta::load(&path).unwrap(), meta);
+        let meta = load(text.as_bytes()).unwrap();
+        assert_eq!((meta.vocab_size, meta.dtype), (257, Dtype::for_vocab(257)));
+        assert_eq!(serde_json::to_string(&meta).unwrap(), text);
+        let conversations = r#""conversations":{"train":1,"val":1,"longest":3},"train_tokens""#;
         for (from, to, expected) in [
             ("\"version\":1", "\"version\":2", "version 2"),
             ("257", "256", "vocab_size is 256, but its tokenizer has 257"),
             ("u16", "u8", "u8"),
             ("}", "", "EOF"),
-            (
-                "\"train_tokens\"",
-                "\"conversations\":{\"train\":1,\"val\":1,\"longest\":3},\"train_tokens\"",
-                "a tokenizer for text alone",
-            ),
+            ("\"train_tokens\"", conversations, "a tokenizer for text alone"),
         ] {
-            fs::write(&path, text.replace(from, to)).unwrap();
-            let message = Meta::load(&path).unwrap_err().to_string();
+            let message = load(text.replace(from, to).as_bytes()).unwrap_err().to_string();
             assert!(message.contains(expected) && message.contains("meta.json"), "{message}");
         }
-        fs::write(&path, [b"\xff\xfe", text.as_bytes()].concat()).unwrap();
-        let error = Meta::load(&path).unwrap_err();
+        let error = load(&[b"\xff\xfe", text.as_bytes()].concat()).unwrap_err();
         assert_eq!(error.kind, DataErrorKind::BadData, "{error}");
     }
 
     #[test]
     fn the_narrowest_width_is_chosen() {
-        assert_eq!(Dtype::for_vocab(65_536), Dtype::U16);
-        assert_eq!(Dtype::for_vocab(65_537), Dtype::U32);
+        assert_eq!([65_536, 65_537].map(Dtype::for_vocab), [Dtype::U16, Dtype::U32]);
     }
 }

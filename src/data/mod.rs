@@ -55,3 +55,23 @@ pub use tokens::Split;
 #[cfg(test)]
 pub(crate) use vocabulary::TokenKind;
 pub use vocabulary::Vocabulary;
+
+#[cfg(test)]
+mod testing {
+    use super::{CharVocab, Tokenizer};
+
+    pub fn characters(text: &str) -> Tokenizer {
+        Tokenizer::Char(CharVocab::new(text.chars()).unwrap())
+    }
+
+    /// Creates a folder with these files.
+    pub fn folder(files: &[(&str, impl AsRef<[u8]>)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+        }
+        folder
+    }
+}

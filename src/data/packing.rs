@@ -213,12 +213,13 @@ impl Windows<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CharVocab, Message, Tokenizer};
+    use super::super::Message;
+    use super::super::testing::characters;
     use super::*;
     use proptest::prelude::*;
 
     fn template() -> ChatTemplate {
-        ChatTemplate::new(Tokenizer::Char(CharVocab::new("ab".chars()).unwrap()))
+        ChatTemplate::new(characters("ab"))
     }
 
     /// Returns a split of conversations in which the assistant says `a` so often.

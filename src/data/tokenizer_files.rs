@@ -292,6 +292,7 @@ pub(super) fn spell(token: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::characters;
     use super::*;
 
     #[test]
@@ -330,7 +331,7 @@ mod tests {
     #[test]
     fn characters_and_bytes_read_back() {
         let hard = "b\n\r\t \u{0}\"\\a\u{a0}\u{2028}\u{301}\u{feff}\u{1f600}\u{120}";
-        let char = Tokenizer::Char(CharVocab::new(hard.chars()).unwrap());
+        let char = characters(hard);
         for tokenizer in [char, Tokenizer::Byte] {
             assert_eq!(read(&file(&tokenizer)), Some(tokenizer));
         }
@@ -339,7 +340,7 @@ mod tests {
 
     #[test]
     fn the_files_have_what_transformers_needs() {
-        let char = file(&Tokenizer::Char(CharVocab::new("b\n ".chars()).unwrap()));
+        let char = file(&characters("b\n "));
         assert_eq!(char["model"]["vocab"], json!({ "b": 0, "\n": 1, " ": 2 }));
         assert_eq!((&char["decoder"]["type"], &char["added_tokens"]), (&json!("Fuse"), &json!([])));
         let byte = file(&Tokenizer::Byte);
@@ -365,7 +366,7 @@ mod tests {
         let bases = [
             Tokenizer::Gpt2,
             Tokenizer::Byte,
-            Tokenizer::Char(CharVocab::new("ab<|>".chars()).unwrap()),
+            characters("ab<|>"),
             Tokenizer::Bpe(Arc::new(trained.unwrap())),
         ];
         for base in bases {
@@ -417,7 +418,7 @@ mod tests {
 
     #[test]
     fn other_tokenizers_are_not_taken_for_characters() {
-        let good = file(&Tokenizer::Char(CharVocab::new("ab".chars()).unwrap()));
+        let good = file(&characters("ab"));
         assert!(read(&good).is_some());
         for (pointer, value) in [
             ("/model/type", json!("WordLevel")),

@@ -117,12 +117,13 @@ fn byte_merges(bytes: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::ChatTemplate;
+    use super::super::testing::characters;
     use super::super::tokenizer::END_OF_TEXT;
     use super::*;
 
     #[test]
     fn every_tokenizer_has_as_many_tokens_as_its_vocabulary() {
-        let char = Tokenizer::Char(CharVocab::new("ab\u{e9}\u{4e2d}\u{4e3d}".chars()).unwrap());
+        let char = characters("ab\u{e9}\u{4e2d}\u{4e3d}");
         for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte, char] {
             let mut vocabulary = tokenizer.vocabulary().unwrap();
             assert_eq!(vocabulary.tokens.len(), tokenizer.vocab_size() as usize);
@@ -134,8 +135,7 @@ mod tests {
 
     #[test]
     fn characters_are_merged_from_their_bytes() {
-        let tokenizer =
-            Tokenizer::Char(CharVocab::new("a \u{e9}\u{4e2d}\u{4e2e}".chars()).unwrap());
+        let tokenizer = characters("a \u{e9}\u{4e2d}\u{4e2e}");
         let Vocabulary { tokens, merges, end, .. } = tokenizer.vocabulary().unwrap();
         let names: Vec<&str> = tokens.iter().map(|(name, _)| name.as_str()).collect();
         // e4 b8 ad and e4 b8 ae; the bytes ad and 20 are invisible.

@@ -172,47 +172,31 @@ impl TokenWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Tokenizer;
     use std::fs;
 
+    use super::super::testing::folder;
     use super::*;
 
-    fn meta(train_blake3: String, val_blake3: String) -> Meta {
-        Meta {
-            version: Meta::VERSION,
-            tokenizer: Tokenizer::Byte,
-            vocab_size: 257,
-            dtype: Dtype::U16,
-            documents: 1,
-            conversations: None,
-            train_tokens: 2,
-            val_tokens: 1,
-            sources: vec![],
-            train_blake3,
-            val_blake3,
-        }
-    }
-
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let entries = fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
         names.sort();
         names
     }
 
-    fn write(output: &mut FolderWriter) {
+    fn write(folder: &Path, dtype: Dtype) -> FolderWriter {
+        let mut output = FolderWriter::create(folder, dtype, Some(1)).unwrap();
         let encoded = Encoded { train: vec![1, 0x1_0203], val: vec![256] };
         output.write(&encoded).unwrap();
+        output
     }
 
     #[test]
     fn a_dropped_writer_removes_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/data");
-        let mut output = FolderWriter::create(&path, Dtype::U16, None).unwrap();
-        write(&mut output);
+        let output = write(&path, Dtype::U16);
         assert_eq!(names(&path), ["train.bin.tmp", "val.bin.tmp"]);
         drop(output);
         assert!(names(&path).is_empty());
@@ -224,12 +208,24 @@ mod tests {
             [(Dtype::U16, &[1, 0, 3, 2][..]), (Dtype::U32, &[1, 0, 0, 0, 3, 2, 1, 0])]
         {
             let folder = tempfile::tempdir().unwrap();
-            let mut output = FolderWriter::create(folder.path(), dtype, Some(1)).unwrap();
-            write(&mut output);
-            let counts = ConversationCounts { train: 1, val: 0, longest: 2 };
-            assert_eq!(output.conversations(), counts);
+            let output = write(folder.path(), dtype);
+            let conversations = output.conversations();
+            assert_eq!(conversations, ConversationCounts { train: 1, val: 0, longest: 2 });
             assert_eq!((output.train.tokens, output.val.tokens), (2, 1));
-            let meta = output.finish(meta).unwrap();
+            let describe = |train_blake3, val_blake3| Meta {
+                version: Meta::VERSION,
+                tokenizer: Tokenizer::Byte,
+                vocab_size: 257,
+                dtype,
+                documents: 1,
+                conversations: None,
+                train_tokens: 2,
+                val_tokens: 1,
+                sources: vec![],
+                train_blake3,
+                val_blake3,
+            };
+            let meta = output.finish(describe).unwrap();
             assert_eq!(names(folder.path()), [META, TRAIN, VAL]);
             let bytes = fs::read(folder.path().join(TRAIN)).unwrap();
             assert_eq!(bytes, expected);
@@ -240,9 +236,8 @@ mod tests {
 
     #[test]
     fn a_folder_with_data_is_replaced_only_with_force() {
-        let folder = tempfile::tempdir().unwrap();
-        check_vacant(folder.path(), false).unwrap();
-        fs::write(folder.path().join(VAL), "x").unwrap();
+        check_vacant(tempfile::tempdir().unwrap().path(), false).unwrap();
+        let folder = folder(&[(VAL, "x")]);
         let error = check_vacant(folder.path(), false).unwrap_err();
         assert!(error.to_string().contains(VAL) && error.hint().contains("--force"), "{error}");
         check_vacant(folder.path(), true).unwrap();

@@ -1,5 +1,5 @@
-use super::super::TOKENIZER_FILE;
-use super::super::{Message, Role};
+use super::super::testing::folder;
+use super::super::{Dataset, Message, Role, TOKENIZER_FILE};
 use super::*;
 use std::fs;
 
@@ -12,6 +12,7 @@ fn read_tokens(folder: &Path, name: &str) -> Vec<u32> {
 
 struct Outcome {
     folder: tempfile::TempDir,
+    out: PathBuf,
     meta: Meta,
     warnings: Vec<String>,
     train: Vec<u32>,
@@ -21,20 +22,19 @@ struct Outcome {
 /// Runs `prepare` on a folder of these files.
 fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Outcome, DataError> {
     let folder = tempfile::tempdir().unwrap();
-    let input = folder.path().join("in");
-    let out = folder.path().join("out");
+    let (input, out) = (folder.path().join("in"), folder.path().join("out"));
     fs::create_dir(&input).unwrap();
     for (name, content) in files {
         fs::write(input.join(name), content).unwrap();
     }
     let Prepared { meta, warnings } = prepare(&[input], &out, options, &mut |_| {})?;
-    Ok(Outcome {
-        train: read_tokens(&out, "train.bin"),
-        val: read_tokens(&out, "val.bin"),
-        folder,
-        meta,
-        warnings,
-    })
+    let [train, val] = ["train.bin", "val.bin"].map(|name| read_tokens(&out, name));
+    Ok(Outcome { folder, out, meta, warnings, train, val })
+}
+
+/// Runs `prepare` on one file.
+fn run_on(name: &str, text: &str, tokenizer: TokenizerChoice) -> Outcome {
+    run(&[(name, text)], &options(tokenizer)).unwrap()
 }
 
 fn options(tokenizer: TokenizerChoice) -> PrepareOptions {
@@ -53,11 +53,9 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
     // 1,115,394 characters, as many as tiny Shakespeare has, some of two bytes.
     let line = "h\u{e9} said: to be, or not?\n";
     let text: String = line.chars().cycle().take(1_115_394).collect();
-    let prepared = run(&[("a.txt", &text)], &options(TokenizerChoice::Char)).unwrap();
-    assert_eq!(prepared.train.len(), 1_003_854);
-    assert_eq!(prepared.val.len(), 111_540);
-    assert_eq!(prepared.meta.train_tokens, 1_003_854);
-    assert_eq!(prepared.meta.val_tokens, 111_540);
+    let prepared = run_on("a.txt", &text, TokenizerChoice::Char);
+    assert_eq!((prepared.train.len(), prepared.val.len()), (1_003_854, 111_540));
+    assert_eq!((prepared.meta.train_tokens, prepared.meta.val_tokens), (1_003_854, 111_540));
     let tokenizer = &prepared.meta.tokenizer;
     let joined = [prepared.train, prepared.val].concat();
     assert!(tokenizer.decode(&joined) == text, "the splits decode to the text");
@@ -68,7 +66,7 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
 #[test]
 fn a_document_is_split_before_it_is_tokenized() {
     let text = "one two three four ".repeat(40_000);
-    let prepared = run(&[("a.txt", &text)], &options(TokenizerChoice::Gpt2)).unwrap();
+    let prepared = run_on("a.txt", &text, TokenizerChoice::Gpt2);
     let (train, val) = text.split_at(text.len() / 10 * 9);
     assert_eq!(prepared.train, Tokenizer::Gpt2.encode(train).unwrap());
     let mut val = Tokenizer::Gpt2.encode(val).unwrap();
@@ -98,7 +96,7 @@ fn a_few_documents_are_each_split_by_position() {
 #[test]
 fn short_documents_round_to_the_right_share() {
     let documents = "abc<|endoftext|>".repeat(99);
-    let prepared = run(&[("a.txt", &documents)], &options(TokenizerChoice::Byte)).unwrap();
+    let prepared = run_on("a.txt", &documents, TokenizerChoice::Byte);
     let count = |ids: &[u32], end: bool| ids.iter().filter(|&&id| (id == 256) == end).count();
     assert_eq!((count(&prepared.train, false), count(&prepared.val, false)), (267, 30));
     // A document that is in one split only ends only there.
@@ -108,8 +106,7 @@ fn short_documents_round_to_the_right_share() {
 #[test]
 fn many_documents_are_split_by_document() {
     for documents in [100, 400, 3_000] {
-        let prepared =
-            run(&[("a.jsonl", &json_lines(documents))], &options(TokenizerChoice::Byte)).unwrap();
+        let prepared = run_on("a.jsonl", &json_lines(documents), TokenizerChoice::Byte);
         assert_eq!(prepared.meta.documents, u64::from(documents));
         let count = |ids: &[u32]| ids.iter().filter(|&&id| id == 256).count();
         let (train, val) = (count(&prepared.train), count(&prepared.val));
@@ -132,13 +129,13 @@ fn many_documents_are_split_by_document() {
 fn a_document_that_outweighs_the_others_is_split() {
     let long = format!("{{\"text\":\"{}\"}}\n", "x".repeat(200_000));
     let lines = format!("{}{long}{}", json_lines(60), json_lines(60));
-    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerChoice::Byte)).unwrap();
+    let prepared = run_on("a.jsonl", &lines, TokenizerChoice::Byte);
     let share = prepared.val.len() as f64 / (prepared.val.len() + prepared.train.len()) as f64;
     assert!((0.09..0.11).contains(&share), "{share}");
     assert_eq!(prepared.warnings, [""; 0]);
 
     let lines = format!("{long}{}", json_lines(1_500));
-    let prepared = run(&[("a.jsonl", &lines)], &options(TokenizerChoice::Byte)).unwrap();
+    let prepared = run_on("a.jsonl", &lines, TokenizerChoice::Byte);
     let [warning] = &prepared.warnings[..] else { panic!("{:?}", prepared.warnings) };
     assert!(warning.contains("instead of 10.0%"), "{warning}");
 }
@@ -176,10 +173,9 @@ fn the_split_depends_on_the_seed_and_not_on_threads() {
 
 #[test]
 fn meta_json_describes_the_folder() {
-    let prepared =
-        run(&[("b.txt", "second document"), ("a.txt", "first")], &options(TokenizerChoice::Byte))
-            .unwrap();
-    let out = prepared.folder.path().join("out");
+    let files = [("b.txt", "second document"), ("a.txt", "first")];
+    let prepared = run(&files, &options(TokenizerChoice::Byte)).unwrap();
+    let out = prepared.out;
     let meta = Meta::load(&out.join("meta.json")).unwrap();
     assert_eq!(meta, prepared.meta);
     assert_eq!(meta.sources, ["a.txt", "b.txt"]);
@@ -191,11 +187,9 @@ fn meta_json_describes_the_folder() {
 
 #[test]
 fn progress_ends_at_the_total() {
-    let folder = tempfile::tempdir().unwrap();
-    let input = folder.path().join("a.txt");
-    fs::write(&input, "some words here. ".repeat(100_000)).unwrap();
+    let folder = folder(&[("a.txt", "some words here. ".repeat(100_000))]);
+    let (input, out) = (folder.path().join("a.txt"), folder.path().join("out"));
     let mut seen = vec![];
-    let out = folder.path().join("out");
     let options = options(TokenizerChoice::Byte);
     let meta = prepare(&[input], &out, &options, &mut |progress| seen.push(progress)).unwrap().meta;
     let last = seen.last().unwrap();
@@ -212,23 +206,20 @@ fn progress_ends_at_the_total() {
 
 #[test]
 fn an_error_leaves_the_old_data_unchanged() {
-    let folder = tempfile::tempdir().unwrap();
-    let (good, bad) = (folder.path().join("a.txt"), folder.path().join("b.txt"));
-    let out = folder.path().join("out");
-    fs::write(&good, "good text").unwrap();
-    fs::write(&bad, [b"fine until here".as_slice(), &[0xff]].concat()).unwrap();
+    let folder = folder(&[("a.txt", b"good text".as_slice()), ("b.txt", b"fine until here\xff")]);
+    let [good, bad, out] = ["a.txt", "b.txt", "out"].map(|name| [folder.path().join(name)]);
+    let out = &out[0];
     let mut options = options(TokenizerChoice::Byte);
-    let good = [good];
-    let meta = prepare(&good, &out, &options, &mut |_| {}).unwrap().meta;
+    let meta = prepare(&good, out, &options, &mut |_| {}).unwrap().meta;
 
-    let existing = prepare(&good, &out, &options, &mut |_| {}).unwrap_err();
+    let existing = prepare(&good, out, &options, &mut |_| {}).unwrap_err();
     assert!(existing.hint().contains("--force"), "{existing}");
     options.force = true;
-    let broken = prepare(&[bad], &out, &options, &mut |_| {}).unwrap_err();
+    let broken = prepare(&bad, out, &options, &mut |_| {}).unwrap_err();
     assert!(broken.to_string().contains("not UTF-8 at byte"), "{broken}");
     assert_eq!(Meta::load(&out.join("meta.json")).unwrap(), meta);
-    assert_eq!(fs::read_dir(&out).unwrap().count(), 3);
-    prepare(&good, &out, &options, &mut |_| {}).unwrap();
+    assert_eq!(fs::read_dir(out).unwrap().count(), 3);
+    prepare(&good, out, &options, &mut |_| {}).unwrap();
 }
 
 #[test]
@@ -251,34 +242,31 @@ fn input_that_cannot_be_split_is_an_error() {
 #[test]
 fn a_tokenizer_is_trained_on_the_text() {
     let story = "The fox looked at the moon. The moon looked back at the fox.\n".repeat(300);
-    let trained = options(TokenizerChoice::Trained(270));
-    let prepared = run(&[("a.txt", &story)], &trained).unwrap();
+    let prepared = run_on("a.txt", &story, TokenizerChoice::Trained(270));
     assert_eq!(prepared.meta.vocab_size, 270);
     assert_eq!(prepared.warnings, [""; 0]);
     let tokenizer = &prepared.meta.tokenizer;
     let text = tokenizer.decode(&[prepared.train, prepared.val].concat());
     assert_eq!(text, format!("{story}<|endoftext|>"));
     // The file of the folder makes the same tokens of another text.
-    let file = prepared.folder.path().join("out/tokenizer.json");
-    for path in [file.clone(), prepared.folder.path().join("out")] {
-        let same =
-            run(&[("b.txt", &story[..9000])], &options(TokenizerChoice::File(path))).unwrap();
+    let file = prepared.out.join("tokenizer.json");
+    for path in [file.clone(), prepared.out.clone()] {
+        let same = run_on("b.txt", &story[..9000], TokenizerChoice::File(path));
         assert_eq!(same.meta.tokenizer, *tokenizer);
         let text = tokenizer.decode(&[same.train, same.val].concat());
         assert_eq!(text, format!("{}<|endoftext|>", &story[..9000]));
     }
-    let loaded = Meta::load(&prepared.folder.path().join("out/meta.json")).unwrap();
-    assert_eq!(loaded.tokenizer, *tokenizer);
+    assert_eq!(Meta::load(&prepared.out.join("meta.json")).unwrap().tokenizer, *tokenizer);
     // More tokens than the text has pairs.
-    let few = run(&[("a.txt", &story)], &options(TokenizerChoice::Trained(5000))).unwrap();
+    let few = run_on("a.txt", &story, TokenizerChoice::Trained(5000));
     assert!(few.meta.vocab_size < 400, "{}", few.meta.vocab_size);
     assert!(few.warnings[0].contains("instead of 5000"), "{:?}", few.warnings);
 
     // Other data in its place has no such file.
-    let out = prepared.folder.path().join("out");
     let again = PrepareOptions { force: true, ..options(TokenizerChoice::Gpt2) };
-    prepare(&[prepared.folder.path().join("in")], &out, &again, &mut |_| {}).unwrap();
-    assert!(!file.exists() && out.join("meta.json").exists());
+    let input = prepared.folder.path().join("in");
+    prepare(&[input], &prepared.out, &again, &mut |_| {}).unwrap();
+    assert!(!file.exists() && prepared.out.join("meta.json").exists());
 
     fs::write(&file, "{}").unwrap();
     let error = run(&[("a.txt", &story)], &options(TokenizerChoice::File(file))).err().unwrap();
@@ -324,14 +312,13 @@ fn conversations_are_whole_in_one_split() {
         let longest = train.iter().chain(&val).map(Vec::len).max().unwrap();
         assert_eq!(counts.longest, longest as u64);
         let mut found = [train, val].concat();
-        let mut expected: Vec<_> =
-            all.iter().map(|messages| template.conversation(messages).unwrap()).collect();
+        let expected = all.iter().map(|messages| template.conversation(messages).unwrap());
+        let mut expected: Vec<_> = expected.collect();
         found.sort();
         expected.sort();
         assert!(found == expected, "{choice:?}");
-        let out = prepared.folder.path().join("out");
-        assert!(out.join(TOKENIZER_FILE).exists());
-        let dataset = super::super::Dataset::open(out.to_str().unwrap(), 64).unwrap();
+        assert!(prepared.out.join(TOKENIZER_FILE).exists());
+        let dataset = Dataset::open(prepared.out.to_str().unwrap(), 64).unwrap();
         assert_eq!(dataset.val.windows(64).packing().unwrap().conversations, 4);
     }
 }

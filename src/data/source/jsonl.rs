@@ -43,23 +43,19 @@ pub(super) fn read(
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
-    let mut bytes = Vec::new();
-    let mut offset = 0_u64;
+    let (mut bytes, mut offset) = (Vec::new(), 0);
     let hint = if has_conversations { FIX_LINE } else { FIX_TEXT_LINE };
-    for number in 1_u64.. {
+    for number in 1.. {
         let length = read_line(input, number, &mut bytes)?;
         if length == 0 {
             break;
         }
-        let content = str::from_utf8(&bytes)
-            .map_err(|error| {
-                DataError::not_utf8(input.path, offset.saturating_add(error.valid_up_to() as u64))
-            })
-            .and_then(|text| {
-                content(text, number, options, has_conversations)
-                    .map_err(|reason| DataError::line(input.path, number, &reason, hint))
-            });
-        offset = offset.saturating_add(length);
+        let content = match str::from_utf8(&bytes) {
+            Err(error) => Err(DataError::not_utf8(input.path, offset + error.valid_up_to() as u64)),
+            Ok(text) => content(text, number, options, has_conversations)
+                .map_err(|reason| DataError::line(input.path, number, &reason, hint)),
+        };
+        offset += length;
         let content = match content {
             Ok(content) => content,
             Err(error) if options.skip_bad_lines => {
@@ -123,10 +119,8 @@ fn content(
 
 /// Returns the object of a line; `None` for a blank line. The error is a clause about the problem.
 fn object(text: &str, number: u64) -> Result<Option<Map<String, Value>>, String> {
-    let text = match text.strip_prefix('\u{feff}') {
-        Some(rest) if number == 1 => rest,
-        _ => text,
-    };
+    let mark = if number == 1 { "\u{feff}" } else { "" };
+    let text = text.strip_prefix(mark).unwrap_or(text);
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -143,14 +137,27 @@ pub(super) fn no_field(name: &str, object: &Map<String, Value>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{documents, sources_of};
+    use super::super::super::testing::folder;
+    use super::super::{Sources, documents, sources_of};
     use super::*;
 
     fn read(content: &[u8], field: &str) -> Result<Vec<String>, String> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.jsonl");
-        std::fs::write(&path, content).unwrap();
-        documents(&[path], field).map_err(|error| error.to_string())
+        let folder = folder(&[("a.jsonl", content)]);
+        documents(&[folder.path().join("a.jsonl")], field).map_err(|error| error.to_string())
+    }
+
+    /// Reads the texts, the number of messages, and the lines that are left out.
+    fn parts(sources: &Sources) -> (Vec<String>, usize, BadLines) {
+        let (mut texts, mut messages) = (vec![], 0);
+        let bad = sources.read(&mut |part, _| {
+            match part {
+                DocumentPart::Text(text) => texts.push(text.to_owned()),
+                DocumentPart::Conversation(parts) => messages += parts.len(),
+                DocumentPart::EndOfDocument => {}
+            }
+            Ok(())
+        });
+        (texts, messages, bad.unwrap())
     }
 
     #[test]
@@ -178,20 +185,11 @@ mod tests {
     #[test]
     fn bad_lines_are_skipped_by_choice() {
         let content = b"{\"text\":\"a\"}\n{\"text\":\n\xff\n{\"text\":\"b\"}\n{\"text\":1}";
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.jsonl");
-        std::fs::write(&path, content).unwrap();
-        let sources = sources_of(path, true);
+        let folder = folder(&[("a.jsonl", content)]);
+        let sources = sources_of(folder.path().join("a.jsonl"), true);
         // Each pass counts them again.
         for _ in 0..2 {
-            let mut texts = vec![];
-            let bad = sources.read(&mut |part, _| {
-                if let DocumentPart::Text(text) = part {
-                    texts.push(text.to_owned());
-                }
-                Ok(())
-            });
-            let bad = bad.unwrap();
+            let (texts, _, bad) = parts(&sources);
             assert_eq!((texts, bad.count), (vec!["a".to_owned(), "b".to_owned()], 3));
             let first = bad.first.unwrap().to_string();
             assert!(first.contains("a.jsonl:2: not a JSON object"), "{first}");
@@ -203,7 +201,6 @@ mod tests {
         let chat =
             r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
         let both = chat.replace("{\"messages\"", "{\"text\":\"x\",\"messages\"");
-        let folder = tempfile::tempdir().unwrap();
         for (content, expected) in [
             (format!("\u{feff}\n{chat}\n"), true),
             (format!("oh\n{chat}"), true),
@@ -211,19 +208,10 @@ mod tests {
             ("{\"text\":\"a\"}".to_owned(), false),
             (String::new(), false),
         ] {
-            let path = folder.path().join("a.jsonl");
-            std::fs::write(&path, &content).unwrap();
-            let sources = sources_of(path, true);
+            let folder = folder(&[("a.jsonl", &content)]);
+            let sources = sources_of(folder.path().join("a.jsonl"), true);
             assert_eq!(sources.has_conversations, expected, "{content}");
-            let mut messages = 0;
-            let read = sources.read(&mut |part, _| {
-                if let DocumentPart::Conversation(parts) = part {
-                    messages += parts.len();
-                }
-                Ok(())
-            });
-            read.unwrap();
-            assert_eq!(messages, if expected { 2 } else { 0 });
+            assert_eq!(parts(&sources).1, if expected { 2 } else { 0 }, "{content}");
         }
     }
 }

@@ -103,19 +103,12 @@ impl Sources {
                 "give at least one file or folder with UTF-8 text",
             ));
         }
-        sources.find_conversations()?;
-        Ok(sources)
-    }
-
-    /// Finds out whether the files have conversations: all of them or none.
-    fn find_conversations(&mut self) -> Result<(), DataError> {
-        for file in &mut self.files {
-            file.recognise(&self.options.text_field)?;
+        for file in &mut sources.files {
+            file.recognise(&options.text_field)?;
         }
         let is_chat = |file: &&SourceFile| file.format == Format::Conversations;
-        let chat = self.files.iter().find(is_chat);
-        let text = self.files.iter().find(|file| !is_chat(file));
-        if let (Some(chat), Some(text)) = (chat, text) {
+        let chat = sources.files.iter().find(is_chat);
+        if let (Some(chat), Some(text)) = (chat, sources.files.iter().find(|file| !is_chat(file))) {
             let problem = format!(
                 "{} has conversations and {} has text, which cannot be in one data folder",
                 chat.path.display(),
@@ -123,8 +116,8 @@ impl Sources {
             );
             return Err(DataError::bad(problem, "prepare each of them into its own folder"));
         }
-        self.has_conversations = chat.is_some();
-        Ok(())
+        sources.has_conversations = chat.is_some();
+        Ok(sources)
     }
 
     /// Adds the text files below a folder. Skips hidden entries, and links to folders because they
@@ -164,7 +157,7 @@ impl Sources {
 
     /// Returns the total size of the files on disk, in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.files.iter().fold(0, |sum, file| file.bytes.saturating_add(sum))
+        self.files.iter().map(|file| file.bytes).sum()
     }
 
     /// Returns the names of the files, without their folders.
@@ -178,12 +171,11 @@ impl Sources {
 
     /// Reads every document of every file into `sink`, in order. Returns the lines that were left out.
     pub(super) fn read(&self, sink: &mut Sink<'_>) -> Result<BadLines, DataError> {
-        let mut done = 0_u64;
-        let mut bad = BadLines::default();
+        let (mut done, mut bad) = (0, BadLines::default());
         for file in &self.files {
-            let mut sink = |part: DocumentPart<'_>, bytes| sink(part, done.saturating_add(bytes));
+            let mut sink = |part: DocumentPart<'_>, bytes: u64| sink(part, done + bytes);
             match file.read(&self.options, &mut bad, &mut sink) {
-                Ok(()) => done = done.saturating_add(file.bytes),
+                Ok(()) => done += file.bytes,
                 Err(None) => break,
                 Err(Some(error)) => return Err(error),
             }

@@ -1,4 +1,5 @@
 use super::super::pieces::PIECE;
+use super::super::testing::characters;
 use super::*;
 use proptest::prelude::*;
 
@@ -23,7 +24,7 @@ fn end_of_text_is_special_only_in_a_prompt() {
 
 #[test]
 fn the_error_names_an_unknown_character_and_its_offset() {
-    let vocab = Tokenizer::Char(CharVocab::new("abc".chars()).unwrap());
+    let vocab = characters("abc");
     assert_eq!(vocab.encode("cab").unwrap(), [2, 0, 1]);
     assert_eq!(vocab.decode(&[2, 0, 9]), "ca\u{fffd}");
     let message = vocab.encode("ab\u{e9}").unwrap_err().to_string();
@@ -38,10 +39,7 @@ fn the_json_form_round_trips() {
     for (tokenizer, json) in [
         (Tokenizer::Gpt2, r#"{"kind":"gpt2"}"#),
         (Tokenizer::Byte, r#"{"kind":"byte"}"#),
-        (
-            Tokenizer::Char(CharVocab::new("b\na".chars()).unwrap()),
-            r#"{"kind":"char","chars":"b\na"}"#,
-        ),
+        (characters("b\na"), r#"{"kind":"char","chars":"b\na"}"#),
     ] {
         assert_eq!(serde_json::to_string(&tokenizer).unwrap(), json);
         assert_eq!(serde_json::from_str::<Tokenizer>(json).unwrap(), tokenizer);

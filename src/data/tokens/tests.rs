@@ -1,3 +1,4 @@
+use super::super::testing::folder;
 use super::*;
 use proptest::prelude::*;
 use std::fs;
@@ -20,12 +21,9 @@ fn split(
     contents: &[Vec<u8>],
     dtype: Option<Dtype>,
 ) -> (tempfile::TempDir, Result<Split, DataError>) {
-    let folder = tempfile::tempdir().unwrap();
-    let paths = contents.iter().enumerate().map(|(index, content)| {
-        let path = folder.path().join(format!("part{index}.bin"));
-        fs::write(&path, content).unwrap();
-        path
-    });
+    let names = ["part0.bin", "part1.bin", "part2.bin", "part3.bin", "part4.bin"];
+    let folder = folder(&names.into_iter().zip(contents).collect::<Vec<_>>());
+    let paths = names[..contents.len()].iter().map(|name| folder.path().join(name));
     let split = Split::from_files(paths.collect(), 50_257, dtype);
     (folder, split)
 }
@@ -94,18 +92,13 @@ fn errors_of_damaged_files_give_both_lengths() {
 
 #[test]
 fn truncating_an_open_file_is_an_error() {
-    let (folder, split) = split(&[bytes(&[1, 2, 3])], None);
-    let split = split.unwrap();
-    fs::write(folder.path().join("part0.bin"), bytes(&[1])).unwrap();
-    let message = split.window(0, 3).unwrap_err().to_string();
-    assert!(message.contains("part0.bin"), "{message}");
-}
-
-#[test]
-fn u32_tokens_are_read() {
     let content = [1_u32, 50_256].iter().flat_map(|id| id.to_le_bytes());
-    let (_folder, split) = split(&[content.collect()], Some(Dtype::U32));
-    assert_eq!(split.unwrap().window(0, 2).unwrap(), [1, 50_256]);
+    let (folder, split) = split(&[content.collect()], Some(Dtype::U32));
+    let split = split.unwrap();
+    assert_eq!(split.window(0, 2).unwrap(), [1, 50_256]);
+    fs::write(folder.path().join("part0.bin"), bytes(&[1])).unwrap();
+    let message = split.window(0, 2).unwrap_err().to_string();
+    assert!(message.contains("part0.bin"), "{message}");
 }
 
 #[test]
