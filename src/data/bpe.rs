@@ -37,16 +37,13 @@ const MAX_ID: u64 = (1 << 24) - 1;
 pub(super) type Ranks = HashMap<Vec<u8>, u32>;
 
 pub struct Bpe {
-    /// The text of the `tokenizer.json`.
     pub(super) file: String,
     core: CoreBPE,
     /// The id of each rank: the bytes, then the merges.
     ids: Vec<u32>,
     /// The bytes of each id; none where the file skips an id.
     tokens: Vec<Vec<u8>>,
-    /// The id and the text of the token that ends a document.
     pub(super) end: Option<(u32, String)>,
-    /// The tokens that are not made of bytes and merges.
     added: Vec<Added>,
     words: Words,
 }
@@ -124,7 +121,6 @@ impl Bpe {
         (!token.is_empty()).then_some(token.as_slice())
     }
 
-    /// Returns true if text is split into the words of GPT-2.
     pub(super) fn has_words_of_gpt2(&self) -> bool {
         self.words.is_gpt2()
     }
@@ -154,12 +150,10 @@ impl Eq for Bpe {}
 
 impl fmt::Debug for Bpe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (tokens, merges) = (self.tokens.len(), self.ids.len() - 256);
-        f.debug_struct("Bpe").field("tokens", &tokens).field("merges", &merges).finish()
+        f.debug_struct("Bpe").field("tokens", &self.tokens.len()).finish_non_exhaustive()
     }
 }
 
-/// Checks that the model is byte pairs without extras.
 fn check_model(model: &Value) -> Result<(), String> {
     let kind = &model["type"];
     if kind != "BPE" && !(kind.is_null() && model["merges"].is_array()) {
@@ -176,24 +170,23 @@ fn check_model(model: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the tokens that are not made of bytes and merges.
 fn added_tokens(json: &Value) -> Result<Vec<Added>, String> {
-    let added = json["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
     let entry = |token: &Value| {
-        let content = token["content"].as_str()?.to_owned();
-        Some(Added { id: id(&token["id"])?, content, is_special: token["special"] == true })
-    };
-    for token in added.iter().filter(|token| token["special"] != true) {
+        let is_special = token["special"] == true;
         // These take the spaces around them, or stand alone.
-        if ["lstrip", "rstrip", "single_word"].into_iter().any(|name| token[name] == true) {
+        let is_bound =
+            ["lstrip", "rstrip", "single_word"].into_iter().any(|name| token[name] == true);
+        if is_bound && !is_special {
             return Err(format!(
                 "its added token {} depends on the text around it, which is not supported",
                 token["content"]
             ));
         }
-    }
-    let entries: Option<Vec<_>> = added.iter().map(entry).collect();
-    entries.ok_or_else(|| "an added token has no text or no valid id".to_owned())
+        let parts = id(&token["id"]).zip(token["content"].as_str());
+        let (id, content) = parts.ok_or("an added token has no text or no valid id")?;
+        Ok(Added { id, content: content.to_owned(), is_special })
+    };
+    json["added_tokens"].as_array().into_iter().flatten().map(entry).collect()
 }
 
 fn id(value: &Value) -> Option<u32> {
@@ -202,27 +195,26 @@ fn id(value: &Value) -> Option<u32> {
 
 fn table(vocab: &Map<String, Value>, added: &[Added]) -> Result<Vec<Vec<u8>>, String> {
     let bytes = bytes_of_characters();
+    let added_names: HashSet<&str> = added.iter().map(|token| token.content.as_str()).collect();
+    let of_vocab = vocab.iter().map(|(name, value)| {
+        let id = id(value).ok_or_else(|| format!("the id of {name:?} is {value}"))?;
+        // A special token is spelled as it is written.
+        let token = spelled(name, &bytes).filter(|_| !added_names.contains(name.as_str()));
+        Ok::<_, String>((id, token.unwrap_or_else(|| name.as_bytes().to_vec()), name))
+    });
+    let of_added = added.iter().map(|token| {
+        let Added { id, content, .. } = token;
+        Ok((*id, content.as_bytes().to_vec(), content))
+    });
     let mut tokens: Vec<Vec<u8>> = Vec::new();
-    let mut set = |id: u32, token: Vec<u8>, name: &str| {
+    for entry in of_vocab.chain(of_added) {
+        let (id, token, name) = entry?;
         let index = id as usize;
-        if tokens.len() <= index {
-            tokens.resize(index + 1, Vec::new());
-        }
+        tokens.resize(tokens.len().max(index + 1), Vec::new());
         if !tokens[index].is_empty() && tokens[index] != token {
             return Err(format!("the id {id} of {name:?} is also the id of another token"));
         }
         tokens[index] = token;
-        Ok(())
-    };
-    let added_names: HashSet<&str> = added.iter().map(|token| token.content.as_str()).collect();
-    for (name, value) in vocab {
-        let id = id(value).ok_or_else(|| format!("the id of {name:?} is {value}"))?;
-        // A special token is spelled as it is written.
-        let token = spelled(name, &bytes).filter(|_| !added_names.contains(name.as_str()));
-        set(id, token.unwrap_or_else(|| name.as_bytes().to_vec()), name)?;
-    }
-    for Added { id, content, .. } in added {
-        set(*id, content.as_bytes().to_vec(), content)?;
     }
     Ok(tokens)
 }
@@ -280,11 +272,10 @@ fn ranks(
         }
     }
     // Words of their own, which nothing merges to.
-    let alone = vocab.keys().filter(|_| whole).filter_map(|name| Some((id_of(name)?, name)));
-    let mut alone: Vec<(u32, Vec<u8>)> = alone
-        .filter_map(|(id, name)| Some((id, spelled(name, &bytes)?)))
-        .filter(|(_, token)| !token.is_empty() && !ranks.contains_key(token))
-        .collect();
+    let alone = vocab.keys().filter(|_| whole);
+    let alone = alone.filter_map(|name| Some((id_of(name)?, spelled(name, &bytes)?)));
+    let mut alone: Vec<(u32, Vec<u8>)> =
+        alone.filter(|(_, token)| !token.is_empty() && !ranks.contains_key(token)).collect();
     alone.sort_unstable();
     for (id, token) in alone {
         unusual.push(token.clone());
@@ -307,17 +298,13 @@ pub(super) fn last_merge(token: &[u8], ranks: &Ranks) -> Option<usize> {
     // The boundaries of the parts.
     let mut bounds: Vec<usize> = (0..=token.len()).collect();
     while bounds.len() > 3 {
-        let merged = bounds.windows(3).enumerate().filter_map(|(at, part)| {
-            let rank = ranks.get(&token[part[0]..part[2]])?;
-            Some((rank, at))
-        });
-        let (_, at) = merged.min()?;
+        let parts = bounds.windows(3).map(|part| &token[part[0]..part[2]]).zip(0..);
+        let (_, at) = parts.filter_map(|(part, at)| Some((ranks.get(part)?, at))).min()?;
         bounds.remove(at + 1);
     }
     (bounds.len() == 3 && !ranks.contains_key(token)).then(|| bounds[1])
 }
 
-/// Returns the byte that each character of a Hugging Face file stands for.
 fn bytes_of_characters() -> HashMap<char, u8> {
     (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect()
 }

@@ -63,7 +63,6 @@ impl fmt::Display for Role {
 impl FromStr for Role {
     type Err = String;
 
-    /// Parses a role. The error is a clause that names the roles.
     fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL
             .into_iter()
@@ -86,11 +85,10 @@ impl Message {
     }
 }
 
-/// The end of a message, as it is written in text.
 pub const END_OF_MESSAGE: &str = "<|end|>";
 
 /// A tokenizer with the tokens of conversations.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
     base: Tokenizer,
     /// The beginning of a conversation, the roles in the order of [`Role::ALL`], the end of a message.
@@ -125,7 +123,6 @@ impl ChatTemplate {
         &self.base
     }
 
-    /// Returns the number of tokens, including the tokens of conversations.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }
@@ -135,7 +132,6 @@ impl ChatTemplate {
         self.specials[0]
     }
 
-    /// Returns the token that opens a message of `role`.
     pub fn opening(&self, role: Role) -> u32 {
         self.specials[1 + role as usize]
     }
@@ -159,13 +155,11 @@ impl ChatTemplate {
         std::array::from_fn(|index| (self.specials[index], names[index]))
     }
 
-    /// Returns the tokens that `base` does not have, with their ids.
     pub fn added(&self) -> impl Iterator<Item = (u32, &str)> {
         let first = self.base.vocab_size();
         self.specials().into_iter().filter(move |(id, _)| *id >= first)
     }
 
-    /// Returns the tokens of a whole conversation.
     pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, DataError> {
         let mut ids = vec![self.begin()];
         for message in messages {
@@ -222,12 +216,6 @@ impl ChatTemplate {
              '{}' }}}}{{% endif %}}",
             Role::Assistant.token()
         )
-    }
-}
-
-impl fmt::Debug for ChatTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChatTemplate").field("specials", &self.specials()).finish()
     }
 }
 

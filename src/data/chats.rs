@@ -28,7 +28,6 @@ pub(super) fn generate(seed: u64, count: usize) -> impl Iterator<Item = Vec<Mess
     })
 }
 
-/// Parses a line of a template, `ROLE: TEXT`.
 fn message(line: &str) -> Option<Message> {
     let (role, content) = line.split_once(": ")?;
     Some(Message::new(role.parse().ok()?, content))

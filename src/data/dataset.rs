@@ -13,7 +13,6 @@ use crate::disk;
 
 /// nanoGPT's description of a character data set.
 const NANOGPT_META: &str = "meta.pkl";
-/// Size limit of `meta.pkl`, which is read into memory.
 const NANOGPT_META_MAX: u64 = 64 << 20;
 
 /// Returns true for the name of a built-in corpus, which is not a path.
@@ -89,10 +88,10 @@ impl Dataset {
 
     fn stories() -> Result<Self, DataError> {
         let tokenizer = Tokenizer::Char(CharVocab::new(stories::ALPHABET.chars())?);
-        let ids = |seed, characters| tokenizer.encode(&stories::generate(seed, characters));
-        let train = ids(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS)?;
-        let val = ids(stories::VAL_SEED, stories::VAL_CHARACTERS)?;
-        Self::builtin(BUILTIN_STORIES, tokenizer, [train, val], Some(stories::ENTROPY))
+        let train = stories::generate(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS);
+        let val = stories::generate(stories::VAL_SEED, stories::VAL_CHARACTERS);
+        let splits = [tokenizer.encode(&train)?, tokenizer.encode(&val)?];
+        Self::builtin(BUILTIN_STORIES, tokenizer, splits, Some(stories::ENTROPY))
     }
 
     fn chats() -> Result<Self, DataError> {
@@ -100,12 +99,11 @@ impl Dataset {
         let ids = |seed, count| {
             let conversations = chats::generate(seed, count);
             let ids = conversations.map(|messages| template.conversation(&messages));
-            Ok(ids.collect::<Result<Vec<_>, DataError>>()?.concat())
+            ids.collect::<Result<Vec<_>, DataError>>()
         };
-        let train = ids(chats::TRAIN_SEED, chats::TRAIN_CONVERSATIONS)?;
-        let val = ids(chats::VAL_SEED, chats::VAL_CONVERSATIONS)?;
-        let tokenizer = Tokenizer::Chat(template.into());
-        Self::builtin(BUILTIN_CHATS, tokenizer, [train, val], None)
+        let train = ids(chats::TRAIN_SEED, chats::TRAIN_CONVERSATIONS)?.concat();
+        let val = ids(chats::VAL_SEED, chats::VAL_CONVERSATIONS)?.concat();
+        Self::builtin(BUILTIN_CHATS, Tokenizer::Chat(template.into()), [train, val], None)
     }
 
     fn builtin(
@@ -115,9 +113,7 @@ impl Dataset {
         entropy_floor: Option<f64>,
     ) -> Result<Self, DataError> {
         let vocab_size = tokenizer.vocab_size();
-        let split = |name, ids: Vec<u32>| {
-            // The vocabularies have about 100 tokens, so all ids fit.
-            let ids = ids.into_iter().filter_map(|id| u16::try_from(id).ok()).collect();
+        let split = |name, ids| {
             let split = Split::from_memory(ids, vocab_size);
             match tokenizer.chat() {
                 Some(template) => split.with_conversations(name, template.clone()),
@@ -180,7 +176,6 @@ impl Dataset {
     }
 }
 
-/// Lists the names in a folder, sorted.
 fn list(folder: &Path) -> Result<Vec<String>, DataError> {
     let entries = match disk::read_dir(folder) {
         Ok(entries) => entries,
@@ -195,10 +190,9 @@ fn list(folder: &Path) -> Result<Vec<String>, DataError> {
         }
         Err(error) => return Err(DataError::io("read", folder)(error)),
     };
-    let mut names = entries
-        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
-        .collect::<io::Result<Vec<_>>>()
-        .map_err(DataError::io("read", folder))?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names: Vec<_> =
+        names.collect::<io::Result<_>>().map_err(DataError::io("read", folder))?;
     names.sort();
     Ok(names)
 }
@@ -215,12 +209,10 @@ fn open_split(
     let is_shard = |name: &&String| {
         name.strip_suffix(".bin").is_some_and(|stem| stem.split('_').any(|part| part == split))
     };
-    let paths: Vec<PathBuf> = if names.iter().any(|name| name == file) {
-        vec![folder.join(file)]
-    } else {
-        let shards = names.iter().filter(is_shard);
-        shards.map(|name| folder.join(name)).collect()
-    };
+    let mut paths = vec![folder.join(file)];
+    if !names.iter().any(|name| name == file) {
+        paths = names.iter().filter(is_shard).map(|name| folder.join(name)).collect();
+    }
     if paths.is_empty() {
         let reason = format!("it has no {file} and no *_{split}_*.bin");
         let input = names.iter().find(|name| *name == "input.txt");
@@ -232,21 +224,14 @@ fn open_split(
 /// Returns the error for missing data, with the command that creates it. nanoGPT names its
 /// character data sets `..._char` and keeps their text as `input.txt`.
 fn missing(folder: &Path, reason: &str, input: Option<&String>) -> DataError {
-    let text = match input {
-        Some(name) => folder.join(name).display().to_string(),
-        None => "TEXT.txt".to_owned(),
-    };
-    let mut command = format!("wgpt prepare {text} -o {}", folder.display());
-    if display_name(folder).ends_with("_char") {
-        command.push_str(" --tokenizer char");
-    }
+    let text = input.map_or("TEXT.txt".into(), |name| folder.join(name));
+    let option = if display_name(folder).ends_with("_char") { " --tokenizer char" } else { "" };
+    let command = format!("wgpt prepare {} -o {}{option}", text.display(), folder.display());
     DataError::missing(folder, reason, &command)
 }
 
 fn display_name(folder: &Path) -> String {
-    folder
-        .file_name()
-        .map_or_else(|| folder.display().to_string(), |name| name.to_string_lossy().into_owned())
+    folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
 }
 
 fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String, DataError> {

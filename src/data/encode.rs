@@ -25,12 +25,10 @@ pub(super) struct Batch {
     segments: Vec<TextSegment>,
 }
 
-/// A part of a batch's text that is tokenized independently.
 #[derive(Debug)]
 struct TextSegment {
     bytes: usize,
     split: SplitKind,
-    /// The token that follows the text, if any.
     after: Option<u32>,
 }
 
@@ -73,14 +71,12 @@ impl Batch {
 #[derive(Debug, Default)]
 pub(super) struct Batcher {
     batch: Batch,
-    /// The start of a piece that may still grow.
     open: String,
     /// Complete batches, which the caller drains after each call.
     pub(super) ready: Vec<Batch>,
 }
 
 impl Batcher {
-    /// Appends text to the current document.
     pub(super) fn push(&mut self, text: &str, split: SplitKind) {
         for piece in grow(&mut self.open, text) {
             self.batch.add(&piece, split, None, &mut self.ready);
@@ -93,7 +89,6 @@ impl Batcher {
         self.batch.add(&std::mem::take(&mut self.open), split, after, &mut self.ready);
     }
 
-    /// Returns the last batch, after the last document.
     pub(super) fn finish(&mut self) -> Batch {
         std::mem::take(&mut self.batch)
     }

@@ -25,7 +25,6 @@ pub struct DataError {
     hint: Cow<'static, str>,
 }
 
-/// The advice about a bad line.
 pub(super) const FIX_LINE: &str =
     "fix or remove the line, or leave such lines out with --skip-bad-lines";
 
@@ -37,12 +36,10 @@ impl DataError {
         &self.hint
     }
 
-    /// Creates an error about text, tokens or files.
     pub(super) fn bad(problem: impl Into<String>, hint: impl Into<Cow<'static, str>>) -> Self {
         Self { kind: DataErrorKind::BadData, problem: problem.into(), hint: hint.into() }
     }
 
-    /// Creates an error about the file or folder `path`.
     pub(super) fn at(
         path: &Path,
         problem: impl ToString,

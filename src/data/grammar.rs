@@ -23,9 +23,7 @@ pub type Plot = (u32, &'static [Scene]);
 pub struct Grammar {
     pub lists: &'static [List],
     pub plots: &'static [Plot],
-    /// The text between two sentences.
     pub separator: &'static str,
-    /// The text after a story.
     pub terminator: &'static str,
 }
 
@@ -57,7 +55,6 @@ impl Rng {
         ((u128::from(random) * u128::from(count)) >> 64) as u64
     }
 
-    /// Draws an element by its weight.
     fn weighted<T: Copy + Default>(&mut self, from: &[(u32, T)]) -> T {
         let mut left = self.below(from.iter().map(|&(weight, _)| u64::from(weight)).sum());
         for &(weight, item) in from {
@@ -69,7 +66,6 @@ impl Rng {
 }
 
 impl Grammar {
-    /// Appends a random story to `text`.
     pub fn generate(&self, rng: &mut Rng, text: &mut String) {
         let mut drawn: Drawn = vec![None; self.lists.len()];
         for (index, scene) in rng.weighted(self.plots).iter().enumerate() {

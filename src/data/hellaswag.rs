@@ -17,16 +17,13 @@ const MAX_LINE: u64 = 1 << 20;
 /// Largest number of endings, which are evaluated in one micro-batch.
 const MAX_ENDINGS: usize = 8;
 
-/// A context, and the endings to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The line in the file, from 1.
     pub line: u64,
-    /// The text before the ending.
     pub context: String,
     /// The endings, without the space before them.
     pub endings: Vec<String>,
-    /// The index of the right ending.
     pub label: usize,
 }
 
@@ -75,7 +72,6 @@ impl Questions {
     }
 }
 
-/// The fields that are read; the public files have more.
 #[derive(Deserialize)]
 struct Fields {
     ctx: String,

@@ -35,11 +35,9 @@ impl Dtype {
 pub struct ConversationCounts {
     pub train: u64,
     pub val: u64,
-    /// Tokens of the longest.
     pub longest: u64,
 }
 
-/// The content of `meta.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     pub version: u32,

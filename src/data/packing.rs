@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::windows::{eval_starts, train_start};
 use super::{ChatTemplate, DataError, Role, Split};
 
-/// Tokens that are read at a time in search of conversations and roles.
-const SEARCHED: u64 = 1 << 16;
+/// Tokens that are read at a time in search of conversations.
+const SEARCHED: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Conversations {
@@ -31,13 +31,10 @@ impl Conversations {
         template: ChatTemplate,
     ) -> Result<Self, DataError> {
         let mut bounds = Vec::new();
-        let mut from = 0;
-        while from < split.len() {
-            let count = (split.len() - from).min(SEARCHED);
-            let ids = split.window(from, count as usize)?;
+        for from in (0..split.len()).step_by(SEARCHED) {
+            let ids = split.window(from, SEARCHED.min((split.len() - from) as usize))?;
             let begins = (from..).zip(ids).filter(|(_, id)| *id == template.begin());
             bounds.extend(begins.map(|(at, _)| at));
-            from += count;
         }
         if bounds.first() != Some(&0) {
             let problem = format!("{name}.bin does not begin with a conversation");
@@ -57,7 +54,6 @@ impl Conversations {
     }
 }
 
-/// Conversations packed into windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing {
     block_size: u64,
@@ -99,7 +95,6 @@ impl Packing {
 pub struct Windows<'a> {
     split: &'a Split,
     block_size: u64,
-    /// Of conversations.
     packed: Option<(&'a ChatTemplate, Arc<Packing>)>,
 }
 
@@ -176,7 +171,6 @@ impl Windows<'_> {
         start..start.saturating_add(self.block_size).saturating_add(1)
     }
 
-    /// Reads the window with these tokens.
     pub fn read(&self, tokens: Range<u64>) -> Result<Window, DataError> {
         let block_size = self.block_size as usize;
         // Of a conversation that is too long, the end.
@@ -198,16 +192,9 @@ impl Windows<'_> {
 
     /// Returns true if the assistant speaks after the tokens `before`, which begin a conversation.
     fn answers(&self, template: &ChatTemplate, before: Range<u64>) -> Result<bool, DataError> {
-        let Range { start, mut end } = before;
-        while end > start {
-            let from = end.saturating_sub(SEARCHED).max(start);
-            let ids = self.split.window(from, (end - from) as usize)?;
-            if let Some(last) = ids.iter().rfind(|id| template.is_special(**id)) {
-                return Ok(*last == template.opening(Role::Assistant));
-            }
-            end = from;
-        }
-        Ok(false)
+        let ids = self.split.window(before.start, (before.end - before.start) as usize)?;
+        let last = ids.into_iter().rfind(|id| template.is_special(*id));
+        Ok(last == Some(template.opening(Role::Assistant)))
     }
 }
 
@@ -225,13 +212,11 @@ mod tests {
     /// Returns a split of conversations in which the assistant says `a` so often.
     fn split(answers: &[usize]) -> Split {
         let template = template();
-        let mut tokens = Vec::new();
-        for &answer in answers {
-            let messages =
-                [Message::new(Role::User, "b"), Message::new(Role::Assistant, "a".repeat(answer))];
-            tokens.extend(template.conversation(&messages).unwrap());
-        }
-        let tokens = tokens.into_iter().map(|id| id as u16).collect();
+        let conversation = |&answer: &usize| {
+            let answer = Message::new(Role::Assistant, "a".repeat(answer));
+            template.conversation(&[Message::new(Role::User, "b"), answer]).unwrap()
+        };
+        let tokens = answers.iter().flat_map(conversation).collect();
         let split = Split::from_memory(tokens, template.vocab_size());
         split.with_conversations("train", template).unwrap()
     }
@@ -270,6 +255,9 @@ mod tests {
         // All of it was said by the assistant, whose token is cut.
         let end = template().end();
         assert_eq!(targets, [[Some(0); 6].as_slice(), &[Some(end)]].concat());
+        let split = Split::from_memory(vec![0, 1, 2, 4], 7);
+        let error = split.with_conversations("val", template()).unwrap_err().to_string();
+        assert!(error.contains("val.bin"), "{error}");
     }
 
     #[test]
@@ -278,13 +266,9 @@ mod tests {
         let windows = split.windows(15);
         let all = &windows.packing().unwrap().windows;
         assert_eq!(all.len(), 25);
-        let mut drawn = std::collections::HashSet::new();
-        for step in 0..200 {
-            let window = windows.training(1, step, 3);
-            assert!(all.contains(&window));
-            drawn.insert(window.start);
-        }
-        assert_eq!(drawn.len(), 25);
+        let drawn: std::collections::HashSet<_> =
+            (0..200).map(|step| windows.training(1, step, 3)).collect();
+        assert_eq!(drawn, all.iter().cloned().collect());
         assert_eq!(windows.evaluation(u64::MAX), *all);
         let few = windows.evaluation(5);
         assert_eq!(few, [0, 5, 10, 15, 20].map(|index: usize| all[index].clone()));
@@ -300,13 +284,6 @@ mod tests {
         assert_eq!(window.tokens, [first, first + 1, first + 2, first + 3]);
         assert_eq!(window.targets, [1, 2, 3, 4].map(|after| Some(first + after)));
         assert_eq!(windows.evaluation(3).len(), 3);
-    }
-
-    #[test]
-    fn a_split_begins_with_a_conversation() {
-        let split = Split::from_memory(vec![0, 1, 2, 4], 7);
-        let error = split.with_conversations("val", template()).unwrap_err().to_string();
-        assert!(error.contains("val.bin"), "{error}");
     }
 
     proptest! {

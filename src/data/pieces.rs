@@ -61,7 +61,6 @@ pub(super) fn grow(open: &mut String, text: &str) -> Vec<String> {
     complete
 }
 
-/// Yields the pieces of a text, in order.
 pub(super) fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         if text.is_empty() {
@@ -96,22 +95,18 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_whitespace_is_split_at_a_character_boundary() {
-        // Each character has three bytes, and PIECE is not a multiple of three.
-        let text = "\u{4e2d}".repeat(PIECE / 3 + 10);
-        assert_eq!(piece_end(&text), PIECE / 3 * 3);
-        let spaces = " ".repeat(PIECE + 1);
-        assert_eq!(piece_end(&spaces), PIECE);
-        let late = format!("a{spaces}");
-        assert_eq!(piece_end(&late), 1, "the only safe position is after the a");
-    }
-
-    #[test]
-    fn a_split_before_a_space_is_better_than_one_before_a_line_break() {
-        let text = format!("a b{}", "c\n".repeat(PIECE));
-        assert_eq!(piece_end(&text), 1);
-        let lines = "c\n".repeat(PIECE);
-        assert_eq!(piece_end(&lines), PIECE - 1);
+    fn the_last_safe_position_is_taken() {
+        let [spaces, lines] = [" ".repeat(PIECE + 1), "c\n".repeat(PIECE)];
+        for (text, end, what) in [
+            // Each character has three bytes, and PIECE is not a multiple of three.
+            ("\u{4e2d}".repeat(PIECE / 3 + 10), PIECE / 3 * 3, "a character boundary"),
+            (format!("a{spaces}"), 1, "the only safe position is after the a"),
+            (spaces, PIECE, "no safe position"),
+            (format!("a b{lines}"), 1, "before a space"),
+            (lines, PIECE - 1, "before a line break"),
+        ] {
+            assert_eq!(piece_end(&text), end, "{what}");
+        }
     }
 
     #[test]

@@ -38,9 +38,7 @@ pub struct PrepareOptions {
     pub skip_bad_lines: bool,
     /// The fraction of the data that goes to val, above 0 and below 1.
     pub val_fraction: f64,
-    /// Seed of the choice of documents for val.
     pub seed: u64,
-    /// Replace a folder that already holds data.
     pub force: bool,
     /// Number of tokenizer threads; `None` = one for each CPU. Has no effect on the result.
     pub threads: Option<NonZeroUsize>,
@@ -138,9 +136,8 @@ pub fn prepare(
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
     let begin = tokenizer.chat().map(ChatTemplate::begin).filter(|_| sources.has_conversations);
     let mut output = FolderWriter::create(out, dtype, begin)?;
-    let threads = options
-        .threads
-        .unwrap_or_else(|| thread::available_parallelism().unwrap_or(NonZeroUsize::MIN));
+    let threads = options.threads.or_else(|| thread::available_parallelism().ok());
+    let threads = threads.unwrap_or(NonZeroUsize::MIN);
 
     let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, threads, &mut reporter)?;
     survey.check_unchanged(&router)?;
@@ -173,15 +170,15 @@ pub fn prepare(
     })?;
     reporter.last.tokens = train_tokens + val_tokens;
     reporter.report(Phase::Done, sources.bytes(), documents);
-    let warnings = skipped(&sources.skipped)
-        .into_iter()
-        .chain(skipped_lines(&bad))
-        .chain(off_share(&meta, options))
-        .chain(few_pairs(&meta, options));
-    Ok(Prepared { warnings: warnings.collect(), meta })
+    let warnings = [
+        skipped(&sources.skipped),
+        skipped_lines(&bad),
+        off_share(&meta, options),
+        few_pairs(&meta, options),
+    ];
+    Ok(Prepared { warnings: warnings.into_iter().flatten().collect(), meta })
 }
 
-/// Returns a sentence if the text had fewer pairs than were asked for.
 fn few_pairs(meta: &Meta, options: &PrepareOptions) -> Option<String> {
     let TokenizerChoice::Trained(wanted) = options.tokenizer else { return None };
     let tokens = meta.tokenizer.base().vocab_size();
@@ -193,24 +190,19 @@ fn few_pairs(meta: &Meta, options: &PrepareOptions) -> Option<String> {
     })
 }
 
-/// Returns a sentence that names the first of the skipped files.
 fn skipped(paths: &[PathBuf]) -> Option<String> {
-    const NAMED: usize = 3;
-    let mut names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-    let count = match names.len() {
+    let count = match paths.len() {
         0 => return None,
         1 => "1 file that is".to_owned(),
         count => format!("{count} files that are"),
     };
-    if names.len() > NAMED {
-        let more = format!("and {} more", names.len() - NAMED);
-        names.truncate(NAMED);
-        names.push(more);
+    let mut names: Vec<_> = paths.iter().take(3).map(|path| path.display().to_string()).collect();
+    if paths.len() > names.len() {
+        names.push(format!("and {} more", paths.len() - names.len()));
     }
     Some(format!("skipped {count} not UTF-8 text: {}", names.join(", ")))
 }
 
-/// Returns a sentence about the lines that were left out.
 fn skipped_lines(bad: &BadLines) -> Option<String> {
     let first = bad.first.as_ref()?;
     Some(match bad.count {
@@ -219,7 +211,6 @@ fn skipped_lines(bad: &BadLines) -> Option<String> {
     })
 }
 
-/// Returns a sentence if the shares of the splits are not those that were asked for.
 fn off_share(meta: &Meta, options: &PrepareOptions) -> Option<String> {
     let share = meta.val_tokens as f64 / (meta.train_tokens + meta.val_tokens) as f64;
     is_off(share, options.val_fraction).then(|| {

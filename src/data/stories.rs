@@ -17,7 +17,6 @@ pub const TRAIN_TOKENS: u64 = 2_000_213;
 pub const VAL_TOKENS: u64 = 200_188;
 pub const VOCABULARY: u32 = 49;
 
-/// The characters that occur.
 pub(super) const ALPHABET: &str = "\n ,.ABCDEFGHIJKLMNOPRSTabcdefghijklmnopqrstuvwxyz";
 
 /// The entropy of the corpus in nats per character: the entropy of a story divided by its mean length,

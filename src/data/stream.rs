@@ -12,7 +12,6 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// Returns the characters that `token` completes.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> String {
         self.open.push(token);
         let text = tokenizer.decode(&self.open);

@@ -17,12 +17,10 @@ use super::{ChatTemplate, DataError};
 use crate::config::GPT2_VOCABULARY;
 use crate::disk;
 
-/// The end of a document, as written in text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
 const BYTE_END_OF_TEXT: u32 = 256;
 
-/// The kinds of tokenizers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenizerKind {
@@ -32,7 +30,6 @@ pub enum TokenizerKind {
     /// A token per character; the vocabulary is the set of characters in the text.
     Char,
     Byte,
-    /// Byte pairs of another vocabulary.
     Bpe,
 }
 
@@ -42,12 +39,10 @@ impl fmt::Display for TokenizerKind {
     }
 }
 
-/// The tokenizer that a text is prepared with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TokenizerChoice {
     #[default]
     Gpt2,
-    /// The characters of the text.
     Char,
     Byte,
     /// Byte pairs that are trained on the text, for a vocabulary of this many tokens.
@@ -109,7 +104,6 @@ pub enum Tokenizer {
     Char(CharVocab),
     /// A token per byte: 257 tokens, the last of which ends a document.
     Byte,
-    /// Byte pairs of another vocabulary.
     Bpe(Arc<Bpe>),
     /// One of the others, and the tokens of conversations.
     Chat(Arc<ChatTemplate>),
@@ -146,7 +140,6 @@ impl Tokenizer {
         if self.encode("\n").is_ok() { "\n".into() } else { self.decode(&[0]) }
     }
 
-    /// Appends the ids of `text` to `ids`.
     pub(super) fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
         match self {
             Self::Gpt2 => pieces(text).try_for_each(|piece| encode_gpt2(piece, ids)),
@@ -191,7 +184,6 @@ impl Tokenizer {
         })
     }
 
-    /// Returns the number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> u32 {
         match self {
             Self::Gpt2 => GPT2_VOCABULARY,
@@ -235,7 +227,6 @@ impl Tokenizer {
         (0..self.vocab_size()).map(|id| bytes(id).map_or(0, |bytes| bytes.len() as u32)).collect()
     }
 
-    /// Returns the template of conversations, if the tokenizer has their tokens.
     pub fn chat(&self) -> Option<&ChatTemplate> {
         match self {
             Self::Chat(template) => Some(template),
@@ -276,7 +267,6 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the kind of the tokenizer of text.
     pub fn kind(&self) -> TokenizerKind {
         match self {
             Self::Gpt2 => TokenizerKind::Gpt2,
@@ -302,7 +292,6 @@ fn invalid_vocabulary(reason: &str) -> DataError {
     DataError::bad(format!("invalid vocabulary: {reason}"), PREPARE_AGAIN)
 }
 
-/// Returns the character that `text` consists of.
 pub(super) fn single_character(text: &str) -> Option<char> {
     let mut characters = text.chars();
     characters.next().filter(|_| characters.next().is_none())
@@ -316,7 +305,6 @@ pub struct CharVocab {
 }
 
 impl CharVocab {
-    /// Creates a vocabulary of these characters, in this order.
     pub fn new(chars: impl IntoIterator<Item = char>) -> Result<Self, DataError> {
         let mut vocab = Self { chars: Vec::new(), ids: HashMap::new() };
         for (id, character) in (0..).zip(chars) {

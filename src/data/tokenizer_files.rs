@@ -5,7 +5,6 @@
 //! file. The tokens of conversations are added to it.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use tiktoken_rs::r50k_base_singleton;
@@ -46,7 +45,10 @@ impl Tokenizer {
             Self::Gpt2 => {
                 settings["tokenizer_class"] = json!("GPT2Tokenizer");
                 settings["add_prefix_space"] = json!(false);
-                gpt2_files()
+                let (mut ids, merges) = gpt2_pairs();
+                ids.insert(END_OF_TEXT.to_owned(), json!(ids.len()));
+                let merges = format!("#version: 0.2\n{}\n", merges.join("\n"));
+                vec![("vocab.json", Value::Object(ids).to_string()), ("merges.txt", merges)]
             }
             Self::Char(_) | Self::Byte | Self::Bpe(_) => vec![(TOKENIZER_FILE, self.json_file())],
         };
@@ -54,14 +56,19 @@ impl Tokenizer {
         files
     }
 
-    /// Returns the text of the `tokenizer.json`.
     pub(super) fn json_file(&self) -> String {
         match self {
             Self::Gpt2 => {
                 let (ids, merges) = gpt2_pairs();
                 byte_level_file(ids, &json!(merges), true)
             }
-            Self::Char(vocab) => char_file(vocab),
+            // Byte pairs start from characters: without a pre-tokenizer the whole text is one word, and
+            // without merges its tokens are its characters. Without a decoder, spaces join tokens.
+            Self::Char(vocab) => {
+                let ids = vocab.chars.iter().zip(0_u32..).map(|(c, id)| (c.to_string(), json!(id)));
+                let fuse = json!({ "type": "Fuse" });
+                tokenizer_file(ids.collect(), &json!([]), &[], &Value::Null, &fuse)
+            }
             Self::Byte => byte_level_file(byte_ids(), &json!([]), false),
             Self::Bpe(bpe) => bpe.file.clone(),
             Self::Chat(template) => chat_file(template),
@@ -71,34 +78,29 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`; the inner error is a clause that says what of it is not supported.
     pub fn from_hugging_face(file: &[u8]) -> Result<Result<Self, String>, serde_json::Error> {
         let json: Value = serde_json::from_slice(file)?;
-        Ok(Self::from_json(&json, file))
+        Ok(match chat_template(&json) {
+            Some(template) => Ok(Self::Chat(template.into())),
+            None => Self::of_text(&json, file),
+        })
     }
 
     /// Reads the `tokenizer.json` at `path`, or in the folder `path`.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let path = if disk::is_dir(path) { path.join(TOKENIZER_FILE) } else { path.to_owned() };
         let file = disk::read(&path).map_err(DataError::io("read", &path))?;
-        let json = serde_json::from_slice(&file).map_err(|error| format!("not JSON: {error}"));
+        let tokenizer = Self::from_hugging_face(&file);
         let hint = "choose another tokenizer, or train one with bpe:8192";
-        json.and_then(|json| Self::from_json(&json, &file))
+        tokenizer
+            .unwrap_or_else(|error| Err(format!("not JSON: {error}")))
             .map_err(|reason| DataError::unusable(&path, reason, hint))
     }
 
-    /// Reads a parsed `tokenizer.json`; the error is a clause that says what is not supported.
-    fn from_json(json: &Value, file: &[u8]) -> Result<Self, String> {
-        match chat_template(json) {
-            Some(template) => Ok(Self::Chat(Arc::new(template))),
-            None => Self::of_text(json, file),
-        }
-    }
-
-    /// Reads a parsed `tokenizer.json` without conversations.
     fn of_text(json: &Value, file: &[u8]) -> Result<Self, String> {
         if let Some(simple) = simple(json) {
             return Ok(simple);
         }
         let bpe = Bpe::parse(str::from_utf8(file).map_err(|_| "not UTF-8")?)?;
-        Ok(if bpe.is_gpt2() { Self::Gpt2 } else { Self::Bpe(Arc::new(bpe)) })
+        Ok(if bpe.is_gpt2() { Self::Gpt2 } else { Self::Bpe(bpe.into()) })
     }
 }
 
@@ -116,11 +118,11 @@ fn simple(file: &Value) -> Option<Tokenizer> {
     if *ids == bytes && file["decoder"]["type"] == "ByteLevel" && added < 2 {
         return Some(Tokenizer::Byte);
     }
-    let vocab = char_vocab(ids).filter(|_| file["pre_tokenizer"].is_null() && added == 0);
-    vocab.map(Tokenizer::Char)
+    let pair = |(token, id): (&String, &Value)| Some((id.as_i64()?, single_character(token)?));
+    let vocab = CharVocab::of_ids(ids.iter().map(pair).collect::<Option<_>>()?);
+    vocab.filter(|_| file["pre_tokenizer"].is_null() && added == 0).map(Tokenizer::Char)
 }
 
-/// Returns the text of a `tokenizer.json` of byte pairs.
 fn tokenizer_file(
     ids: Map<String, Value>,
     merges: &Value,
@@ -153,21 +155,6 @@ fn tokenizer_file(
     format!("{file:#}\n")
 }
 
-/// Byte pairs start from characters: without a pre-tokenizer the whole text is one word, and
-/// without merges its tokens are its characters.
-fn char_file(vocab: &CharVocab) -> String {
-    let ids = vocab.chars.iter().zip(0_u32..).map(|(c, id)| (c.to_string(), json!(id)));
-    // Without a decoder, tokens are joined with spaces.
-    tokenizer_file(ids.collect(), &json!([]), &[], &Value::Null, &json!({ "type": "Fuse" }))
-}
-
-/// Returns the vocabulary of a tokenizer whose tokens are single characters.
-fn char_vocab(ids: &Map<String, Value>) -> Option<CharVocab> {
-    let pair = |(token, id): (&String, &Value)| Some((id.as_i64()?, single_character(token)?));
-    CharVocab::of_ids(ids.iter().map(pair).collect::<Option<_>>()?)
-}
-
-/// Returns the text of a `tokenizer.json` with the tokens of conversations.
 fn chat_file(template: &ChatTemplate) -> String {
     // It is JSON, as it was written or as it was read before.
     let mut file: Value = serde_json::from_str(&template.base().json_file()).unwrap_or_default();
@@ -204,7 +191,6 @@ fn chat_template(file: &Value) -> Option<ChatTemplate> {
     })
 }
 
-/// Returns the entry of a token that is not text.
 fn special(id: u32, name: &str) -> Value {
     json!({
         "id": id,
@@ -234,13 +220,6 @@ pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words
 /// Returns the ids of the bytes, each as its character.
 fn byte_ids() -> Map<String, Value> {
     (0..=u8::MAX).map(|byte| (byte_character(byte).to_string(), json!(byte))).collect()
-}
-
-fn gpt2_files() -> Vec<(&'static str, String)> {
-    let (mut ids, merges) = gpt2_pairs();
-    ids.insert(END_OF_TEXT.to_owned(), json!(ids.len()));
-    let merges = format!("#version: 0.2\n{}\n", merges.join("\n"));
-    vec![("vocab.json", Value::Object(ids).to_string()), ("merges.txt", merges)]
 }
 
 /// Returns the ids of GPT-2's tokens but the last, and its merges.
@@ -367,11 +346,11 @@ mod tests {
             Tokenizer::Gpt2,
             Tokenizer::Byte,
             characters("ab<|>"),
-            Tokenizer::Bpe(Arc::new(trained.unwrap())),
+            Tokenizer::Bpe(trained.unwrap().into()),
         ];
         for base in bases {
             let template = ChatTemplate::new(base);
-            let chat = Tokenizer::Chat(Arc::new(template.clone()));
+            let chat = Tokenizer::Chat(template.clone().into());
             let file = file(&chat);
             let tokens = file["added_tokens"].as_array().unwrap();
             let tokens: Vec<(u64, &str)> = tokens
@@ -403,7 +382,7 @@ mod tests {
             let added = names.iter().zip(257..).map(|(name, id)| special(id, name));
             base["added_tokens"].as_array_mut().unwrap().extend(added);
             let text = read(&base).unwrap();
-            let chat = Tokenizer::Chat(Arc::new(ChatTemplate::new(text)));
+            let chat = Tokenizer::Chat(ChatTemplate::new(text).into());
             assert_eq!(
                 chat.vocab_size(),
                 261 + names.iter().filter(|name| **name == "<|other|>").count() as u32

@@ -31,7 +31,7 @@ pub struct Split {
 
 #[derive(Debug)]
 enum Store {
-    Memory(Vec<u16>),
+    Memory(Vec<u32>),
     Files {
         files: Vec<TokenFile>,
         /// The file of the last read, with its index. Only one stays open, because a thousand
@@ -51,7 +51,7 @@ struct TokenFile {
 }
 
 impl Split {
-    pub(super) fn from_memory(tokens: Vec<u16>, vocab_size: u32) -> Self {
+    pub(super) fn from_memory(tokens: Vec<u32>, vocab_size: u32) -> Self {
         let len = tokens.len() as u64;
         Self { len, store: Store::Memory(tokens), vocab_size, conversations: None }
     }
@@ -63,11 +63,10 @@ impl Split {
         vocab_size: u32,
         dtype: Option<Dtype>,
     ) -> Result<Self, DataError> {
-        let mut files = Vec::with_capacity(paths.len());
-        let mut len = 0_u64;
+        let (mut files, mut len) = (Vec::new(), 0);
         for path in paths {
             let file = TokenFile::inspect(path, dtype, len)?;
-            len = len.saturating_add(file.tokens);
+            len += file.tokens;
             files.push(file);
         }
         let store = Store::Files { files, open: Mutex::new(None) };
@@ -100,8 +99,7 @@ impl Split {
         })?;
         match &self.store {
             Store::Memory(tokens) => {
-                let ids = &tokens[start as usize..end as usize];
-                let ids = ids.iter().copied().map(u32::from).collect();
+                let ids = tokens[start as usize..end as usize].to_vec();
                 self.check_range(ids, Path::new("built-in corpus"), start)
             }
             Store::Files { files, open } => {
@@ -157,7 +155,6 @@ impl Split {
 }
 
 impl TokenFile {
-    /// Detects the layout of a file and checks its length.
     fn inspect(path: PathBuf, dtype: Option<Dtype>, first: u64) -> Result<Self, DataError> {
         let io = || DataError::io("read", &path);
         let mut file = File::open(&path).map_err(io())?;
@@ -167,13 +164,12 @@ impl TokenFile {
             (&mut file).take(12).read_to_end(&mut head).map_err(io())?;
             if let Some(expected) = shard_tokens(&path, &head)? {
                 let found = bytes.saturating_sub(SHARD_HEADER) / 2;
-                let tokens = u64::try_from(expected)
-                    .ok()
-                    .filter(|&tokens| bytes >= SHARD_HEADER && tokens <= found);
-                let Some(tokens) = tokens else {
-                    return Err(DataError::token_count(&path, "its header", expected, found));
+                return match u64::try_from(expected) {
+                    Ok(tokens) if bytes >= SHARD_HEADER && tokens <= found => {
+                        Ok(Self { path, dtype: Dtype::U16, header: SHARD_HEADER, tokens, first })
+                    }
+                    _ => Err(DataError::token_count(&path, "its header", expected, found)),
                 };
-                return Ok(Self { path, dtype: Dtype::U16, header: SHARD_HEADER, tokens, first });
             }
         }
         let dtype = dtype.unwrap_or(Dtype::U16);

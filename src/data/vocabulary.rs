@@ -16,9 +16,7 @@ pub struct Vocabulary {
     /// The merges in the order of their ranks, each two spelled parts with a space between them.
     pub merges: Vec<String>,
     pub begin: Option<u32>,
-    /// The token that ends what a model writes.
     pub end: Option<u32>,
-    /// The template of conversations, in Hugging Face's language.
     pub chat_template: Option<String>,
 }
 
@@ -70,7 +68,6 @@ impl Tokenizer {
 /// so nothing is missing.
 fn of_file(file: &str) -> Option<Vocabulary> {
     let file: Value = serde_json::from_str(file).ok()?;
-    let text = |value: &Value| value.as_str().map(str::to_owned);
     let mut vocabulary = Vocabulary::default();
     let mut set = |id: &Value, name: String, kind| {
         let id = id.as_u64()? as usize;
@@ -84,14 +81,12 @@ fn of_file(file: &str) -> Option<Vocabulary> {
     for token in file["added_tokens"].as_array().into_iter().flatten() {
         let is_special = token["special"] == true;
         let kind = if is_special { TokenKind::Control } else { TokenKind::UserDefined };
-        set(&token["id"], text(&token["content"])?, kind)?;
+        set(&token["id"], token["content"].as_str()?.to_owned(), kind)?;
     }
     let merges = file["model"]["merges"].as_array().into_iter().flatten();
-    let pair = |merge: &Value| match merge {
-        Value::Array(pair) => {
-            Some(format!("{} {}", pair.first()?.as_str()?, pair.get(1)?.as_str()?))
-        }
-        merge => text(merge),
+    let pair = |merge: &Value| match merge.as_str() {
+        Some(pair) => Some(pair.to_owned()),
+        None => Some(format!("{} {}", merge[0].as_str()?, merge[1].as_str()?)),
     };
     vocabulary.merges = merges.filter_map(pair).collect();
     Some(vocabulary)
@@ -103,15 +98,14 @@ fn of_characters(vocab: &CharVocab) -> Vocabulary {
     let tokens = texts.iter().map(|text| (spell(text.as_bytes()), TokenKind::Normal)).collect();
     // Characters share their first bytes.
     let mut known = HashSet::new();
-    let merges = texts.iter().flat_map(|text| byte_merges(text.as_bytes()));
+    let merges = texts.iter().flat_map(|text| {
+        let bytes = text.as_bytes();
+        let merge =
+            move |end: usize| format!("{} {}", spell(&bytes[..end]), spell(&bytes[end..=end]));
+        (1..bytes.len()).map(merge)
+    });
     let merges = merges.filter(|merge| known.insert(merge.clone())).collect();
     Vocabulary { tokens, merges, ..Vocabulary::default() }
-}
-
-/// Returns the merges that make a character of its bytes, from the left.
-fn byte_merges(bytes: &[u8]) -> Vec<String> {
-    let merge = |end: usize| format!("{} {}", spell(&bytes[..end]), spell(&bytes[end..=end]));
-    (1..bytes.len()).map(merge).collect()
 }
 
 #[cfg(test)]

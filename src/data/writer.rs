@@ -61,7 +61,6 @@ impl FolderWriter {
         self.val.write(&encoded.val)
     }
 
-    /// Returns the number of conversations written, and their greatest length.
     pub(super) fn conversations(&self) -> ConversationCounts {
         ConversationCounts {
             train: self.train.conversations,
@@ -133,7 +132,6 @@ pub(super) struct TokenWriter {
     pub(super) tokens: u64,
     begin: Option<u32>,
     conversations: u64,
-    /// Tokens of the current conversation so far.
     current: u64,
     longest: u64,
 }

@@ -3,7 +3,6 @@
 use super::super::DataError;
 use super::Bpe;
 
-/// The counterpart of the desktop's, which cannot be made here.
 pub(in crate::data) struct WordCounts(());
 
 impl WordCounts {

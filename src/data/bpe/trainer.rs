@@ -22,10 +22,8 @@ const MOST_WORDS: usize = 1 << 21;
 /// Pieces of text that are counted at a time, by all threads.
 const BATCH: usize = 32;
 
-/// The words of a text and their counts.
 pub(in crate::data) struct WordCounts {
     words: Regex,
-    /// The start of a piece that may still grow.
     open: String,
     pieces: Vec<String>,
     counts: HashMap<String, u64>,
@@ -51,7 +49,6 @@ impl WordCounts {
         self.bytes >= MOST_TEXT
     }
 
-    /// Adds text of the current document.
     pub fn push(&mut self, text: &str) -> Result<(), DataError> {
         if self.is_full() {
             return Ok(());

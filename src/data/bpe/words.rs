@@ -18,7 +18,6 @@ pub(super) const GPT2_WORDS: &str =
 /// Gets a part of a text: a word, whose byte pairs are merged, or a token that is found before all others.
 type Each<'a> = dyn FnMut(&str, Option<u32>) -> Result<(), DataError> + 'a;
 
-/// Splits text into words.
 pub(super) struct Words {
     /// True if composed characters replace sequences that mean the same (NFC).
     composes: bool,
@@ -50,7 +49,6 @@ impl Words {
         Ok(Self { composes, found, patterns, compiled, of_thread: ThreadLocal::new() })
     }
 
-    /// Returns true if text is split as by GPT-2.
     pub fn is_gpt2(&self) -> bool {
         !self.composes && self.patterns == [GPT2_WORDS]
     }

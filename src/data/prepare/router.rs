@@ -6,7 +6,6 @@ use super::super::windows::hash;
 use super::super::{Message, Tokenizer};
 use super::survey::SplitRule;
 
-/// Sends the text of each document to its split.
 pub(super) struct Router<'a> {
     rule: SplitRule,
     tokenizer: &'a Tokenizer,

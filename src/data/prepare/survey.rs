@@ -12,7 +12,6 @@ const FEW: u64 = 100;
 /// With this many documents, the split needs no exact count.
 const MANY: u64 = 1_000;
 
-/// The rule that assigns text to the splits.
 #[derive(Clone, Debug)]
 pub(super) enum SplitRule {
     /// The first characters of each document are train: this many of each document.
@@ -27,7 +26,6 @@ pub(super) struct Survey {
     /// True if they are conversations, which are never split.
     are_conversations: bool,
     chars: u64,
-    /// Characters before the current document.
     before: u64,
     /// The characters of each document, below [`MANY`] documents.
     lengths: Vec<u64>,
@@ -137,10 +135,8 @@ impl Survey {
         let below = self.val_bound(val_fraction, seed);
         let of_val = (0..).zip(&self.lengths).filter(|(index, _)| hash([seed, *index]) < below);
         let val: u64 = of_val.map(|(_, length)| length).sum();
-        if self.documents < MANY && is_off(val as f64 / self.chars as f64, val_fraction) {
-            return by_position();
-        }
-        SplitRule::Documents { seed, below }
+        let is_off = self.documents < MANY && is_off(val as f64 / self.chars as f64, val_fraction);
+        if is_off { by_position() } else { SplitRule::Documents { seed, below } }
     }
 
     /// Returns the characters of each document that are train. They are rounded so that their sum
@@ -168,9 +164,8 @@ impl Survey {
             // The hash is a bijection of the index, so exactly `wanted` hashes are below.
             return hashes.get(wanted).copied().unwrap_or(u64::MAX);
         }
-        let first = hashes.first().copied().unwrap_or(0);
         let share = (val_fraction * 2_f64.powi(64)) as u64;
-        share.max(first.saturating_add(1))
+        share.max(hashes[0].saturating_add(1))
     }
 
     /// Returns an error if the input changed between the passes, which would move the split.

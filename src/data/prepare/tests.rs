@@ -32,7 +32,6 @@ fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Outcome, Data
     Ok(Outcome { folder, out, meta, warnings, train, val })
 }
 
-/// Runs `prepare` on one file.
 fn run_on(name: &str, text: &str, tokenizer: TokenizerChoice) -> Outcome {
     run(&[(name, text)], &options(tokenizer)).unwrap()
 }

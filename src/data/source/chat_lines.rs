@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 
 use crate::data::{Message, Role};
 
-/// The field that makes a line a conversation.
 pub(super) const MESSAGES: &str = "messages";
 
 /// Returns the messages of a line's object. Those after the last one of the assistant are left out:

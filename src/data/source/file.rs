@@ -18,14 +18,12 @@ pub(super) const BLOCK: usize = 64 << 10;
 /// Bytes at the start of a file that show if it is text.
 pub(super) const START: u64 = 8 << 10;
 
-/// A file, not yet opened.
 #[derive(Debug)]
 pub(super) struct SourceFile {
     pub path: PathBuf,
     pub format: Format,
     pub compression: Compression,
     pub bytes: u64,
-    /// The content, for stdin.
     #[cfg(not(target_arch = "wasm32"))]
     pub copy: Option<File>,
 }
@@ -146,7 +144,6 @@ pub(super) struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Returns the number of bytes read from the file on disk.
     pub fn bytes_read(&self) -> u64 {
         self.count.get()
     }
@@ -161,7 +158,6 @@ impl Input<'_> {
     }
 }
 
-/// A file that counts the bytes read.
 struct Counted {
     file: File,
     count: Rc<Cell<u64>>,
@@ -175,7 +171,6 @@ impl Read for Counted {
     }
 }
 
-/// Returns the format and compression of a file by its extensions.
 pub(super) fn file_type(path: &Path) -> (Format, Compression) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     // A dot at the start is that of a hidden file.

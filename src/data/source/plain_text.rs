@@ -10,7 +10,6 @@ use super::super::tokenizer::END_OF_TEXT;
 use super::file::{BLOCK, Input};
 use super::{DataError, DocumentPart, Sink, Stop};
 
-/// Reads the documents of a text file into `sink`.
 pub(super) fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<(), Stop> {
     let mut splitter = Splitter::default();
     loop {
@@ -34,7 +33,6 @@ struct Splitter {
     offset: u64,
     /// Text that is not yet passed on.
     pending: String,
-    /// The current document is not empty.
     has_text: bool,
 }
 
