@@ -38,22 +38,14 @@ impl ChatState {
 
     /// Forgets the conversation: another model is shown.
     pub fn clear(&mut self) {
-        let Self { is_offered, is_open, .. } = *self;
-        *self = Self { is_offered, is_open, ..Self::default() };
-    }
-
-    /// Returns true while an answer is generated.
-    pub fn is_writing(&self) -> bool {
-        self.writing.is_some()
+        *self = Self { is_offered: self.is_offered, is_open: self.is_open, ..Self::default() };
     }
 
     /// Takes an answer as it grows.
     pub fn answered(&mut self, text: String, forgotten: usize, done: bool) {
-        // An answer that was ended has no conversation to belong to.
         if self.writing.is_none() {
-            return;
-        }
-        if !done {
+            // An answer that was ended has no conversation to belong to.
+        } else if !done {
             self.writing = Some(text);
         } else if text.is_empty() {
             self.take_back();
@@ -64,16 +56,16 @@ impl ChatState {
         }
     }
 
-    /// Returns the message that has no answer to its field.
-    pub fn take_back(&mut self) {
-        if self.writing.take().is_none() {
-            return;
-        }
-        if let Some(message) = self.messages.pop()
+    /// Returns the message that has no answer to its field. Returns true if there was one.
+    pub fn take_back(&mut self) -> bool {
+        let was_writing = self.writing.take().is_some();
+        if was_writing
+            && let Some(message) = self.messages.pop()
             && self.draft.is_empty()
         {
             self.draft = message.content;
         }
+        was_writing
     }
 
     /// Adds the message that was typed. Returns the whole conversation.
@@ -106,7 +98,7 @@ impl SampleState {
         let intent = input.show(ui, |ui| {
             ui.add_space(4.0);
             let intent = message_field(ui, reason, chat, focus);
-            ui.add_enabled_ui(!chat.is_writing(), |ui| prompt.options.show(ui, on_cpu));
+            ui.add_enabled_ui(chat.writing.is_none(), |ui| prompt.options.show(ui, on_cpu));
             intent
         });
         ui.horizontal(|ui| head(ui, chat));
@@ -130,7 +122,7 @@ fn head(ui: &mut Ui, state: &mut ChatState) {
     let edit = TextEdit::singleline(&mut state.system).hint_text("none");
     let edit = field(ui, "System prompt", edit, &mut false);
     edit.on_hover_text("What the model is told before the conversation");
-    let can_clear = !state.messages.is_empty() && !state.is_writing();
+    let can_clear = !state.messages.is_empty() && state.writing.is_none();
     let clear = ui.add_enabled(can_clear, Button::new("Clear"));
     if clear.on_hover_text("Begin a new conversation").clicked() {
         state.messages.clear();
@@ -150,7 +142,7 @@ fn message_field(
         let line_break = egui::KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
         let edit = TextEdit::multiline(&mut state.draft).desired_rows(1).return_key(line_break);
         let edit = field(ui, "Message", edit, focus);
-        if state.is_writing() {
+        if state.writing.is_some() {
             let stop = button(ui, "Stop", None, "Keep the answer as it is");
             return stop.then_some(Intent::Ask(Request::StopSample));
         }
@@ -292,7 +284,7 @@ mod tests {
         chat.draft = "Next".into();
         chat.take_back();
         assert_eq!((chat.draft.as_str(), chat.messages.len()), ("Next", 0));
-        assert!(!chat.is_writing());
+        assert!(chat.writing.is_none());
         // The reply to a conversation that is no longer shown.
         chat.answered("Hi".into(), 0, true);
         assert!(chat.messages.is_empty());

@@ -21,30 +21,30 @@ impl Closing {
         if *self != Self::Asking {
             return None;
         }
-        let mut command = None;
         let modal = egui::Modal::new(egui::Id::unique("closing")).show(ui.ctx(), |ui| {
             ui.heading("A run is training");
             ui.label("It can continue without the window, and be shown again later.");
             ui.add_space(6.0);
-            ui.horizontal(|ui| {
-                if ui.button("Stop with a checkpoint").clicked() {
-                    command = Some(Command::Stop);
-                }
-                if ui.button("Let it continue").clicked() {
-                    command = Some(Command::Set(Setting::StopOnClose(false)));
-                }
-                if ui.button("Keep the window").clicked() {
-                    *self = Self::No;
-                }
+            let answers = [
+                ("Stop with a checkpoint", Some(Command::Stop)),
+                ("Let it continue", Some(Command::Set(Setting::StopOnClose(false)))),
+                ("Keep the window", None),
+            ];
+            let row = ui.horizontal(|ui| {
+                answers.map(|(text, command)| ui.button(text).clicked().then_some(command))
             });
+            row.inner.into_iter().flatten().next()
         });
-        if command.is_some() {
-            *self = Self::Yes;
-            ui.ctx().send_viewport_cmd(ViewportCommand::Close);
-        } else if modal.should_close() {
-            *self = Self::No;
+        match modal.inner {
+            Some(Some(_)) => {
+                *self = Self::Yes;
+                ui.ctx().send_viewport_cmd(ViewportCommand::Close);
+            }
+            Some(None) => *self = Self::No,
+            None if modal.should_close() => *self = Self::No,
+            None => {}
         }
-        command
+        modal.inner.flatten()
     }
 
     /// Stops the run, asks first, or lets it continue, if the window is to close.

@@ -118,7 +118,10 @@ impl App {
     /// Has the shown run or model generate a text.
     fn generate(&mut self, input: SampleInput) {
         let samples = &mut self.shared.samples;
-        let Some(path) = self.shared.shown.folder.clone() else { return samples.chat.take_back() };
+        let Some(path) = self.shared.shown.folder.clone() else {
+            samples.chat.take_back();
+            return;
+        };
         if let SampleInput::Prompt(prompt) = &input {
             samples.prompt.writing = Some((prompt.clone(), String::new()));
         }

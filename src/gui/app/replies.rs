@@ -13,9 +13,7 @@ use crate::gui::finished;
 use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::plan::DeviceKind;
-use crate::protocol::{
-    DeviceLine, Event, Job, Progress, Reply, RunPhase, Sample, StopReason, View,
-};
+use crate::protocol::{Event, Job, Progress, Reply, RunPhase, Sample, StopReason, View};
 use crate::runs::{self, RunSummary};
 
 /// The time between two reads of the record of another process's run.
@@ -66,7 +64,15 @@ impl App {
         let shared = &mut self.shared;
         match reply {
             Reply::Report { text } => self.help.details = Some(text),
-            Reply::Devices { devices } => self.take_devices(devices),
+            Reply::Devices { devices } => {
+                if IS_PAGE && let [device] = &devices[..] {
+                    let is_slow = device.kind == DeviceKind::Software;
+                    self.pace.store(if is_slow { SLOW_PACE } else { USUAL_PACE }, Relaxed);
+                }
+                // A device that opens has removed what prevented it.
+                self.obstacles.retain(|obstacle| obstacle.can_train);
+                shared.devices = devices;
+            }
             Reply::Device { device } => shared.fit.set_device(device),
             Reply::Data { spec, data } => {
                 if self.requests.data.as_ref() == Some(&spec) {
@@ -107,7 +113,17 @@ impl App {
                 shared.settings.form.set("init_from", checkpoint.display().to_string());
             }
             Reply::Described => self.requests.listed = None,
-            Reply::Removed { path } => self.take_removed(&path),
+            Reply::Removed { path } => {
+                let Shared { shown, library, samples, .. } = shared;
+                self.requests.listed = None;
+                library.remove_overlay(&path);
+                if shown.folder.as_ref() == Some(&path) && !shown.is_live() {
+                    (shown.folder, self.requests.run) = (None, None);
+                    shown.progress = Progress::default();
+                    shown.has_finished = false;
+                    samples.chat = ChatState::default();
+                }
+            }
             Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
             Reply::Imported { model } => {
                 // To be prompted, unless that would hide a run that trains.
@@ -165,16 +181,6 @@ impl App {
         }
     }
 
-    fn take_devices(&mut self, devices: Vec<DeviceLine>) {
-        if IS_PAGE && let [device] = &devices[..] {
-            let is_slow = device.kind == DeviceKind::Software;
-            self.pace.store(if is_slow { SLOW_PACE } else { USUAL_PACE }, Relaxed);
-        }
-        // A device that opens has removed what prevented it.
-        self.obstacles.retain(|obstacle| obstacle.can_train);
-        self.shared.devices = devices;
-    }
-
     fn take_runs(&mut self, folder: &Path, runs: Vec<RunSummary>) {
         let Shared { settings, shown, library, .. } = &mut self.shared;
         // Another folder may have been chosen meanwhile.
@@ -190,19 +196,6 @@ impl App {
         {
             library.selected = vec![newest.path.clone()];
             self.requests.show(newest.path.clone());
-        }
-    }
-
-    /// Forgets a run or a model that was removed.
-    fn take_removed(&mut self, path: &Path) {
-        let Shared { shown, library, samples, .. } = &mut self.shared;
-        self.requests.listed = None;
-        library.remove_overlay(path);
-        if shown.folder.as_deref() == Some(path) && !shown.is_live() {
-            (shown.folder, self.requests.run) = (None, None);
-            shown.progress = Progress::default();
-            shown.has_finished = false;
-            samples.chat = ChatState::default();
         }
     }
 }

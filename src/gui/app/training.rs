@@ -31,8 +31,7 @@ impl App {
             None if !is_followed && !has_ended => shown.progress.interrupted(),
             _ => {}
         }
-        shown.has_finished = false;
-        shown.folder = Some(run.clone());
+        (shown.has_finished, shown.folder) = (false, Some(run.clone()));
         // Its curves are drawn in any case.
         self.shared.library.remove_overlay(&run);
         self.request_model();
@@ -63,9 +62,7 @@ impl App {
     /// train.
     fn end_text(&mut self) {
         let samples = &mut self.shared.samples;
-        let was_writing = samples.chat.is_writing();
-        samples.chat.take_back();
-        if samples.prompt.writing.take().is_some() || was_writing {
+        if samples.chat.take_back() | samples.prompt.writing.take().is_some() {
             self.requests.send(Request::StopSample);
         }
     }
@@ -85,9 +82,6 @@ impl App {
         let refusal = if shown.has_own_trainer() { None } else { fit.refusal(form) };
         if let Some(problem) = form.problem().or(refusal.map(|refusal| refusal.reason)) {
             return self.warn(format!("not started: {problem}"));
-        }
-        if form.config().is_err() {
-            return;
         }
         let settings = form.settings();
         if !self.can_start() {
@@ -118,22 +112,19 @@ impl App {
         if !self.can_start() {
             return;
         }
-        let is_shown = self.shared.shown.folder.as_ref() == Some(&run);
-        if !is_shown {
-            self.shared.shown.progress = Progress::default();
+        if self.shared.shown.folder.as_ref() == Some(&run) {
+            return self.launch(run, RunSettings::Recorded);
         }
+        self.shared.shown.progress = Progress::default();
         self.launch(run.clone(), RunSettings::Recorded);
-        if !is_shown {
-            self.requests.show(run);
-        }
+        self.requests.show(run);
     }
 
     fn launch(&mut self, run: PathBuf, run_settings: RunSettings) {
         self.end_text();
-        let settings = &self.shared.settings;
+        let Shared { settings, shown, .. } = &mut self.shared;
         let device = settings.device.clone();
         let stop_on_close = settings.when_closed == WhenClosed::Stop;
-        let shown = &mut self.shared.shown;
         shown.progress.starting();
         shown.has_finished = false;
         let start = StartRun { device, quiet: true, ..StartRun::new(run.clone(), run_settings) };
@@ -165,10 +156,10 @@ impl App {
             Ended::Code(code) => format!("the trainer of {name} exited with code {code}"),
             Ended::Silent => format!("the process of {name} is gone and has not said why"),
         };
-        match ended {
-            _ if is_shown => self.fail(text),
-            Ended::Code(0) | Ended::Silent => {}
-            Ended::Code(_) | Ended::Killed => self.warn(text),
+        if is_shown {
+            self.fail(text);
+        } else if !matches!(ended, Ended::Code(0) | Ended::Silent) {
+            self.warn(text);
         }
     }
 }

@@ -80,11 +80,11 @@ pub(super) fn show(
 ) {
     let Some(shown) = selection.shown(marks.len()) else { return };
     let frame = *drawn.transform.frame();
-    let places: Vec<Pos2> = marks
-        .iter()
-        .map(|mark| drawn.transform.position_from_point(&mark.place))
-        .map(|place| pos2(place.x, place.y.clamp(frame.top(), frame.bottom())))
-        .collect();
+    let place = |mark: &Mark<'_>| {
+        let place = drawn.transform.position_from_point(&mark.place);
+        pos2(place.x, place.y.clamp(frame.top(), frame.bottom()))
+    };
+    let places: Vec<Pos2> = marks.iter().map(place).collect();
     let is_visible = |&at: &usize| frame.expand(1.0).x_range().contains(places[at].x);
     let visible = (0..marks.len()).filter(is_visible).collect();
     let ribbon = Ribbon { marks, places, visible, shown, frame };
@@ -135,8 +135,12 @@ impl Ribbon<'_> {
         for (at, center) in cards.into_iter().zip(centers) {
             let size = vec2(width, space.rect.height() - LINES);
             let rect = Rect::from_min_size(pos2(center - 0.5 * width, space.rect.top()), size);
-            let color = if at == self.shown { strong(ui) } else { faint(ui) };
-            connect(ui, rect.center_bottom(), self.places[at], self.frame, color);
+            let line = Stroke::new(1.0, if at == self.shown { strong(ui) } else { faint(ui) });
+            // To the top of the plot, and down to the mark.
+            let mark = self.places[at];
+            let top = pos2(mark.x, self.frame.top());
+            ui.painter().line_segment([rect.center_bottom(), top], line);
+            ui.painter().line_segment([top, mark], line);
             let id = ui.scope_id().with(("sample", at));
             let response = ui.interact(rect, id, egui::Sense::click());
             card(ui, &response, self.marks[at].sample, space.lines, at == self.shown);
@@ -153,12 +157,10 @@ impl Ribbon<'_> {
         let painter = ui.painter_at(self.frame.expand(2.0 * MARK));
         let fill = ui.visuals().extreme_bg_color;
         for at in apart(&self.visible, &self.places) {
-            let edge = Stroke::new(1.5, ui.visuals().text_color());
-            painter.circle(self.places[at], MARK, fill, edge);
+            painter.circle(self.places[at], MARK, fill, (1.5, ui.visuals().text_color()));
         }
         if self.visible.contains(&self.shown) {
-            let edge = Stroke::new(1.5, fill);
-            painter.circle(self.places[self.shown], MARK + 1.5, strong(ui), edge);
+            painter.circle(self.places[self.shown], MARK + 1.5, strong(ui), (1.5, fill));
         }
     }
 }
@@ -215,48 +217,28 @@ fn apart(visible: &[usize], places: &[Pos2]) -> Vec<usize> {
     drawn
 }
 
-/// Draws a line from a card to the top of the plot and down to a mark.
-fn connect(ui: &Ui, card: Pos2, mark: Pos2, frame: Rect, color: Color32) {
-    let stroke = Stroke::new(1.0, color);
-    let top = pos2(mark.x, frame.top());
-    let painter = ui.painter();
-    painter.line_segment([card, top], stroke);
-    painter.line_segment([top, mark], stroke);
-}
-
 /// Draws a card: the iteration and the beginning of the text.
 fn card(ui: &Ui, response: &egui::Response, sample: &Sample, lines: usize, is_shown: bool) {
     let iteration = grouped(sample.iter as f64, 0);
     let rect = response.rect;
-    let name = format!("Sample at iteration {iteration}");
     response.widget_info(|| {
-        egui::WidgetInfo::selected(egui::Role::Button, true, is_shown, name.as_str())
+        let name = format!("Sample at iteration {iteration}");
+        egui::WidgetInfo::selected(egui::Role::Button, true, is_shown, name)
     });
     let visuals = ui.visuals();
     let is_strong = is_shown || response.hovered();
     let edge = if is_shown { strong(ui) } else { faint(ui) };
     let color = if is_strong { visuals.strong_text_color() } else { visuals.text_color() };
     let small = TextStyle::Small.resolve(ui.style());
-    let mut job = LayoutJob {
-        wrap: TextWrapping {
-            max_width: rect.width() - 2.0 * PADDING,
-            max_rows: lines + 1,
-            break_anywhere: false,
-            overflow_character: Some('…'),
-        },
-        ..LayoutJob::default()
-    };
+    let max_width = rect.width() - 2.0 * PADDING;
+    let wrap = TextWrapping { max_width, max_rows: lines + 1, ..TextWrapping::default() };
+    let mut job = LayoutJob { wrap, ..LayoutJob::default() };
     let weak = TextFormat::simple(small.clone(), visuals.weak_text_color());
     job.append(&format!("iteration {iteration}\n"), 0.0, weak);
     job.append(&beginning(sample), 0.0, TextFormat::simple(small, color));
     let painter = ui.painter_at(rect);
-    painter.rect(
-        rect,
-        3.0,
-        visuals.extreme_bg_color,
-        Stroke::new(1.0, edge),
-        egui::StrokeKind::Inside,
-    );
+    let background = visuals.extreme_bg_color;
+    painter.rect(rect, 3.0, background, (1.0, edge), egui::StrokeKind::Inside);
     painter.galley(rect.min + vec2(PADDING, PADDING), painter.layout_job(job), color);
 }
 

@@ -22,7 +22,8 @@ pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> 
     let is_live = run.is_some_and(|run| matches!(run.state, RunState::Running | RunState::Paused));
     let running = is_live.then_some("It is running: stop it first.");
     let with = |ui: &mut Ui, text, disabled, help, intent: fn(PathBuf) -> Intent| {
-        run.filter(|_| button(ui, text, disabled, help)).map(|run| intent(run.path.clone()))
+        let is_clicked = button(ui, text, disabled, help);
+        run.filter(|_| is_clicked).map(|run| intent(run.path.clone()))
     };
     ui.horizontal_wrapped(|ui| {
         let show = with(ui, "Show", none, "Show its curves, samples and log", Intent::Show);

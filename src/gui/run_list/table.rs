@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use eframe::egui::{self, Rect, Sense, Ui, pos2, vec2};
+use eframe::egui::{self, Rect, Sense, TextStyle, Ui, pos2, vec2};
 
 use super::{GAP, Library};
 use crate::gui::{Intent, theme};
@@ -13,7 +13,12 @@ use crate::text::{age, percent_done};
 pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> Option<Intent> {
     let Library { runs, selected, overlays, .. } = library;
     let columns = Columns::new(ui.available_width());
-    header(ui, &columns);
+    let height = ui.text_style_height(&TextStyle::Small);
+    let (header, _) = ui.allocate_exact_size(vec2(columns.width, height), Sense::hover());
+    let progress = if columns.counts { "iteration" } else { "done" };
+    let color = ui.visuals().weak_text_color();
+    let headings = ["name", "state", progress, "val loss", "age"];
+    cells(ui, header, &columns, headings, TextStyle::Small, color);
     let available = ui.available_height();
     let is_comparing = selected.len() == 2;
     let height = if is_comparing { (available / 2.0).max(80.0) } else { available };
@@ -44,11 +49,8 @@ pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> 
 
 /// Selects `run` alone, or adds it to the selected runs or removes it (Ctrl+click).
 fn select(selected: &mut Vec<PathBuf>, run: &Path, is_toggle: bool) {
-    if !is_toggle {
-        *selected = vec![run.to_path_buf()];
-        return;
-    }
     match selected.iter().position(|path| path == run) {
+        _ if !is_toggle => *selected = vec![run.to_path_buf()],
         Some(index) => drop(selected.remove(index)),
         None => selected.push(run.to_path_buf()),
     }
@@ -83,15 +85,6 @@ impl Columns {
     }
 }
 
-fn header(ui: &mut Ui, columns: &Columns) {
-    let height = ui.text_style_height(&egui::TextStyle::Small);
-    let (rect, _) = ui.allocate_exact_size(vec2(columns.width, height), Sense::hover());
-    let progress = if columns.counts { "iteration" } else { "done" };
-    let color = ui.visuals().weak_text_color();
-    let texts = ["name", "state", progress, "val loss", "age"];
-    cells(ui, rect, columns, texts, egui::TextStyle::Small, color);
-}
-
 /// Draws a run. `series` is the color of its curves, if they are drawn.
 fn row(
     ui: &mut Ui,
@@ -104,9 +97,8 @@ fn row(
     let (rect, response) = ui.allocate_exact_size(size, Sense::click());
     response.widget_info(|| {
         let role = egui::Role::Button;
-        let mut info = egui::WidgetInfo::selected(role, ui.is_enabled(), is_selected, run.title());
-        info.current_text_value = Some(run.state.name().into());
-        info
+        let info = egui::WidgetInfo::selected(role, ui.is_enabled(), is_selected, run.title());
+        egui::WidgetInfo { current_text_value: Some(run.state.name().into()), ..info }
     });
     if ui.is_rect_visible(rect) {
         let visuals = ui.style().interact_selectable(&response, is_selected);
@@ -121,7 +113,7 @@ fn row(
         let loss = run.val_loss.map(|loss| format!("{loss:.4}")).unwrap_or_default();
         let age = age(run.modified.elapsed().unwrap_or_default());
         let texts = [run.title(), run.state.name(), &progress, &loss, &age];
-        cells(ui, rect, columns, texts, egui::TextStyle::Body, visuals.text_color());
+        cells(ui, rect, columns, texts, TextStyle::Body, visuals.text_color());
         dot(ui, pos2(rect.left() + columns.spans[1].0 + 4.0, rect.center().y), &run.state);
     }
     response.on_hover_ui(|ui| details(ui, run, series == Some(0)))
@@ -133,7 +125,7 @@ fn cells(
     rect: Rect,
     columns: &Columns,
     texts: [&str; 5],
-    style: egui::TextStyle,
+    style: TextStyle,
     color: egui::Color32,
 ) {
     let font = style.resolve(ui.style());

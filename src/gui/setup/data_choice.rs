@@ -11,7 +11,7 @@ use crate::gui::platform::{self, Choice, IS_PAGE};
 use crate::gui::widgets::{action, button, note, weak_note};
 use crate::gui::{AUTO, Intent, Shared, theme};
 use crate::plan::{self, Limits};
-use crate::protocol::{DataInfo, DeviceLine, StoredData, Texts};
+use crate::protocol::{DeviceLine, StoredData, Texts};
 use crate::text::{count_in_words, percent};
 
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
@@ -88,14 +88,11 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
 
 /// Draws the buttons that select data.
 fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    let mut intent = None;
-    let mut chosen = None;
-    if button(ui, "Built-in stories", None, "Simple generated stories: nothing to download") {
-        chosen = Some(BUILTIN_STORIES.to_string());
-    }
-    if button(ui, "Files...", None, platform::TEXTS_HINT) {
-        intent = Some(Intent::Choose(Choice::Texts));
-    }
+    let help = "Simple generated stories: nothing to download";
+    let stories = button(ui, "Built-in stories", None, help);
+    let mut chosen = stories.then(|| BUILTIN_STORIES.to_string());
+    let files = button(ui, "Files...", None, platform::TEXTS_HINT);
+    let files = files.then_some(Intent::Choose(Choice::Texts));
     if !shared.library.data.is_empty() {
         ui.menu_button("Stored", |ui| {
             for StoredData { spec, name } in &shared.library.data {
@@ -109,18 +106,16 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         shared.choose_data(&spec);
     }
     if IS_PAGE {
-        return intent;
+        return files;
     }
     let help = "A folder prepared by wgpt, nanoGPT or llm.c, or a folder of text files";
-    if button(ui, "Folder...", None, help) {
-        intent = Some(Intent::Choose(Choice::DataFolder));
-    }
+    let folder = button(ui, "Folder...", None, help);
     if button(ui, "Paste", None, "Train on the text on the clipboard") {
         ui.ctx().send_viewport_cmd(egui::ViewportCommand::RequestPaste);
         let requested = Some(ui.input(|input| input.time));
         shared.data.paste = Paste { requested, was_empty: false };
     }
-    intent
+    files.or(folder.then_some(Intent::Choose(Choice::DataFolder)))
 }
 
 /// Draws the beginning and the size of the selected data, or why it cannot be used.
@@ -134,7 +129,20 @@ fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
         }
         Some(Ok(info)) => {
             excerpt(ui, &info.excerpt);
-            weak_note(ui, size_in_words(info));
+            let tokenizer = match info.tokenizer {
+                Some(TokenizerKind::Gpt2) => "GPT-2's tokenizer",
+                Some(TokenizerKind::Char) => "a token per character",
+                Some(TokenizerKind::Byte) => "a token per byte",
+                Some(TokenizerKind::Bpe) => "byte pairs of its own",
+                None => "an unknown tokenizer",
+            };
+            let counts = [info.train_tokens, info.val_tokens, info.vocab_size.into()];
+            let [train, val, vocab] = counts.map(count_in_words);
+            let text = format!(
+                "{train} training tokens, {val} validation tokens; {tokenizer}, vocabulary of \
+                 {vocab}"
+            );
+            weak_note(ui, text);
             if let Ok(config) = form.config() {
                 weak_note(ui, epochs_in_words(epochs(config, info.train_tokens)));
             }
@@ -157,22 +165,6 @@ fn excerpt(ui: &mut Ui, text: &str) {
         job.wrap.max_rows = EXCERPT_LINES;
         ui.add(egui::Label::new(job).wrap()).on_hover_text("The beginning of the data");
     });
-}
-
-fn size_in_words(info: &DataInfo) -> String {
-    let tokenizer = match info.tokenizer {
-        Some(TokenizerKind::Gpt2) => "GPT-2's tokenizer",
-        Some(TokenizerKind::Char) => "a token per character",
-        Some(TokenizerKind::Byte) => "a token per byte",
-        Some(TokenizerKind::Bpe) => "byte pairs of its own",
-        None => "an unknown tokenizer",
-    };
-    format!(
-        "{} training tokens, {} validation tokens; {tokenizer}, vocabulary of {}",
-        count_in_words(info.train_tokens),
-        count_in_words(info.val_tokens),
-        count_in_words(u64::from(info.vocab_size))
-    )
 }
 
 /// Returns how many times the schedule of `config` goes over `tokens` training tokens.
@@ -227,9 +219,10 @@ impl Shared {
         let size = Corpus { tokens: info.train_tokens, vocab: info.vocab_size };
         let limits = self.fit.limits(Budget::Auto, Dtype::Auto);
         let has_gpu = has_gpu(&self.devices, &self.settings.device);
-        let is_current =
-            |known: &Suited| (known.size, known.limits, known.has_gpu) == (size, limits, has_gpu);
-        let suited = self.data.suited.filter(is_current).unwrap_or_else(|| {
+        self.data
+            .suited
+            .take_if(|known| (known.size, known.limits, known.has_gpu) != (size, limits, has_gpu));
+        Some(*self.data.suited.get_or_insert_with(|| {
             // As in the presets for GPUs: activation checkpointing makes a step longer.
             let fits = |config: &Config| {
                 let forecast = plan::plan(config, size.vocab, &limits, None);
@@ -239,9 +232,7 @@ impl Shared {
             let form = SettingsForm::of_preset(preset);
             let parameters = form.config().map_or(0, |config| config.parameters(size.vocab.into()));
             Suited { size, limits, has_gpu, preset, parameters }
-        });
-        self.data.suited = Some(suited);
-        Some(suited)
+        }))
     }
 }
 
@@ -313,6 +304,7 @@ impl Paste {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::DataInfo;
 
     /// A window with a preset and data of this size.
     fn shared(preset: &str, tokens: u64) -> Shared {

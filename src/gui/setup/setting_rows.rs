@@ -130,13 +130,19 @@ fn text_field(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> eg
         text = next;
         form.set(key.name, text.as_str());
     }
+    let hint = match key.name {
+        "data" => "choose above",
+        "out_dir" => "new folder",
+        "max_time" => "no limit",
+        _ => "",
+    };
     let edit = if key.default.contains('\n') {
         egui::TextEdit::multiline(&mut text).desired_rows(2)
     } else {
         egui::TextEdit::singleline(&mut text)
     };
     let color = form.error(key.name).map(|_| theme::error(ui));
-    let edit = edit.id(id).desired_width(width).hint_text(placeholder(key)).text_color_opt(color);
+    let edit = edit.id(id).desired_width(width).hint_text(hint).text_color_opt(color);
     let response = ui.add(edit);
     if response.changed() {
         form.set(key.name, text);
@@ -156,16 +162,6 @@ fn arrow_steps(ui: &Ui) -> i64 {
 fn step_count(text: &str, steps: i64, min: u64, max: u64) -> Option<String> {
     let count: u64 = text.trim().parse().ok().filter(|_| steps != 0)?;
     Some(count.saturating_add_signed(steps).clamp(min, max).to_string())
-}
-
-/// Returns the hint shown in an empty field.
-fn placeholder(key: &Key) -> &'static str {
-    match key.name {
-        "data" => "choose above",
-        "out_dir" => "new folder",
-        "max_time" => "no limit",
-        _ => "",
-    }
 }
 
 #[cfg(test)]
