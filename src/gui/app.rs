@@ -22,18 +22,14 @@ mod help;
 mod intents;
 mod path_dialog;
 mod replies;
-mod requests;
-mod settings;
 #[cfg(test)]
 mod tests;
-mod training;
 
 use closing::Closing;
+pub(super) use closing::WhenClosed;
 use help::Help;
 use path_dialog::PathDialog;
-use requests::Requests;
-pub(super) use settings::Settings;
-use settings::WhenClosed;
+use replies::Requests;
 
 const SETTINGS: &str = "wgpt";
 
@@ -50,7 +46,6 @@ const USUAL_PACE: u64 = 50;
 /// usual pace training took five times as long.
 const SLOW_PACE: u64 = 2000;
 
-/// The number of frames whose mean time the menu shows.
 const FRAMES: usize = 240;
 
 pub struct App {
@@ -281,7 +276,6 @@ impl eframe::App for App {
     }
 }
 
-/// Returns the time that a pace stands for.
 fn delay(pace: &AtomicU64) -> Duration {
     Duration::from_millis(pace.load(Relaxed))
 }

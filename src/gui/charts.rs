@@ -3,18 +3,16 @@
 mod axes;
 mod plot;
 mod ribbon;
-mod view;
 
 use std::path::PathBuf;
 
-use eframe::egui::Ui;
+use eframe::egui::{self, Ui};
 use egui_plot::{Corner, PlotPoint};
 use serde::{Deserialize, Serialize};
 
 use self::axes::{Scale, Unit, XAxis};
 use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{Mark, Space};
-use self::view::VisibleRange;
 use super::widgets::combo;
 use super::{Intent, Shared, theme};
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
@@ -38,7 +36,6 @@ pub(super) struct Overlay {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct ChartState {
-    /// Draw the loss on a logarithmic axis.
     log: bool,
     /// Half-life of the moving average of the loss, in iterations: 0 does not smooth, `None` follows
     /// the length of the run.
@@ -146,7 +143,6 @@ pub(super) fn rate(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     None
 }
 
-/// Draws the training speed in tokens per second.
 pub(super) fn speed(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
     let series = &progress.curves.tokens_per_s;
@@ -257,5 +253,86 @@ impl ChartState {
             // The old range means nothing on another axis.
             self.view.fit(ui.ctx());
         }
+    }
+}
+
+/// The visible range of the x axis, shared by all charts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct VisibleRange {
+    /// Keep the newest iteration visible.
+    pub follow: bool,
+    /// Show everything; `from` and `to` are ignored.
+    #[serde(skip)]
+    all: bool,
+    #[serde(skip)]
+    from: f64,
+    #[serde(skip)]
+    to: f64,
+    /// The last egui pass in which every chart resets to show everything.
+    #[serde(skip)]
+    fit_until: u64,
+}
+
+impl Default for VisibleRange {
+    fn default() -> Self {
+        Self { follow: true, all: true, from: 0.0, to: 1.0, fit_until: 0 }
+    }
+}
+
+impl VisibleRange {
+    /// Shows everything, in all charts.
+    pub fn fit(&mut self, ctx: &egui::Context) {
+        // Charts that this pass has already drawn reset in the next one.
+        self.fit_until = ctx.cumulative_pass_nr() + 1;
+        self.all = true;
+        ctx.request_repaint();
+    }
+
+    /// Returns true if charts show everything in this pass.
+    pub fn resets(&self, ctx: &egui::Context) -> bool {
+        ctx.cumulative_pass_nr() <= self.fit_until
+    }
+
+    /// Returns the visible range; `None` for everything.
+    pub fn range(&self) -> Option<[f64; 2]> {
+        (!self.all).then_some([self.from, self.to])
+    }
+
+    /// Takes the range of a chart that the mouse may have moved.
+    pub fn update(&mut self, ctx: &egui::Context, all: bool, [from, to]: [f64; 2], newest: f64) {
+        if !all && to < newest - 1e-9 * (to - from) {
+            self.follow = false;
+        }
+        // A new range needs other points, and the other charts follow it.
+        if all != self.all || !all && (from, to) != (self.from, self.to) {
+            ctx.request_repaint();
+        }
+        (self.all, self.from, self.to) = (all, from, to);
+    }
+
+    /// Moves the range so that it ends at x = `newest`. Returns true if it had to move.
+    pub fn follow_newest(&mut self, newest: f64) -> bool {
+        let beyond = newest - self.to;
+        if self.all || !self.follow || beyond <= 0.0 {
+            return false;
+        }
+        self.from += beyond;
+        self.to += beyond;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_view_follows_the_newest_iteration_until_follow_is_off() {
+        let mut view = VisibleRange { all: false, from: 0.0, to: 10.0, ..VisibleRange::default() };
+        assert!(!view.follow_newest(10.0) && view.follow_newest(15.0));
+        assert_eq!((view.from, view.to), (5.0, 15.0));
+        view.follow = false;
+        assert!(!view.follow_newest(20.0));
     }
 }

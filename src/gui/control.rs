@@ -24,7 +24,6 @@ pub(super) struct ControlBar {
     sent: Option<(u64, String)>,
     /// Why the typed learning rate was rejected.
     error: Option<String>,
-    /// True once a stop was requested.
     stopping: bool,
     /// The attempt that the run waits for, and since when, in seconds of the window's clock.
     waiting: Option<(u32, f64)>,
@@ -221,7 +220,6 @@ fn figure(ui: &mut Ui, name: &str, value: &str, width: usize, color: Color32) ->
 /// Width reserved for the buttons to the right of the headline, in points.
 const MENU_WIDTH: f32 = 140.0;
 
-/// Describes the state of the run in a few words.
 pub(super) fn status(progress: &Progress) -> (String, Level) {
     if let (RunPhase::Starting | RunPhase::Running, Some(working)) =
         (&progress.state, progress.working)
@@ -267,7 +265,6 @@ pub(super) fn title(progress: &Progress, run: Option<&str>) -> String {
     format!("{state}{run} - wgpt")
 }
 
-/// Draws the run's device and state.
 pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
@@ -336,15 +333,6 @@ mod tests {
         for bad in ["", "0", "-1", "nan", "inf", "1e39", "1e-50", "3e-4x"] {
             assert_eq!(parse_rate(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn space_pauses_and_resumes_a_live_run() {
-        let mut progress = Progress { state: RunPhase::Running, ..Progress::default() };
-        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Pause)));
-        progress.apply(&Event::Paused { iter: 0 });
-        assert_eq!(pause_or_continue(&progress, true), Some(Intent::Send(Command::Resume)));
-        assert_eq!(status(&progress), ("paused".into(), Level::Warning));
     }
 
     #[test]

@@ -9,10 +9,8 @@ use super::widgets::button;
 use crate::data::{Message, Role};
 use crate::protocol::{Progress, Request, RunPhase, SampleInput};
 
-/// State of the conversation between frames.
 #[derive(Debug, Default)]
 pub(super) struct ChatState {
-    /// True if the shown model was trained on conversations.
     pub is_offered: bool,
     /// True if the conversation is shown in place of the samples.
     pub is_open: bool,
@@ -20,7 +18,6 @@ pub(super) struct ChatState {
     draft: String,
     /// The messages of both, without the system prompt.
     messages: Vec<Message>,
-    /// The answer so far, while it is generated.
     writing: Option<String>,
     /// The oldest messages, for which the model had no room when it answered last.
     forgotten: usize,
@@ -41,7 +38,6 @@ impl ChatState {
         *self = Self { is_offered: self.is_offered, is_open: self.is_open, ..Self::default() };
     }
 
-    /// Takes an answer as it grows.
     pub fn answered(&mut self, text: String, forgotten: usize, done: bool) {
         if self.writing.is_none() {
             // An answer that was ended has no conversation to belong to.
@@ -109,7 +105,6 @@ impl SampleState {
     }
 }
 
-/// Draws the choice between the conversation and texts.
 pub(super) fn choice(ui: &mut Ui, state: &mut ChatState) {
     ui.selectable_value(&mut state.is_open, true, "Conversation");
     ui.selectable_value(&mut state.is_open, false, "Texts");
@@ -244,12 +239,11 @@ mod tests {
         assert!(harness.query_by_label("Hello!").is_some());
         assert!(harness.query_by_label("Send").is_none());
 
-        harness.state_mut().samples.chat.answered("Hi".into(), 0, false);
-        harness.run_steps(2);
-        assert!(harness.query_by_label("Hi").is_some());
-        harness.state_mut().samples.chat.answered("Hi there.".into(), 0, true);
-        harness.run_steps(2);
-        assert!(harness.query_by_label("Hi there.").is_some());
+        for (answer, done) in [("Hi", false), ("Hi there.", true)] {
+            harness.state_mut().samples.chat.answered(answer.into(), 0, done);
+            harness.run_steps(2);
+            assert!(harness.query_by_label(answer).is_some(), "{answer}");
+        }
 
         type_message(&mut harness, "Bye.");
         harness.get_by_label("Send").click();

@@ -48,7 +48,6 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     intent
 }
 
-/// Describes the result of the run.
 pub(super) fn result(progress: &Progress) -> String {
     let mut text = format!("after {} iterations", grouped(progress.iteration as f64, 0));
     if let Some(loss) = progress.val_loss.or(progress.loss) {

@@ -18,7 +18,6 @@ use crate::text::{bytes, percent};
 
 mod bar;
 
-/// The selected device, and the plan for it.
 #[derive(Default)]
 pub(super) struct FitState {
     /// The selected device; `None` until it was queried.
@@ -52,7 +51,6 @@ struct CachedPlan {
 /// The reason why a run does not fit, and changes that make it fit.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Refusal {
-    /// A sentence.
     pub reason: String,
     /// Changes to the settings, the mildest first; none if only another model fits.
     pub fixes: Vec<Fix>,
@@ -254,7 +252,6 @@ fn budget(
     released.and_then(NonZeroU64::new)
 }
 
-/// The help of the button that chooses the budget.
 const AUTO_HELP: &str = if platform::IS_PAGE {
     "Use the default budget for browsers"
 } else {
@@ -286,7 +283,6 @@ fn device_memory(ui: &mut Ui, fit: &FitState) {
     weak_note(ui, text);
 }
 
-/// The columns, with the help of each.
 const COLUMNS: [(&str, &str); 6] = [
     ("rank", "The process; rank 0 owns the run folder"),
     ("device", "Its device, and the machine of that"),
@@ -296,7 +292,6 @@ const COLUMNS: [(&str, &str); 6] = [
     ("network", "The part of an update in which it communicates, or waits for others"),
 ];
 
-/// Draws a row for each rank, if several processes train the run.
 fn rank_table(ui: &mut Ui, progress: &Progress, step: &Step) {
     if progress.ranks.is_empty() {
         return;

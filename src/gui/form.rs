@@ -9,7 +9,6 @@ use crate::config::{
 };
 use crate::protocol::{DataInfo, RunSettings};
 
-/// Settings by key, as typed.
 type Typed = BTreeMap<String, String>;
 
 /// A configuration that is being edited.
@@ -70,7 +69,6 @@ impl SettingsForm {
         form
     }
 
-    /// Returns the form of a preset without changes.
     pub fn of_preset(preset: &'static str) -> Self {
         Self::new(preset, Typed::new())
     }
@@ -109,7 +107,6 @@ impl SettingsForm {
         self.refresh();
     }
 
-    /// Returns a name for the run folder.
     pub fn run_name(&self) -> String {
         self.config().map_or(self.preset.into(), |config| run_name(self.preset, config))
     }
@@ -146,7 +143,6 @@ impl SettingsForm {
         self.refresh();
     }
 
-    /// Resets a key to the preset's value.
     pub fn reset(&mut self, key: &str) {
         self.typed.remove(key);
         self.refresh();
@@ -162,7 +158,6 @@ impl SettingsForm {
         self.resolved.as_ref()
     }
 
-    /// Returns the error message of a key.
     pub fn error(&self, key: &str) -> Option<&str> {
         self.errors.get(key).map(String::as_str)
     }
@@ -188,7 +183,6 @@ impl SettingsForm {
         typed.filter(|(name, _)| self.is_changed(name))
     }
 
-    /// Returns the settings with which this run starts.
     pub fn settings(&self) -> RunSettings {
         let changed = self.changes().map(|(name, text)| (name.to_string(), text.to_string()));
         RunSettings::Typed { preset: self.preset.to_string(), changed: changed.collect() }

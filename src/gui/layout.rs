@@ -24,7 +24,6 @@ pub(super) enum Pane {
 type Draw = fn(&mut Ui, &mut Shared) -> Option<Intent>;
 
 impl Pane {
-    /// Returns the title and the function that draws the panel.
     fn row(self) -> (&'static str, Draw) {
         match self {
             Self::Setup => ("Setup", setup::show),
@@ -81,7 +80,6 @@ pub(super) fn show(tree: &mut Tree<Pane>, ui: &mut Ui, shared: &mut Shared) -> V
     drawing.intents
 }
 
-/// The panels while they are drawn.
 struct Drawing<'a> {
     shared: &'a mut Shared,
     intents: Vec<Intent>,

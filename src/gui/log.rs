@@ -15,7 +15,6 @@ const PAGE: usize = 100;
 
 #[derive(Default)]
 pub(super) struct LogView {
-    /// Hide lines of level info.
     only_problems: bool,
     /// Pages of earlier lines that were requested.
     earlier_pages: usize,
@@ -28,7 +27,12 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let mut intent = None;
     let has_failed = matches!(progress.state, RunPhase::Failed(_));
     if let RunPhase::Failed(RunError { text, hint, cause }) = &progress.state {
-        failure(ui, text, hint, *cause);
+        let color = theme::error(ui);
+        ui.label(RichText::new(summary(*cause)).strong().color(color));
+        ui.colored_label(color, text);
+        if !hint.is_empty() {
+            ui.label(format!("What to do: {hint}"));
+        }
         intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
         ui.separator();
     }
@@ -60,16 +64,6 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         }
     });
     intent
-}
-
-/// Draws why the run failed, and what to do next.
-fn failure(ui: &mut Ui, text: &str, hint: &str, cause: Option<Cause>) {
-    let color = theme::error(ui);
-    ui.label(RichText::new(summary(cause)).strong().color(color));
-    ui.colored_label(color, text);
-    if !hint.is_empty() {
-        ui.label(format!("What to do: {hint}"));
-    }
 }
 
 /// Explains the failure in one sentence without technical terms.

@@ -39,7 +39,6 @@ pub(crate) use platform::explorer;
 pub(crate) use platform::front_end;
 pub use platform::open;
 
-/// Options of the window.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Starts a demo run.
@@ -62,13 +61,9 @@ const AUTO: &str = "auto";
 #[derive(Debug, PartialEq)]
 #[allow(dead_code, reason = "some come only from a page, others only from a program")]
 enum Intent {
-    /// Sends a command to the trainer.
     Send(Command),
-    /// Sends a request to the worker.
     Ask(Request),
-    /// Starts the run that the form describes.
     Start,
-    /// Continues a run from its newest checkpoint.
     Continue(PathBuf),
     /// Shows a run or a model, and follows the run if it trains in another process.
     Show(PathBuf),
@@ -91,13 +86,10 @@ enum Intent {
         name: String,
         zip: Vec<u8>,
     },
-    /// Lists the runs in this folder.
     ListRuns(PathBuf),
-    /// Puts settings into the form.
     Override(Overrides),
     /// Warns that a file could not be read, for this reason.
     Unreadable(String),
-    /// Shows a folder in the system's file manager.
     OpenFolder(PathBuf),
     /// Closes the window without a question.
     Close,

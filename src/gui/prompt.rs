@@ -7,7 +7,6 @@ use super::widgets::{button, entered};
 use crate::config::GPT2_VOCABULARY;
 use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
 
-/// State of the prompt between frames.
 #[derive(Debug, Default)]
 pub(super) struct PromptState {
     text: String,
@@ -20,14 +19,12 @@ pub(super) struct PromptState {
     requested: Option<(usize, usize)>,
 }
 
-/// Options of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TextOptions {
     /// The divisor of the logits; 0 takes the most likely token.
     pub temperature: f64,
     /// Draws from this many of the most likely tokens; 0 draws from all.
     pub top_k: u32,
-    /// The number of tokens to generate.
     pub tokens: u32,
 }
 

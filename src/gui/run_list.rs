@@ -23,7 +23,6 @@ const MAX_OFFERS: usize = 3;
 /// Space between columns, in points.
 const GAP: f32 = 8.0;
 
-/// Draws the panel.
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { settings, shown, library, .. } = shared;
     let shown = shown.folder.as_deref();
@@ -49,7 +48,6 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     intent
 }
 
-/// Draws the imported models with their actions.
 fn models(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
     let mut intent = None;
     for model in &library.models {
@@ -125,7 +123,6 @@ fn folder(ui: &mut Ui, folder: &Path) -> Option<Intent> {
     egui::Sides::new().shrink_left().truncate().show(ui, left, right).1
 }
 
-/// Draws the storage used in the browser, and the import button.
 fn storage(ui: &mut Ui, usage: StorageUsage) -> Option<Intent> {
     let left = |ui: &mut Ui| {
         let label = ui.add(Label::new(RichText::new(usage_in_words(usage)).weak()).truncate());

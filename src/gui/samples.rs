@@ -21,7 +21,6 @@ pub(super) struct SampleState {
 }
 
 impl SampleState {
-    /// Draws the prompt and one sample of the run.
     fn texts(&mut self, ui: &mut Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
         let requested = self.prompt.show(ui, progress, &mut self.focus, on_cpu);
         if requested.is_some() {
@@ -59,7 +58,6 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     scroll.show(ui, |ui| state.texts(ui, progress, on_cpu)).inner
 }
 
-/// Draws the slider over all samples and the copy button.
 fn selector(ui: &mut Ui, progress: &Progress, selection: &mut Selection, mut index: usize) {
     let count = progress.samples.len();
     ui.horizontal_wrapped(|ui| {
@@ -104,7 +102,6 @@ fn layout(ui: &Ui, prompt: &str, text: &str) -> LayoutJob {
     job
 }
 
-/// Explains why the panel is empty.
 fn placeholder(progress: &Progress) -> &'static str {
     match &progress.state {
         RunPhase::Idle if progress.run.is_some() => "Type a prompt, and this model continues it.",
@@ -138,7 +135,6 @@ impl Selection {
         known.or(count.checked_sub(1))
     }
 
-    /// Returns true if each new sample is shown as it arrives.
     pub fn follows_newest(&self) -> bool {
         self.chosen.is_none()
     }
@@ -148,12 +144,10 @@ impl Selection {
         self.chosen = Some(index).filter(|&index| index + 1 < count);
     }
 
-    /// Shows each new sample as it arrives.
     pub fn follow_newest(&mut self) {
         self.chosen = None;
     }
 
-    /// Shows a sample while the pointer is at it.
     pub fn point_at(&mut self, index: usize) {
         self.next = Some(index);
     }

@@ -15,7 +15,6 @@ use crate::runs;
 
 mod data_choice;
 mod setting_rows;
-mod suggest;
 
 pub(super) use data_choice::DataChoice;
 

@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use web_time::SystemTime;
 
-use super::app::Settings;
-use super::charts::Overlay;
+use super::AUTO;
+use super::app::WhenClosed;
+use super::charts::{ChartState, Overlay};
 use super::fit::FitState;
+use super::form::SettingsForm;
 use super::log::LogView;
-use super::platform::IS_PAGE;
+use super::platform::{IS_PAGE, RUNS};
 use super::run_list::Dialog;
 use super::samples::SampleState;
 use super::setup::DataChoice;
@@ -31,6 +34,31 @@ pub(super) struct Shared {
     pub log: LogView,
     /// Search text for the settings; empty shows all.
     pub setting_filter: String,
+}
+
+/// Settings that outlive the window.
+#[derive(Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Settings {
+    pub form: SettingsForm,
+    /// The device as `--device` takes it.
+    pub device: String,
+    pub charts: ChartState,
+    /// The folder in which runs are created and listed.
+    pub runs: PathBuf,
+    pub when_closed: WhenClosed,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            form: SettingsForm::default(),
+            device: AUTO.into(),
+            charts: ChartState::default(),
+            runs: PathBuf::from(RUNS),
+            when_closed: WhenClosed::default(),
+        }
+    }
 }
 
 impl Shared {

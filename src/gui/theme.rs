@@ -27,23 +27,16 @@ pub(super) fn class_color(ui: &Ui, class: Class) -> Color32 {
 
 /// Returns the color of a curve: 0 is training, 1 validation, then other runs.
 pub(super) fn series_color(ui: &Ui, index: usize) -> Color32 {
-    const DARK: [[u8; 3]; 6] = [
-        [90, 155, 240],
-        [240, 160, 70],
-        [110, 200, 140],
-        [205, 130, 220],
-        [225, 205, 90],
-        [235, 110, 120],
+    const DARK_AND_LIGHT: [([u8; 3], [u8; 3]); 6] = [
+        ([90, 155, 240], [35, 95, 190]),
+        ([240, 160, 70], [205, 110, 10]),
+        ([110, 200, 140], [30, 130, 75]),
+        ([205, 130, 220], [140, 60, 160]),
+        ([225, 205, 90], [140, 115, 0]),
+        ([235, 110, 120], [185, 45, 60]),
     ];
-    const LIGHT: [[u8; 3]; 6] = [
-        [35, 95, 190],
-        [205, 110, 10],
-        [30, 130, 75],
-        [140, 60, 160],
-        [140, 115, 0],
-        [185, 45, 60],
-    ];
-    pick(ui, DARK[index % DARK.len()], LIGHT[index % LIGHT.len()])
+    let (dark, light) = DARK_AND_LIGHT[index % DARK_AND_LIGHT.len()];
+    pick(ui, dark, light)
 }
 
 pub(super) fn good(ui: &Ui) -> Color32 {
@@ -91,10 +84,8 @@ pub(super) fn apply(ctx: &egui::Context) {
         }
     });
     // The default weak text has too little contrast, above all on a light background.
-    ctx.style_mut_of(egui::Theme::Light, |style| {
-        style.visuals.weak_text_color = Some(Color32::from_gray(95));
-    });
-    ctx.style_mut_of(egui::Theme::Dark, |style| {
-        style.visuals.weak_text_color = Some(Color32::from_gray(155));
-    });
+    for (theme, gray) in [(egui::Theme::Light, 95), (egui::Theme::Dark, 155)] {
+        let weak = Some(Color32::from_gray(gray));
+        ctx.style_mut_of(theme, |style| style.visuals.weak_text_color = weak);
+    }
 }

@@ -9,7 +9,6 @@ pub(super) fn wrapped(ui: &mut Ui, text: impl Into<RichText>) -> Response {
     ui.add(Label::new(text.into()).wrap())
 }
 
-/// Draws small text in this color.
 pub(super) fn note(ui: &mut Ui, text: impl Into<String>, color: Color32) -> Response {
     wrapped(ui, RichText::new(text).small().color(color))
 }
@@ -79,7 +78,6 @@ pub(super) fn dialog_field(ui: &Ui, field: &Response) -> bool {
     entered
 }
 
-/// Draws the dot before a state.
 pub(super) fn dot(ui: &mut Ui, color: Color32) {
     let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
     let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());

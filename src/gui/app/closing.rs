@@ -1,9 +1,20 @@
 //! Closing the window while a run that it has started trains.
 
 use eframe::egui::{self, Ui, ViewportCommand};
+use serde::{Deserialize, Serialize};
 
-use super::WhenClosed;
 use crate::protocol::{Command, Setting};
+
+/// What happens to a run when its window closes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::gui) enum WhenClosed {
+    /// A dialog asks; without an answer the run continues.
+    #[default]
+    Ask,
+    Stop,
+    #[serde(rename = "GoOn")]
+    Continue,
+}
 
 /// A window that is to close.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,6 @@ pub(super) struct Help {
     pub details: Option<String>,
 }
 
-/// The maximum height of the details, in points.
 const HEIGHT: f32 = 240.0;
 
 const DESKTOP: &str = "Everything here also works without a window: wgpt --help lists the commands. \
@@ -29,7 +28,6 @@ const PAGE: &str = "Everything stays on this machine: the texts, the runs, the m
 
 const CTRL: Modifiers = Modifiers::COMMAND;
 
-/// Keys and their actions, for the help.
 const KEYS: &[(&str, &str)] = &[
     ("Ctrl+Enter", "start training"),
     ("Space", "pause or resume; continue the shown run"),

@@ -1,20 +1,25 @@
-//! Carries out the intents of panels, dialogs and the system.
+//! Carries out the intents of panels, dialogs and the system: shows, starts and continues runs.
 
 use std::path::{Path, PathBuf};
 
-use super::{App, Closing, PathDialog, absolute};
-use crate::gui::Intent;
+use super::{App, Closing, PathDialog, WhenClosed, absolute};
+use crate::gui::conversation::ChatState;
 use crate::gui::form::SettingsForm;
 use crate::gui::layout::Pane;
-use crate::gui::platform::{self, Overrides};
+use crate::gui::platform::{self, IS_PAGE, Overrides};
 use crate::gui::prompt::TextOptions;
-use crate::protocol::{Command, Event, Request, RunError, SampleInput, SampleRequest, Texts, View};
+use crate::gui::{Intent, Shared};
+use crate::protocol::{
+    Command, Event, Progress, Request, RunError, RunPhase, RunSettings, SampleInput, SampleRequest,
+    StartRun, Texts, View,
+};
+use crate::runs::Tail;
+use crate::worker::Ended;
 
 /// The CPU as `--device` takes it.
 const CPU: &str = "cpu";
 
 impl App {
-    /// Carries out the intent of a panel.
     pub(super) fn carry_out(&mut self, intent: Intent) {
         match intent {
             Intent::Send(_) if !self.shared.shown.is_live() => {
@@ -59,7 +64,6 @@ impl App {
         }
     }
 
-    /// Applies the options and the overrides.
     pub(super) fn begin(&mut self) {
         if !self.options.still {
             self.requests.send(Request::Devices);
@@ -141,7 +145,6 @@ impl App {
         }
     }
 
-    /// Sends a command to the trainer.
     fn send_command(&mut self, command: &Command) {
         let trainer = self.shared.shown.trainer.as_mut();
         if let Err(error) = trainer.map_or(Ok(()), |trainer| trainer.send(command)) {
@@ -149,22 +152,168 @@ impl App {
         }
     }
 
-    /// Shows an error of the run.
     pub(super) fn fail(&mut self, text: String) {
         let hint =
             "Copy details has everything that is known; a run with a checkpoint can be continued";
         self.apply(&[Event::Error(RunError { text, hint: hint.into(), cause: None })]);
     }
 
-    /// Shows a warning in the log.
     pub(super) fn warn(&mut self, text: String) {
         self.show_panel(Pane::Log);
         self.apply(&[Event::Warning { text }]);
     }
 
-    /// Shows a note in the log.
     pub(super) fn note(&mut self, text: String) {
         self.show_panel(Pane::Log);
         self.shared.shown.progress.remark(text);
+    }
+
+    /// Shows a run as it is recorded, and follows it if another process trains it.
+    pub(super) fn show(&mut self, run: PathBuf, progress: Progress, tail: Tail) {
+        if self.shared.shown.folder.as_ref() != Some(&run) {
+            self.end_text();
+            self.shared.samples.chat.clear();
+        }
+        let followed = self.requests.client.follow(&run, tail);
+        let is_followed = followed.is_some();
+        let shown = &mut self.shared.shown;
+        shown.progress = Progress { run: Some(run.clone()), ..progress };
+        if !shown.has_own_trainer() {
+            shown.trainer = followed;
+        }
+        let has_ended = shown.progress.has_ended() || shown.progress.state == RunPhase::Idle;
+        match shown.trainer.as_ref().filter(|trainer| trainer.run == run) {
+            Some(trainer) if !trainer.is_set_up => shown.progress.starting(),
+            None if !is_followed && !has_ended => shown.progress.interrupted(),
+            _ => {}
+        }
+        (shown.has_finished, shown.folder) = (false, Some(run.clone()));
+        // Its curves are drawn in any case.
+        self.shared.library.remove_overlay(&run);
+        self.request_model();
+        match self.shared.shown.progress.state {
+            RunPhase::Idle => {
+                // A model without a record can only be tried.
+                self.show_panel(Pane::Samples);
+                self.shared.samples.focus = true;
+            }
+            RunPhase::Interrupted if self.options.resume => self.continue_run(run),
+            _ => {}
+        }
+        self.options.resume = false;
+    }
+
+    /// Returns true if another run can start, and warns if not. Stops following the run of another
+    /// process.
+    fn can_start(&mut self) -> bool {
+        if self.shared.shown.has_own_trainer() {
+            self.warn("a run of this window is training: stop it first".into());
+            return false;
+        }
+        self.shared.shown.trainer = None;
+        true
+    }
+
+    /// Ends the text that the shown run generates: another run is about to be shown, or this one to
+    /// train.
+    fn end_text(&mut self) {
+        let samples = &mut self.shared.samples;
+        if samples.chat.take_back() | samples.prompt.writing.take().is_some() {
+            self.requests.send(Request::StopSample);
+        }
+    }
+
+    /// Requests what the shown model can do.
+    pub(super) fn request_model(&mut self) {
+        if let Some(path) = self.shared.shown.folder.clone() {
+            self.requests.send(Request::DescribeModel { path });
+        }
+    }
+
+    pub(super) fn start_run(&mut self) {
+        let Shared { settings, shown, fit, .. } = &mut self.shared;
+        let form = &settings.form;
+        // A run of this window holds memory, which is not why no other can start.
+        let refusal = if shown.has_own_trainer() { None } else { fit.refusal(form) };
+        if let Some(problem) = form.problem().or(refusal.map(|refusal| refusal.reason)) {
+            return self.warn(format!("not started: {problem}"));
+        }
+        let settings = form.settings();
+        if !self.can_start() {
+            return;
+        }
+        let Some(run) = self.new_run_folder() else { return };
+        self.shared.shown.progress = Progress::default();
+        self.requests.run = None;
+        self.launch(absolute(&run), settings);
+    }
+
+    /// Returns the folder that `out_dir` names, else one that does not exist yet.
+    fn new_run_folder(&self) -> Option<PathBuf> {
+        let Shared { settings, library, .. } = &self.shared;
+        let name = settings.form.run_name();
+        let numbered = |number: u32| settings.runs.join(format!("{name}-{number}"));
+        let is_listed = |run: &Path| library.runs.iter().any(|known| known.path == run);
+        match settings.form.text("out_dir").trim() {
+            "" => (1..).map(numbered).find(|run| !run.exists() && !is_listed(run)),
+            // The storage of a page has one folder for all runs.
+            name if IS_PAGE => Some(settings.runs.join(name.replace('/', "-"))),
+            path => Some(PathBuf::from(path)),
+        }
+    }
+
+    pub(super) fn continue_run(&mut self, run: PathBuf) {
+        if !self.can_start() {
+            return;
+        }
+        if self.shared.shown.folder.as_ref() == Some(&run) {
+            return self.launch(run, RunSettings::Recorded);
+        }
+        self.shared.shown.progress = Progress::default();
+        self.launch(run.clone(), RunSettings::Recorded);
+        self.requests.show(run);
+    }
+
+    fn launch(&mut self, run: PathBuf, run_settings: RunSettings) {
+        self.end_text();
+        let Shared { settings, shown, .. } = &mut self.shared;
+        let device = settings.device.clone();
+        let stop_on_close = settings.when_closed == WhenClosed::Stop;
+        shown.progress.starting();
+        shown.has_finished = false;
+        let start = StartRun { device, quiet: true, ..StartRun::new(run.clone(), run_settings) };
+        match self.requests.client.start(start, stop_on_close) {
+            Ok(trainer) => shown.trainer = Some(trainer),
+            Err(error) => self.fail(format!("the trainer could not be started: {error}")),
+        }
+        if self.shared.shown.folder.as_ref() != Some(&run) {
+            self.shared.samples.chat = ChatState::default();
+        }
+        self.shared.shown.folder = Some(run);
+        self.requests.listed = None;
+    }
+
+    /// Takes the end of the trainer. Its events have the reason, unless it was killed.
+    pub(super) fn ended(&mut self, ended: Ended) {
+        let shown = &mut self.shared.shown;
+        let Some(trainer) = shown.trainer.take() else { return };
+        self.requests.listed = None;
+        // More memory of the device is free now.
+        self.requests.device = None;
+        let is_shown = shown.folder.as_ref() == Some(&trainer.run);
+        if is_shown && shown.progress.has_ended() {
+            return;
+        }
+        let name = trainer.run.display();
+        let text = match ended {
+            Ended::Killed => format!("the process of {name} was killed"),
+            Ended::Code(code) => format!("the trainer of {name} exited with code {code}"),
+            Ended::Silent => format!("the process of {name} is gone and has not said why"),
+        };
+        if is_shown {
+            self.fail(text);
+        } else if !matches!(ended, Ended::Code(0) | Ended::Silent) {
+            self.warn(text);
+        }
     }
 }

@@ -9,7 +9,6 @@ use crate::gui::platform::{self, Choice};
 use crate::gui::theme;
 use crate::gui::widgets::{decision, dialog, dialog_field};
 
-/// A path that is being typed.
 #[derive(Debug)]
 pub(super) struct PathDialog {
     choice: Choice,
@@ -18,7 +17,6 @@ pub(super) struct PathDialog {
     error: Option<String>,
 }
 
-/// Width of the dialog, in points.
 const WIDTH: f32 = 420.0;
 
 impl PathDialog {
@@ -64,16 +62,15 @@ impl PathDialog {
     }
 }
 
-fn home() -> PathBuf {
-    std::env::home_dir().unwrap_or_default()
-}
-
 /// Reads a path as it was typed: `~` is the home folder. The error says why it cannot be chosen.
 fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
     let text = text.trim();
     let in_home = |rest: &&str| rest.is_empty() || rest.starts_with(std::path::is_separator);
     let path = match text.strip_prefix('~').filter(in_home) {
-        Some(rest) => home().join(rest.trim_start_matches(std::path::is_separator)),
+        Some(rest) => {
+            let home = std::env::home_dir().unwrap_or_default();
+            home.join(rest.trim_start_matches(std::path::is_separator))
+        }
         None => PathBuf::from(text),
     };
     let exists = crate::disk::exists(&path);
@@ -122,6 +119,6 @@ mod tests {
             let taken = typed_path(&path, &choice);
             assert_eq!(taken.is_ok(), is_taken, "{path} {choice:?}: {taken:?}");
         }
-        assert_eq!(typed_path("~", &Choice::Texts), Ok(home()));
+        assert_eq!(typed_path("~", &Choice::Texts).ok(), std::env::home_dir());
     }
 }

@@ -1,26 +1,91 @@
-//! Takes replies of the service and events of the trainer.
+//! Sends requests to the service. Takes its replies, and the events of the trainer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use eframe::egui;
 
-use super::{App, SLOW_PACE, USUAL_PACE, absolute};
+use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE, absolute};
 use crate::gui::Shared;
 use crate::gui::conversation::ChatState;
 use crate::gui::finished;
 use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::plan::DeviceKind;
-use crate::protocol::{Event, Job, Progress, Reply, RunPhase, Sample, StopReason, View};
+use crate::protocol::{Event, Job, Progress, Reply, Request, RunPhase, Sample, StopReason, View};
 use crate::runs::{self, RunSummary};
+use crate::worker::Client;
 
 /// The time between two reads of the record of another process's run.
 const FOLLOW: Duration = Duration::from_millis(200);
 
+/// The time between two reads of a device's memory while the run does not fit, in seconds: other
+/// programs may have closed.
+const READ_DEVICE: f64 = 10.0;
+
+/// The connection to the service. A request is sent again when its subject changes.
+pub(super) struct Requests {
+    pub client: Client,
+    /// The run that was requested last, to be shown.
+    pub run: Option<PathBuf>,
+    pub data: Option<String>,
+    /// The device, and when it was requested, in seconds of the window's clock; `None` reads it
+    /// again.
+    pub device: Option<(String, f64)>,
+    pub comparison: Vec<PathBuf>,
+    /// When runs were listed last, in seconds of the window's clock; `None` lists them again.
+    pub listed: Option<f64>,
+}
+
+impl Requests {
+    pub fn new(client: Client) -> Self {
+        Self { client, run: None, data: None, device: None, comparison: Vec::new(), listed: None }
+    }
+
+    pub fn send(&mut self, request: Request) {
+        self.client.send(request);
+    }
+
+    /// Requests the record of a run, to show it.
+    pub fn show(&mut self, run: PathBuf) {
+        self.run = Some(run.clone());
+        self.send(Request::ReadRun { run, view: View::Main });
+    }
+
+    /// Requests what has changed since it was requested last. `now` is in seconds.
+    pub fn update(&mut self, shared: &mut Shared, now: f64) {
+        let Shared { settings, library, fit, .. } = shared;
+        if self.listed.is_none_or(|at| now - at >= LIST_RUNS.as_secs_f64()) {
+            self.listed = Some(now);
+            self.send(Request::ListRuns { folder: absolute(&settings.runs) });
+        }
+        let spec = settings.form.text("data");
+        if self.data.as_ref() != Some(&spec) {
+            self.data = Some(spec.clone());
+            settings.form.data = None;
+            if !spec.is_empty() {
+                self.send(Request::DescribeData { spec });
+            }
+        }
+        if self.device.as_ref().is_none_or(|(choice, at)| {
+            let is_old = now - at >= READ_DEVICE && fit.refusal(&settings.form).is_some();
+            is_old || *choice != settings.device
+        }) {
+            self.device = Some((settings.device.clone(), now));
+            self.send(Request::Device { choice: settings.device.clone() });
+        }
+        if let [a, b] = &library.selected[..]
+            && self.comparison != library.selected
+        {
+            library.difference = None;
+            self.send(Request::Compare { runs: [a.clone(), b.clone()] });
+            self.comparison.clone_from(&library.selected);
+        }
+    }
+}
+
 impl App {
-    /// Takes the replies of the service since the last frame.
     pub(super) fn take_replies(&mut self) {
         for reply in self.requests.client.replies() {
             self.take(reply);

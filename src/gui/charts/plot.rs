@@ -6,8 +6,8 @@ use egui_plot::{
     PlotPoint, PlotResponse, PlotUi, Points,
 };
 
+use super::VisibleRange;
 use super::axes::{Scale, Unit, XAxis};
-use super::view::VisibleRange;
 use crate::protocol::{Cumulative, Curves, Progress, Series};
 
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.

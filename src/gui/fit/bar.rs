@@ -17,7 +17,6 @@ struct MemorySegment {
     color: Color32,
 }
 
-/// Height of the bar, in points.
 const HEIGHT: f32 = 20.0;
 
 /// Height of the line below it that shows the memory in use, in points.

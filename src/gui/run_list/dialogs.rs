@@ -12,15 +12,7 @@ use crate::runs::{About, RunSummary};
 
 #[derive(Debug)]
 pub(in crate::gui) enum Dialog {
-    /// The display name and the note of a run.
-    Describe {
-        run: PathBuf,
-        /// The name of its folder.
-        name: String,
-        /// The texts being typed.
-        about: About,
-    },
-    /// The confirmation that a run or a model is to be removed.
+    Describe { run: PathBuf, name: String, about: About },
     Remove { path: PathBuf, name: String },
 }
 
@@ -35,10 +27,8 @@ impl Dialog {
     }
 }
 
-/// Width of the dialogs, in points.
 const WIDTH: f32 = 340.0;
 
-/// Draws the dialog, if one is open.
 pub(super) fn show(ui: &Ui, open: &mut Option<Dialog>) -> Option<Intent> {
     let dialog = open.as_mut()?;
     let is_confirmed = widgets::dialog(ui, "runs dialog", WIDTH, |ui| match dialog {

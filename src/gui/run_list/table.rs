@@ -56,7 +56,6 @@ fn select(selected: &mut Vec<PathBuf>, run: &Path, is_toggle: bool) {
     }
 }
 
-/// Width of the dot of a state, in points.
 const DOT: f32 = 14.0;
 
 /// The columns of the table, in points.
@@ -171,7 +170,6 @@ fn progress(run: &RunSummary, counts: bool) -> String {
     }
 }
 
-/// Draws the tooltip of a run.
 fn details(ui: &mut Ui, run: &RunSummary, is_shown: bool) {
     ui.set_max_width(360.0);
     ui.strong(run.title());

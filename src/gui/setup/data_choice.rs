@@ -2,9 +2,8 @@
 
 use eframe::egui::{self, Ui, text::LayoutJob};
 
-use super::suggest::Corpus;
 use super::{row, title};
-use crate::config::{BUILTIN_STORIES, Budget, Config, Dtype, InitFrom};
+use crate::config::{BUILTIN_STORIES, Budget, Config, Dtype, InitFrom, Layer, resolve};
 use crate::data::TokenizerKind;
 use crate::gui::form::SettingsForm;
 use crate::gui::platform::{self, Choice, IS_PAGE};
@@ -86,7 +85,6 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     intent.or(pasted)
 }
 
-/// Draws the buttons that select data.
 fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let help = "Simple generated stories: nothing to download";
     let stories = button(ui, "Built-in stories", None, help);
@@ -150,7 +148,6 @@ fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
     }
 }
 
-/// Draws the beginning of the data, in a few lines.
 fn excerpt(ui: &mut Ui, text: &str) {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.is_empty() {
@@ -250,15 +247,14 @@ fn suggestion(ui: &mut Ui, shared: &mut Shared) {
         note(ui, text, theme::warning(ui));
     }
     let (Some(suited), Ok(config)) = (suited, form.config()) else { return };
-    let Suited { size, preset, .. } = suited;
+    let Suited { size, preset, has_gpu, parameters, .. } = suited;
     // A preset that brings its data suits it.
-    let is_own = form.preset_text("data") == config.data;
-    if preset == form.preset() || is_own {
+    if preset == form.preset() || form.preset_text("data") == config.data {
         return;
     }
     // Without a GPU, training is slow enough as it is.
-    let is_much_larger = suited.has_gpu
-        && suited.parameters > MUCH_LARGER.saturating_mul(config.parameters(size.vocab.into()));
+    let much = MUCH_LARGER.saturating_mul(config.parameters(size.vocab.into()));
+    let is_much_larger = has_gpu && parameters > much;
     if size.is_too_small_for(config) {
         let text = "This model is too large for this data: it would learn the text by heart.";
         note(ui, text, theme::warning(ui));
@@ -298,6 +294,51 @@ impl Paste {
         let text = text.filter(|text| !text.trim().is_empty());
         self.was_empty = self.requested.take().is_some() && text.is_none();
         text.map(|text| Intent::Prepare(Texts::Text { name: "pasted".into(), text }))
+    }
+}
+
+/// Parameters for each training token beyond which a model learns its text by heart.
+///
+/// nanoGPT's Shakespeare by character has 10.7. It needs dropout, and still overfits before its
+/// schedule ends, so that only its best checkpoint is of use: a limit little above it. A model that
+/// makes the most of its compute has 0.05 (Hoffmann et al., 2022), but few users have that much text.
+const MAX_PER_TOKEN: u64 = 12;
+
+/// Presets for any data, the smallest model first.
+const BY_SIZE: [&str; 6] =
+    ["demo", "shakespeare-char", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"];
+
+/// The smallest parameter count of the models whose schedule takes months without a GPU: their
+/// presets see 295 billion tokens.
+const NEEDS_GPU: u64 = 100_000_000;
+
+/// The size of the data of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Corpus {
+    /// Tokens of the training split.
+    tokens: u64,
+    vocab: u32,
+}
+
+impl Corpus {
+    /// Returns true if the model of `config` starts from random weights and has enough parameters to
+    /// learn the data by heart.
+    fn is_too_small_for(self, config: &Config) -> bool {
+        let max = self.tokens.saturating_mul(MAX_PER_TOKEN);
+        config.init_from == InitFrom::Scratch && config.parameters(self.vocab.into()) > max
+    }
+
+    /// Returns the preset with the largest model that suits the data and the device: one that
+    /// `fits`, and without a GPU none of the presets for GPUs. Data too small for any get the
+    /// smallest.
+    fn preset(self, has_gpu: bool, fits: impl Fn(&Config) -> bool) -> &'static str {
+        let suits = |config: &Config| {
+            let runs = has_gpu || config.parameters(self.vocab.into()) < NEEDS_GPU;
+            runs && !self.is_too_small_for(config) && fits(config)
+        };
+        let config = |preset: &str| resolve(vec![Layer::preset(preset).ok()?]).ok();
+        let suits = |preset: &&str| config(preset).is_some_and(|found| suits(&found.config));
+        BY_SIZE.into_iter().rev().find(suits).unwrap_or(BY_SIZE[0])
     }
 }
 
@@ -363,5 +404,43 @@ mod tests {
         ] {
             assert_eq!(epochs_in_words(count), words);
         }
+    }
+
+    fn preset_of(tokens: u64, vocab: u32) -> &'static str {
+        Corpus { tokens, vocab }.preset(true, |_| true)
+    }
+
+    #[test]
+    fn a_preset_follows_the_size_of_the_data() {
+        const GPT2: u32 = 50_257;
+        for (text, tokens, vocab, expected) in [
+            ("a pasted page, by character", 3_000, 60, "demo"),
+            ("Shakespeare, 1 MB by character", 1_003_854, 65, "shakespeare-char"),
+            ("Shakespeare, 1 MB as GPT-2's tokens", 301_966, GPT2, "demo"),
+            ("5 MB by character", 5_000_000, 100, "shakespeare-char"),
+            ("50 MB as GPT-2's tokens", 12_500_000, GPT2, "gpt2"),
+            ("OpenWebText", 9_035_582_198, GPT2, "gpt2-xl"),
+        ] {
+            assert_eq!(preset_of(tokens, vocab), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_preset_suits_the_device_too() {
+        let large = Corpus { tokens: 9_000_000_000, vocab: 50_257 };
+        assert_eq!(large.preset(false, |_| true), "shakespeare-char");
+        let fits = |config: &Config| config.parameters(50_257) < 400_000_000;
+        assert_eq!(large.preset(true, fits), "gpt2-medium");
+        assert_eq!(large.preset(true, |_| false), "demo");
+    }
+
+    #[test]
+    fn a_model_with_weights_suits_any_data() {
+        let layers = vec![Layer::preset("gpt2-xl").unwrap()];
+        let config = resolve(layers).unwrap().config;
+        let small = Corpus { tokens: 300_000, vocab: 50_257 };
+        assert!(small.is_too_small_for(&config));
+        let tuned = Config { init_from: InitFrom::Path("gpt2-xl".into()), ..config };
+        assert!(!small.is_too_small_for(&tuned));
     }
 }

@@ -1,12 +1,15 @@
-//! Reading files that were dropped or chosen.
+//! The browser's file dialog, and reading files that were dropped or chosen.
 
+use wasm_bindgen::JsCast;
+use wasm_bindgen::closure::Closure;
+use wasm_bindgen::prelude::JsValue;
 use wasm_bindgen_futures::JsFuture;
-use web_sys::File;
+use web_sys::{File, HtmlInputElement};
 
 use crate::gui::Intent;
 use crate::protocol::Texts;
 use crate::text::bytes;
-use crate::web::error_text;
+use crate::web::{document, error_text};
 
 /// The most bytes of text that a page takes: it holds them several times while they are prepared.
 const MAX_TEXT: u64 = 256 << 20;
@@ -52,4 +55,40 @@ async fn contents(file: &File) -> Result<Vec<u8>, String> {
     let read = JsFuture::from(file.array_buffer()).await;
     let read = read.map_err(|error| format!("cannot be read: {}", error_text(&error)))?;
     Ok(js_sys::Uint8Array::new(&read).to_vec())
+}
+
+/// Kinds of files as `accept` of an `<input>` takes them: texts, and zips of models.
+pub(super) const TEXTS: &str = ".txt,.md,.text,text/plain,.zip";
+pub(super) const ZIPS: &str = ".zip,application/zip";
+
+/// A dialog that is open, or was last.
+pub(super) struct FileDialog {
+    input: HtmlInputElement,
+    /// The browser calls it as long as this value lives.
+    _on_change: Closure<dyn FnMut()>,
+}
+
+impl FileDialog {
+    /// Opens a dialog for files of these kinds.
+    pub fn open(accept: &str, mut take: impl FnMut(Vec<File>) + 'static) -> Result<Self, JsValue> {
+        let input: HtmlInputElement = document()?.create_element("input")?.unchecked_into();
+        input.set_type("file");
+        input.set_accept(accept);
+        input.set_multiple(true);
+        let chosen = input.clone();
+        let on_change = Closure::<dyn FnMut()>::new(move || {
+            let files = chosen.files();
+            let count = files.as_ref().map_or(0, |files| files.length());
+            take((0..count).filter_map(|index| files.as_ref()?.get(index)).collect());
+        });
+        input.set_onchange(Some(on_change.as_ref().unchecked_ref()));
+        input.click();
+        Ok(Self { input, _on_change: on_change })
+    }
+}
+
+impl Drop for FileDialog {
+    fn drop(&mut self) {
+        self.input.set_onchange(None);
+    }
 }

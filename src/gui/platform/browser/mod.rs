@@ -1,7 +1,6 @@
 //! The window of a page: the browser's file dialogs, the page's URL, its element for screen
 //! readers.
 
-mod dialogs;
 mod files;
 mod status;
 mod url;
@@ -18,7 +17,7 @@ use crate::doctor::FrontEnd;
 use crate::gui::{App, Intent, Options, Shared};
 use crate::protocol::{Destination, Request};
 use crate::web::{document, error_text};
-use dialogs::FileDialog;
+use files::FileDialog;
 use status::Status;
 use url::Url;
 pub(in crate::gui) use url::overrides;
@@ -79,8 +78,8 @@ impl Platform {
     /// Opens a dialog for texts or the zip of a model. Exports need none.
     pub fn choose(&mut self, choice: Choice) {
         let accept = match choice {
-            Choice::Texts => dialogs::TEXTS,
-            Choice::DataFolder | Choice::RunsFolder | Choice::Model => dialogs::ZIPS,
+            Choice::Texts => files::TEXTS,
+            Choice::DataFolder | Choice::RunsFolder | Choice::Model => files::ZIPS,
             // The best checkpoint of the run, or a model, as a zip for the browser's downloads.
             Choice::Export(checkpoint) => {
                 // `runs/NAME` of a checkpoint in it.

@@ -1,6 +1,5 @@
 //! The window of a program: dialogs of the system, environment variables, its file manager.
 
-mod diagnosis;
 #[cfg(windows)]
 pub(crate) mod explorer;
 mod notification;
@@ -16,9 +15,9 @@ use super::{Choice, Outbox, Overrides, chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::{Intent, Options, Shared};
 
-pub(crate) use diagnosis::front_end;
-pub(in crate::gui) use diagnosis::open_front_end;
 use screenshot::Screenshot;
+pub(crate) use window::front_end;
+pub(in crate::gui) use window::open_front_end;
 pub use window::{GuiError, open};
 
 /// The first folder in which runs are created and listed.

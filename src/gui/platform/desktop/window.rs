@@ -1,14 +1,17 @@
-//! Opening the window.
+//! Opening the window, and its part of `wgpt doctor`: its display and its folders.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::rc::Rc;
 
 use eframe::{UserEvent, egui};
 use thiserror::Error;
 use winit::event_loop::{ControlFlow, EventLoop};
 
+use super::RUNS;
+use crate::doctor::{Check, FrontEnd};
 use crate::gui::{App, Options};
 
 /// A window that could not be opened.
@@ -60,13 +63,13 @@ fn reason(error: &impl ToString) -> String {
 /// The icon of the window: `web/icon.svg`, 128 x 128. The file of the program has its own on Windows.
 const ICON: &[u8] = include_bytes!("../../../../assets/icon.png");
 /// The name under which the system knows the window and keeps its settings.
-pub(super) const APP: &str = "wgpt";
+const APP: &str = "wgpt";
 
 /// The size of the first window and its smallest size, in points.
 const SIZE: [f32; 2] = [1360.0, 860.0];
 const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 
-pub(super) fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
+fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
     match catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build()) {
         Ok(built) => built.map_err(|error| unconnected(reason(&error))),
         Err(panic) => Err(GuiError::Library(panic_text(panic.as_ref()))),
@@ -121,6 +124,36 @@ pub fn open(options: Options) -> Result<(), GuiError> {
     let mut window = eframe::create_native(APP, native, create, &event_loop);
     event_loop.run_app(&mut window).map_err(|error| GuiError::Window(reason(&error)))?;
     if has_drawn.get() { Ok(()) } else { Err(GuiError::NoDriver) }
+}
+
+/// Describes the window of a process that has not opened one. Connects to the display to try it.
+pub(crate) fn front_end() -> FrontEnd {
+    let open = open_front_end(RUNS.as_ref());
+    let Err(error) = connect() else { return open };
+    FrontEnd { display: Some(Check { works: false, detail: error.to_string() }), ..open }
+}
+
+/// Describes the window that is open, which creates runs in `runs`.
+pub(in crate::gui) fn open_front_end(runs: &Path) -> FrontEnd {
+    let display = Some(Check { works: true, detail: display_server() });
+    FrontEnd { display, runs: runs.to_path_buf(), settings: eframe::storage_dir(APP) }
+}
+
+/// Names the display server. Where both are set, the window takes Wayland.
+fn display_server() -> String {
+    let variable = |name: &str| {
+        let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
+        Some(format!("{name}={value}"))
+    };
+    if cfg!(any(windows, target_os = "macos")) {
+        return "the desktop".into();
+    }
+    let wayland = variable("WAYLAND_DISPLAY").or_else(|| variable("WAYLAND_SOCKET"));
+    match (wayland, variable("DISPLAY")) {
+        (Some(socket), _) => format!("Wayland, {socket}"),
+        (None, Some(server)) => format!("X11, {server}"),
+        (None, None) => "unknown".into(),
+    }
 }
 
 #[cfg(test)]
