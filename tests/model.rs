@@ -132,7 +132,7 @@ fn check_case(
     let off = error(&logits, &case.f32("logits"));
     assert!(off < tolerance.grad, "{name}: logits are off by {off:e}");
 
-    let mut optimizer = Optimizer::new(&optimizer_config(), &model, mode);
+    let mut optimizer = Optimizer::new(&optimizer_config(), &model, None, None, mode);
     let (losses, norms) = (case.f32("losses"), case.f32("grad_norms"));
     for (step, rate) in case.f32("learning_rates").iter().enumerate() {
         // Odd steps use activation checkpointing, which must not change the results.
@@ -207,7 +207,7 @@ fn an_update_that_is_not_finite_is_skipped() {
             let mut case = Case::open("gpt_tanh_bias.safetensors");
             let mut model =
                 Gpt::with_shards(&architecture(Gelu::Tanh, true), &mut case, &device, 2).unwrap();
-            let mut optimizer = Optimizer::new(&optimizer_config(), &model, mode);
+            let mut optimizer = Optimizer::new(&optimizer_config(), &model, None, None, mode);
             let tokens = BATCH * TIME;
             let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / tokens as f32 };
             let mut number = 0;

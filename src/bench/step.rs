@@ -70,13 +70,13 @@ impl TrainingStep {
                     masters.model(precision, &architecture, weights, device)
                 };
                 let model = model.expect(EVERY_NAME);
-                let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+                let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
                 (model, optimizer)
             }
             None => {
                 let mut model = Gpt::new(&architecture, weights, device).expect(EVERY_NAME);
                 model.keep_half_weights(precision);
-                let optimizer = Optimizer::new(config, &model, mode);
+                let optimizer = Optimizer::new(config, &model, None, None, mode);
                 (model, optimizer)
             }
         };

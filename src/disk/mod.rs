@@ -15,6 +15,12 @@ pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
+/// Replaces the content of a file by a value as JSON, in a folder that need not exist yet.
+pub fn replace_json(path: &Path, value: &impl serde::Serialize) -> std::io::Result<()> {
+    create_dir_all(path.parent().unwrap_or(path))?;
+    replace(path, &serde_json::to_vec_pretty(value)?)
+}
+
 #[cfg(not(target_arch = "wasm32"))]
 mod native;
 

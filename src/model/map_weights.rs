@@ -14,17 +14,31 @@ pub(crate) struct FlatWeight {
     pub shape: Shape,
 }
 
-impl FlatWeight {
-    /// Returns a weight of one element that takes the place of this one.
-    pub fn placeholder(id: ParamId, value: Tensor<1>, dimensions: usize) -> Self {
-        Self { id, value, shape: Shape::from(vec![1; dimensions]) }
-    }
-}
-
 /// Replaces each weight of `model`, in its order, by what `change` makes of it. The model no longer
 /// holds a weight that `change` gets, so that it can be written in place.
 pub(crate) fn map_weights(model: Gpt, change: impl FnMut(FlatWeight) -> FlatWeight) -> Gpt {
     model.map(&mut EachWeight(change))
+}
+
+/// Takes the weights out of a model, in its order. Until [`put_weights`], it has placeholders of one
+/// element.
+pub(crate) fn take_weights(model: Gpt) -> (Gpt, Vec<FlatWeight>) {
+    let (mut taken, mut placeholder) = (Vec::new(), None);
+    let model = map_weights(model, |weight| {
+        let empty = || Tensor::empty([1], &weight.value.device());
+        let value = placeholder.get_or_insert_with(empty).clone();
+        let shape = Shape::from(vec![1; weight.shape.num_dims()]);
+        let placeholder = FlatWeight { id: weight.id, value, shape };
+        taken.push(weight);
+        placeholder
+    });
+    (model, taken)
+}
+
+/// Puts all weights into a model, in its order.
+pub(crate) fn put_weights(model: Gpt, weights: Vec<FlatWeight>) -> Gpt {
+    let mut weights = weights.into_iter();
+    map_weights(model, |placeholder| weights.next().unwrap_or(placeholder))
 }
 
 struct EachWeight<F>(F);

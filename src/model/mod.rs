@@ -39,7 +39,7 @@ pub(crate) use hugging_face::{
 };
 pub(crate) use init::RandomWeights;
 pub use loss_scale::LossScale;
-pub(crate) use map_weights::{FlatWeight, map_weights};
+pub(crate) use map_weights::{FlatWeight, map_weights, put_weights, take_weights};
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};

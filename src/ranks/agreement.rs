@@ -29,14 +29,12 @@ pub const OWN_SETTINGS: [&str; 10] = [
 
 /// What a rank says of itself.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Introduction {
+struct Introduction {
     /// The settings that all ranks have in common.
     settings: Map<String, Value>,
     /// The fingerprint of the data.
     data: String,
-    /// The name of its machine, where known.
     machine: Option<String>,
-    /// The name of its device.
     device: String,
 }
 
@@ -46,8 +44,10 @@ pub struct Introduction {
 pub fn agree(
     group: &mut Group,
     config: &Config,
-    introduction: Introduction,
+    dataset: &Dataset,
+    device: &DeviceInfo,
     fixed: &[f64],
+    wire: Wire,
     recorded: Option<Vec<RankLine>>,
 ) -> Result<Division, RanksError> {
     if group.is_alone() {
@@ -56,36 +56,17 @@ pub fn agree(
         }
         return Ok(Division::whole(config));
     }
-    let ranks = group.collect(&introduction)?;
+    let mut settings = common_settings(config);
+    settings.insert("share".into(), fixed.into());
+    settings.insert("allreduce_dtype".into(), wire.to_string().into());
+    let (data, device) = (dataset.fingerprint.clone(), device.name.clone());
+    let machine = super::machine();
+    let ranks = group.collect(&Introduction { settings, data, machine, device })?;
     check_same(&ranks)?;
     let recorded = group.share(recorded)?;
-    let line = |introduced| {
-        let Introduction { machine, device, .. } = introduced;
-        RankLine { device, machine, sequences: 0 }
-    };
+    let line = |Introduction { machine, device, .. }| RankLine { device, machine, sequences: 0 };
     let ranks = ranks.into_iter().map(line).collect();
     Division::new(config, ranks, fixed, recorded)
-}
-
-impl Introduction {
-    /// Introduces the rank that trains `config` on `device`, with `fixed` for [`agree`].
-    pub fn new(
-        config: &Config,
-        dataset: &Dataset,
-        device: &DeviceInfo,
-        fixed: &[f64],
-        wire: Wire,
-    ) -> Self {
-        let mut settings = common_settings(config);
-        settings.insert("share".into(), fixed.into());
-        settings.insert("allreduce_dtype".into(), wire.to_string().into());
-        Self {
-            settings,
-            data: dataset.fingerprint.clone(),
-            machine: super::machine(),
-            device: device.name.clone(),
-        }
-    }
 }
 
 /// Returns the settings that all ranks must have in common.

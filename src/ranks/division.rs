@@ -20,7 +20,6 @@ const ALIKE: f64 = 1.1;
 /// The ranks of a run and their shares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Division {
-    /// The sequences of each rank.
     pub shares: Shares,
     /// The ranks, for the user; none for a run in one process.
     pub ranks: Vec<RankLine>,
@@ -31,8 +30,7 @@ pub struct Division {
 impl Division {
     /// The division of a run in one process.
     pub fn whole(config: &Config) -> Self {
-        let shares = Shares::whole(config.global_batch());
-        Self { shares, ranks: Vec::new(), is_unmeasured: false }
+        Self::of(Vec::new(), Shares::whole(config.global_batch()))
     }
 
     /// Divides the global batch of `config` among `ranks`, whose sequences are yet unknown: in
@@ -43,12 +41,11 @@ impl Division {
         fixed: &[f64],
         recorded: Option<Vec<RankLine>>,
     ) -> Result<Self, RanksError> {
+        if fixed.len() == ranks.len() {
+            return Self::in_proportion(config, ranks, fixed);
+        }
         if !fixed.is_empty() {
-            return if fixed.len() == ranks.len() {
-                Self::in_proportion(config, ranks, fixed)
-            } else {
-                Err(RanksError::Shares { given: fixed.len(), ranks: ranks.len() })
-            };
+            return Err(RanksError::Shares { given: fixed.len(), ranks: ranks.len() });
         }
         if let Some(shares) = recorded.and_then(|recorded| kept(config, &ranks, &recorded)) {
             return Ok(Self::of(ranks, shares));
@@ -71,27 +68,23 @@ impl Division {
         numbers: &[f64],
     ) -> Result<Self, RanksError> {
         let (global, micro_batch) = (config.global_batch(), config.micro_batch().get().into());
-        let shares = Shares::of(global, micro_batch, numbers);
-        let too_many = || RanksError::TooMany { ranks: ranks.len(), sequences: global };
-        let shares = shares.ok_or_else(too_many)?;
-        Ok(Self::of(ranks, shares))
+        match Shares::of(global, micro_batch, numbers) {
+            Some(shares) => Ok(Self::of(ranks, shares)),
+            None => Err(RanksError::TooMany { ranks: ranks.len(), sequences: global }),
+        }
     }
 
-    fn of(ranks: Vec<RankLine>, shares: Shares) -> Self {
-        let ranks = ranks.into_iter().enumerate();
-        let ranks = ranks
-            .map(|(rank, line)| RankLine { sequences: shares.sequences(rank), ..line })
-            .collect();
+    fn of(mut ranks: Vec<RankLine>, shares: Shares) -> Self {
+        for (rank, line) in ranks.iter_mut().enumerate() {
+            line.sequences = shares.sequences(rank);
+        }
         Self { shares, ranks, is_unmeasured: false }
     }
 
     /// Records the shares in the folder of the run. Without the record, a run that continues measures
     /// again.
     pub fn record(&self, run: &Path) {
-        let Ok(text) = serde_json::to_vec_pretty(&self.ranks) else { return };
-        let file = file(run);
-        let folder = file.parent().unwrap_or(Path::new("."));
-        let _ = disk::create_dir_all(folder).and_then(|()| disk::replace(&file, &text));
+        let _ = disk::replace_json(&file(run), &self.ranks);
     }
 
     /// Reads the ranks that a run has recorded.

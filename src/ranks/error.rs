@@ -7,68 +7,33 @@ use crate::model::WeightError;
 /// An error of the communication between ranks. Every rank ends with it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RanksError {
-    /// No MPI library was found.
     #[error("{size} processes were started together, but no MPI library can be opened: {reason}")]
-    NoLibrary {
-        /// The processes that the launcher has started.
-        size: usize,
-        /// The names that were tried, and the error of the system.
-        reason: String,
-    },
+    NoLibrary { size: usize, reason: String },
     /// A library that is neither Open MPI nor of MPICH's family.
     #[error("{name} is an MPI library that wgpt does not know: {version}")]
-    UnknownLibrary {
-        name: String,
-        /// What it says of itself.
-        version: String,
-    },
+    UnknownLibrary { name: String, version: String },
     /// A system on which wgpt opens no MPI library.
     #[error("{size} processes were started together, but wgpt uses MPI on Linux and macOS only")]
-    NotServed {
-        /// The processes that the launcher has started.
-        size: usize,
-    },
+    NotServed { size: usize },
     /// The MPI library belongs to another launcher.
     #[error(
         "{launched} processes were started together, but {library} connects {connected} of them"
     )]
-    NotConnected {
-        library: String,
-        /// The processes that the launcher has started.
-        launched: usize,
-        /// The processes that the library sees.
-        connected: usize,
-    },
-    /// A rank that does not answer.
+    NotConnected { library: String, launched: usize, connected: usize },
     #[error("rank {rank} has not answered for {seconds} s")]
-    Silent {
-        rank: usize,
-        /// The time that was waited.
-        seconds: u64,
-    },
-    /// A call that failed.
+    Silent { rank: usize, seconds: u64 },
     #[error("MPI could not {action} (error {code})")]
     Failed { action: &'static str, code: i32 },
-    /// A message that cannot be read.
     #[error("a message of another rank cannot be read: {reason}")]
     Message { reason: String },
     /// Ranks that would train different runs.
     #[error("{0}")]
     Disagree(String),
-    /// More ranks than sequences.
     #[error("{ranks} ranks share a global batch of {sequences} sequences: each needs at least one")]
-    TooMany {
-        ranks: usize,
-        /// The sequences of the global batch.
-        sequences: u64,
-    },
+    TooMany { ranks: usize, sequences: u64 },
     /// More or fewer numbers in `--share` than ranks.
     #[error("--share has {given} numbers for {ranks} ranks")]
-    Shares {
-        /// The numbers that were given.
-        given: usize,
-        ranks: usize,
-    },
+    Shares { given: usize, ranks: usize },
 }
 
 impl RanksError {

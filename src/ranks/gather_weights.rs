@@ -13,7 +13,7 @@ use web_time::Instant;
 use super::sharding::Sharding;
 use super::{Group, RanksError};
 use crate::gpu::{self, DeviceError, Reading, Watchdog};
-use crate::model::{FlatWeight, Gpt, STAGED_ELEMENTS, map_weights, parameters};
+use crate::model::{FlatWeight, Gpt, STAGED_ELEMENTS, parameters, put_weights, take_weights};
 
 impl Sharding {
     /// Brings the weights that other ranks have updated to this one. Also returns the time that the
@@ -26,28 +26,18 @@ impl Sharding {
     ) -> Result<(Gpt, Duration), E> {
         let (streams, is_own) = Stream::all(&model, self, group.size());
         let mut halves = model.take_half_weights();
-        let placeholder = Tensor::empty([1], &parameters(&model)[0].parts[0].device());
-        let (mut weights, mut shapes) = (Vec::new(), Vec::new());
-        let model = map_weights(model, |FlatWeight { id, value, shape }| {
-            weights.push(value);
-            let dimensions = shape.num_dims();
-            shapes.push(shape);
-            FlatWeight::placeholder(id, placeholder.clone(), dimensions)
-        });
+        let (model, weights) = take_weights(model);
         let mut exchange = Exchange { weights, streams, rank: self.rank, spent: Duration::ZERO };
         exchange.run::<E>(group, watchdog).await?;
-        let mut weights = exchange.weights.into_iter().zip(shapes).zip(is_own);
-        let mut model = map_weights(model, |taken| {
-            let Some(((value, shape), is_own)) = weights.next() else { return taken };
-            let id = taken.id;
+        for (FlatWeight { id, value, shape }, is_own) in exchange.weights.iter().zip(is_own) {
             // The copy of a weight that another rank has updated.
-            if !is_own && let Some(former) = halves.remove(&id) {
+            if !is_own && let Some(former) = halves.remove(id) {
                 let dtype = FloatDType::from(former.dtype());
                 drop(former);
-                halves.insert(id, value.clone().cast(dtype).reshape(shape.clone()));
+                halves.insert(*id, value.clone().cast(dtype).reshape(shape.clone()));
             }
-            FlatWeight { id, value, shape }
-        });
+        }
+        let mut model = put_weights(model, exchange.weights);
         model.put_half_weights(halves);
         Ok((model, exchange.spent))
     }
@@ -100,8 +90,8 @@ impl Stream {
 
 /// The exchange of a model's weights between ranks.
 struct Exchange {
-    /// All `[elements]`, which nothing else holds.
-    weights: Vec<Tensor<1>>,
+    /// Nothing else holds their values.
+    weights: Vec<FlatWeight>,
     /// One for each rank.
     streams: Vec<Stream>,
     rank: usize,
@@ -144,7 +134,7 @@ impl Exchange {
             self.write(round, &values, &parts);
             // Else the staging memory of all rounds would stay.
             if let Some(weight) = self.weights.first() {
-                gpu::finish(&weight.device()).await?;
+                gpu::finish(&weight.value.device()).await?;
             }
             watchdog.restart();
         }
@@ -154,7 +144,7 @@ impl Exchange {
     /// Begins to read the weights that this rank sends in a round.
     fn begin_reads(&self, round: usize) -> Vec<Reading> {
         let begin = |(index, piece): (usize, Range<usize>)| {
-            gpu::begin_read(self.weights[index].clone().narrow(0, piece.start, piece.len()))
+            gpu::begin_read(self.weights[index].value.clone().narrow(0, piece.start, piece.len()))
         };
         self.streams[self.rank].pieces(round).map(begin).collect()
     }
@@ -169,7 +159,7 @@ impl Exchange {
             for (index, piece) in self.streams[owner].pieces(round) {
                 let (arrived, others) = rest.split_at(piece.len());
                 rest = others;
-                let weight = &mut self.weights[index];
+                let weight = &mut self.weights[index].value;
                 let data = TensorData::new(arrived.to_vec(), [arrived.len()]);
                 let arrived = Tensor::from_data(data, &weight.device());
                 weight.inplace(|weight| weight.slice_assign([piece], arrived));

@@ -16,30 +16,14 @@ pub(crate) struct Launch {
     pub is_mpich: bool,
 }
 
-/// The variables of a launcher.
-struct Variables {
-    rank: &'static str,
-    size: &'static str,
-    local_rank: &'static str,
-    is_mpich: bool,
-}
-
-/// Those of Open MPI's mpirun, of MPICH's mpiexec, and of srun. A job script of Slurm, which is not one
-/// of several processes, has SLURM_NTASKS too, but not the number of a step's tasks.
-const LAUNCHERS: [Variables; 3] = [
-    Variables {
-        rank: "OMPI_COMM_WORLD_RANK",
-        size: "OMPI_COMM_WORLD_SIZE",
-        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        is_mpich: false,
-    },
-    Variables { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", is_mpich: true },
-    Variables {
-        rank: "SLURM_PROCID",
-        size: "SLURM_STEP_NUM_TASKS",
-        local_rank: "SLURM_LOCALID",
-        is_mpich: false,
-    },
+/// The variables with the rank, the number of ranks and the rank on its machine, of MPICH's mpiexec, of
+/// Open MPI's mpirun, and of srun. A job script of Slurm, which is not one of several processes, has
+/// SLURM_NTASKS too, but not the number of a step's tasks.
+const OF_MPICH: [&str; 3] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"];
+const LAUNCHERS: [[&str; 3]; 3] = [
+    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"],
+    OF_MPICH,
+    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"],
 ];
 
 impl Launch {
@@ -57,11 +41,10 @@ impl Launch {
 
     fn read(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
-        LAUNCHERS.iter().find_map(|known| {
-            let (rank, size) = (number(known.rank)?, number(known.size)?);
-            let local_rank =
-                number(known.local_rank).or_else(|| number("SLURM_LOCALID")).unwrap_or(0);
-            let is_mpich = known.is_mpich;
+        LAUNCHERS.into_iter().find_map(|known| {
+            let [rank, size, local_rank] = known.map(number);
+            let (rank, size, is_mpich) = (rank?, size?, known == OF_MPICH);
+            let local_rank = local_rank.or_else(|| number("SLURM_LOCALID")).unwrap_or(0);
             (size > 1 && rank < size).then_some(Self { rank, size, local_rank, is_mpich })
         })
     }

@@ -5,8 +5,8 @@
 //! update: models stay equal without being sent. What depends on a clock or on a person, like a
 //! command, is decided by rank 0 and shared with all ([`Group::share`]).
 //!
-//! [`Ranks`] is the seam: `Alone` for one process, [`Ring`] over messages between pairs of ranks,
-//! which are MPI's in a program and a channel's in tests. NCCL would be another implementation.
+//! [`Link`] is the seam: messages between pairs of ranks, which are MPI's in a program and a channel's
+//! in tests.
 //!
 //! MPI carries messages and nothing else. Sums over ranks are wgpt's own ([`ring`]), so that the same
 //! ranks give the same bits with every MPI library, and a rank that does not answer is known by its
@@ -39,12 +39,13 @@ use serde::de::DeserializeOwned;
 
 use crate::gpu::{AllowedSilence, Watchdog};
 
-pub(crate) use agreement::{Introduction, OWN_SETTINGS, SharedWeights, agree};
+pub(crate) use agreement::{OWN_SETTINGS, SharedWeights, agree};
 pub(crate) use division::Division;
 pub use error::RanksError;
 pub(crate) use launch::{Launch, MPI_LIBRARY};
 pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within, within_limit};
+use ring::{Link, Ring};
 pub use sharding::Shard;
 pub(crate) use sharding::Sharding;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};
@@ -61,84 +62,25 @@ pub(crate) const RANKS_FOLDER: &str = "ranks";
 /// compiles.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// The communication between ranks. Every rank must make the same calls in the same order.
-pub(crate) trait Ranks {
-    /// Returns the number of this rank, from 0.
-    fn rank(&self) -> usize;
-
-    /// Returns the number of ranks.
-    fn size(&self) -> usize;
-
-    /// Replaces `values` by their sums over all ranks, which have the same bits on every rank, and
-    /// each time.
-    fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError>;
-
-    /// Replaces `bytes` by the bytes of rank 0.
-    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError>;
-
-    /// Returns the bytes of each rank on rank 0, and nothing on the others.
-    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError>;
-
-    /// Replaces each part of `values` by the values of the rank to which it belongs: one part for each
-    /// rank, the same on all.
-    fn all_gather(&mut self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), RanksError>;
-
-    /// Ends the communication, after the last call of every rank.
-    fn finish(&mut self) {}
-
-    /// Returns a function that ends all ranks at once, with this exit code where the launcher passes
-    /// it on.
-    fn abort(&self) -> Abort {
-        Box::new(|_| ())
-    }
-}
-
-/// Ends all ranks.
+/// Ends all ranks at once, with this exit code where the launcher passes it on.
 pub(crate) type Abort = Box<dyn Fn(u8)>;
 
-/// The only rank of a run.
-struct Alone;
-
-impl Ranks for Alone {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn size(&self) -> usize {
-        1
-    }
-
-    fn all_reduce(&mut self, _: &mut [f32], _: Wire) -> Result<(), RanksError> {
-        Ok(())
-    }
-
-    fn broadcast(&mut self, _: &mut Vec<u8>) -> Result<(), RanksError> {
-        Ok(())
-    }
-
-    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
-        Ok(vec![bytes.to_vec()])
-    }
-
-    fn all_gather(&mut self, _: &mut [f32], _: &[Range<usize>]) -> Result<(), RanksError> {
-        Ok(())
-    }
-}
-
-/// The ranks of a run, as one of them sees them.
+/// The ranks of a run, as one of them sees them. Every rank must make the same calls in the same order.
 pub(crate) struct Group {
-    ranks: Box<dyn Ranks>,
+    /// `None` for a run in one process.
+    ring: Option<Ring>,
     watchdog: Watchdog,
 }
 
 impl Group {
     /// The group of a run in one process.
     pub fn alone() -> Self {
-        Self::of(Alone)
+        Self { ring: None, watchdog: Watchdog::default() }
     }
 
-    pub fn of(ranks: impl Ranks + 'static) -> Self {
-        Self { ranks: Box::new(ranks), watchdog: Watchdog::default() }
+    /// The group of ranks that wait at most `limit` for each other.
+    fn of(link: impl Link + 'static, limit: Duration) -> Self {
+        Self { ring: Some(Ring::new(link, limit)), ..Self::alone() }
     }
 
     /// Tells the watchdog of this rank's device when the rank waits for others, so that the device is
@@ -147,8 +89,11 @@ impl Group {
         self.watchdog = watchdog.clone();
     }
 
-    fn wait(&self) -> Option<AllowedSilence> {
-        (!self.is_alone()).then(|| self.watchdog.allow_silence(Duration::MAX))
+    /// Returns the connection to the other ranks, and a guard for the time that they take to answer;
+    /// `None` for a run in one process.
+    fn others(&mut self) -> Option<(&mut Ring, AllowedSilence)> {
+        let ring = self.ring.as_mut()?;
+        Some((ring, self.watchdog.allow_silence(Duration::MAX)))
     }
 
     /// The group of the processes that a launcher has started with this one; each waits at most
@@ -156,8 +101,7 @@ impl Group {
     pub fn connect(launch: &Launch, limit: Duration) -> Result<Self, RanksError> {
         #[cfg(unix)]
         {
-            let ranks = mpi::open(launch, limit)?;
-            let mut group = Self { ranks, watchdog: Watchdog::default() };
+            let mut group = mpi::open(launch, limit)?;
             group.check_version(env!("CARGO_PKG_VERSION"))?;
             Ok(group)
         }
@@ -170,17 +114,17 @@ impl Group {
 
     /// Returns the number of this rank, from 0.
     pub fn rank(&self) -> usize {
-        self.ranks.rank()
+        self.ring.as_ref().map_or(0, Ring::rank)
     }
 
     /// Returns the number of ranks.
     pub fn size(&self) -> usize {
-        self.ranks.size()
+        self.ring.as_ref().map_or(1, Ring::size)
     }
 
     /// Returns true for a run in one process.
     pub fn is_alone(&self) -> bool {
-        self.size() == 1
+        self.ring.is_none()
     }
 
     /// Returns true for rank 0, which owns the run folder, takes commands and prints.
@@ -193,12 +137,10 @@ impl Group {
     /// # Errors
     /// If a rank does not answer, or sends something else: it runs another version.
     pub fn share<T: Serialize + DeserializeOwned>(&mut self, value: T) -> Result<T, RanksError> {
-        if self.is_alone() {
-            return Ok(value);
-        }
-        let mut bytes = if self.is_first() { to_bytes(&value)? } else { Vec::new() };
-        let _silence = self.wait();
-        self.ranks.broadcast(&mut bytes)?;
+        let is_first = self.is_first();
+        let Some((ring, _silence)) = self.others() else { return Ok(value) };
+        let mut bytes = if is_first { to_bytes(&value)? } else { Vec::new() };
+        ring.broadcast(&mut bytes)?;
         // On rank 0 too: a number that is read from text may differ in its last bit.
         from_bytes(&bytes)
     }
@@ -217,8 +159,8 @@ impl Group {
 
     /// Returns the bytes of each rank on rank 0, and nothing on the others.
     pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
-        let _silence = self.wait();
-        self.ranks.gather(bytes)
+        let Some((ring, _silence)) = self.others() else { return Ok(vec![bytes.to_vec()]) };
+        ring.gather(bytes)
     }
 
     /// Replaces each part of `values` by the values of the rank to which it belongs: one part for each
@@ -228,29 +170,24 @@ impl Group {
         values: &mut [f32],
         parts: &[Range<usize>],
     ) -> Result<(), RanksError> {
-        let _silence = self.wait();
-        self.ranks.all_gather(values, parts)
+        let Some((ring, _silence)) = self.others() else { return Ok(()) };
+        ring.all_gather(values, parts)
     }
 
-    /// Replaces values by their sums over all ranks.
+    /// Replaces values by their sums over all ranks, which have the same bits on every rank, and each
+    /// time.
     pub fn sum(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
-        let _silence = self.wait();
-        self.ranks.all_reduce(values, wire)
+        let Some((ring, _silence)) = self.others() else { return Ok(()) };
+        ring.all_reduce(values, wire)
     }
 
-    /// Replaces values by the values of rank 0, which has the same number.
+    /// Replaces values by the values of rank 0.
     pub fn share_values(&mut self, values: &mut Vec<f32>) -> Result<(), RanksError> {
-        if self.is_alone() {
-            return Ok(());
-        }
-        let mut bytes: Vec<u8> = if self.is_first() {
-            values.iter().flat_map(|value| value.to_le_bytes()).collect()
-        } else {
-            Vec::new()
-        };
-        let _silence = self.wait();
-        self.ranks.broadcast(&mut bytes)?;
-        if !self.is_first() {
+        let is_first = self.is_first();
+        let Some((ring, _silence)) = self.others() else { return Ok(()) };
+        let mut bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        ring.broadcast(&mut bytes)?;
+        if !is_first {
             let shared = bytes.as_chunks::<4>().0.iter().map(|&value| f32::from_le_bytes(value));
             *values = shared.collect();
         }
@@ -271,12 +208,14 @@ impl Group {
 
     /// Ends the communication, after the last call of every rank.
     pub fn finish(&mut self) {
-        self.ranks.finish();
+        if let Some(ring) = &mut self.ring {
+            ring.link.finish();
+        }
     }
 
-    /// Returns a function that ends all ranks at once.
-    pub fn abort(&self) -> Abort {
-        self.ranks.abort()
+    /// Returns a function that ends all ranks at once; `None` for a run in one process.
+    pub fn abort(&self) -> Option<Abort> {
+        Some(self.ring.as_ref()?.link.abort())
     }
 }
 

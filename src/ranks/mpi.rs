@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use super::launch::MPI_LIBRARY;
-use super::ring::{Link, MESSAGE_BYTES, Message, Ring};
-use super::{Abort, Launch, Ranks, RanksError};
+use super::ring::{Link, MESSAGE_BYTES, Message};
+use super::{Abort, Group, Launch, RanksError};
 
 /// The names of the libraries, for the linker of the system.
 #[cfg(not(target_os = "macos"))]
@@ -93,25 +93,19 @@ struct Opened {
 }
 
 /// Connects this process with those that were started with it.
-pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Box<dyn Ranks>, RanksError> {
+pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Group, RanksError> {
     let opened = Opened::find(launch.is_mpich)
         .map_err(|reason| RanksError::NoLibrary { size: launch.size, reason })?;
-    let is_mpich = opened.is_of_mpich();
-    match opened.open_mpi_handles() {
-        Some((world, byte)) => {
-            let link = MpiLink::new(&opened, launch, world, byte, ptr::null_mut())?;
-            Ok(Box::new(Ring::new(link, limit)))
-        }
-        None if is_mpich => {
-            let no_status = ptr::without_provenance_mut(MPICH_NO_STATUS);
-            let link = MpiLink::new(&opened, launch, MPICH_WORLD, MPICH_BYTE, no_status)?;
-            Ok(Box::new(Ring::new(link, limit)))
-        }
-        None => {
-            let Opened { name, version, .. } = opened;
-            Err(RanksError::UnknownLibrary { name, version })
-        }
+    if let Some((world, byte)) = opened.open_mpi_handles() {
+        let link = MpiLink::new(&opened, launch, world, byte, ptr::null_mut())?;
+        return Ok(Group::of(link, limit));
     }
+    if opened.is_of_mpich() {
+        let no_status = ptr::without_provenance_mut(MPICH_NO_STATUS);
+        let link = MpiLink::new(&opened, launch, MPICH_WORLD, MPICH_BYTE, no_status)?;
+        return Ok(Group::of(link, limit));
+    }
+    Err(RanksError::UnknownLibrary { name: opened.name, version: opened.version })
 }
 
 /// Opens the library of a run on several ranks without connecting any; returns its file and what it says

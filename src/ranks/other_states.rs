@@ -15,25 +15,18 @@ use crate::model::{Parameter, STAGED_ELEMENTS, values};
 struct Piece {
     /// The name of the tensor in checkpoints.
     name: String,
-    /// Its first element.
     first: usize,
     /// At most [`STAGED_ELEMENTS`].
     elements: usize,
 }
 
-/// The states that other ranks have, on rank 0.
+/// The states that other ranks have, on rank 0. Each of them must [`send`] its own.
 pub struct OtherStates<'a> {
     /// `None` if this rank has all states, or if another one has not answered.
-    group: Option<&'a mut Group>,
+    pub group: Option<&'a mut Group>,
 }
 
-impl<'a> OtherStates<'a> {
-    /// The states that the other ranks of `group` have, each of which must [`send`] them; `None` if they
-    /// have none.
-    pub fn new(group: Option<&'a mut Group>) -> Self {
-        Self { group }
-    }
-
+impl OtherStates<'_> {
     /// Reads the first `elements` of a tensor piece by piece: calls `write` with their bytes.
     pub fn read<E: From<RanksError>>(
         &mut self,

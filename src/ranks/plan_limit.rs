@@ -40,13 +40,7 @@ impl PlanLimit {
         let Some(plan) = smaller_or_offloaded(&plan, self.can_offload) else {
             return Err("its steps cannot be split smaller".into());
         };
-        let kept = serde_json::to_vec_pretty(&plan).map_err(std::io::Error::from);
-        let folder = self.file.parent().unwrap_or(Path::new("."));
-        let kept = kept.and_then(|text| {
-            disk::create_dir_all(folder)?;
-            disk::replace(&self.file, &text)
-        });
-        kept.map_err(|error| {
+        disk::replace_json(&self.file, &plan).map_err(|error| {
             format!("its smaller plan cannot be written to {}: {error}", self.file.display())
         })
     }

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Abort, Ranks, RanksError, Wire};
+use super::{Abort, RanksError, Wire};
 
 /// The most bytes of a message: few enough that adding up one message hides behind the next on its way,
 /// and enough that the time of a network's answer does not count.
@@ -48,25 +48,33 @@ pub(super) trait Link {
         limit: Duration,
     ) -> Result<&[u8], RanksError>;
 
-    /// As [`Ranks::finish`].
+    /// Ends the communication, after the last call of every rank.
     fn finish(&mut self) {}
 
-    /// As [`Ranks::abort`].
+    /// Returns a function that ends all ranks at once.
     fn abort(&self) -> Abort {
         Box::new(|_| ())
     }
 }
 
 /// Ranks that are connected by links.
-pub(super) struct Ring<L> {
-    link: L,
+pub(super) struct Ring {
+    pub link: Box<dyn Link>,
+    /// The time that a rank waits for another.
     limit: Duration,
 }
 
-impl<L: Link> Ring<L> {
-    /// Ranks that wait at most `limit` for another.
-    pub fn new(link: L, limit: Duration) -> Self {
-        Self { link, limit }
+impl Ring {
+    pub fn new(link: impl Link + 'static, limit: Duration) -> Self {
+        Self { link: Box::new(link), limit }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.link.rank()
+    }
+
+    pub fn size(&self) -> usize {
+        self.link.size()
     }
 
     /// Sends the values of one segment to the next rank while those of another arrive from the one
@@ -139,16 +147,9 @@ fn pieces(segment: Range<usize>, wire: Wire) -> impl Iterator<Item = Range<usize
     segment.step_by(step).map(move |start| start..(start + step).min(end))
 }
 
-impl<L: Link> Ranks for Ring<L> {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.link.size()
-    }
-
-    fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
+impl Ring {
+    /// Replaces `values` by their sums over all ranks.
+    pub fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
         let (rank, size, len) = (self.rank(), self.size(), values.len());
         // Segments are counted around the ring: `back` of the one that this rank begins with.
         let segment = |ahead: usize, back: usize| {
@@ -171,8 +172,8 @@ impl<L: Link> Ranks for Ring<L> {
         Ok(())
     }
 
-    /// Goes down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
-    fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
+    /// Replaces `bytes` by the bytes of rank 0. They go down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
+    pub fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
         let (rank, size) = (self.rank(), self.size());
         if rank > 0 {
             *bytes = self.receive((rank - 1) / 2)?;
@@ -185,8 +186,8 @@ impl<L: Link> Ranks for Ring<L> {
         Ok(())
     }
 
-    /// Each rank sends to rank 0 directly, which knows by that which one does not answer.
-    fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
+    /// Returns the bytes of each rank on rank 0. Each sends to rank 0 directly, which knows by that which one does not answer.
+    pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
         if self.rank() > 0 {
             self.send(0, bytes)?;
             return Ok(Vec::new());
@@ -200,7 +201,11 @@ impl<L: Link> Ranks for Ring<L> {
 
     /// Each part goes around the ring, and a rank passes on each message as soon as it has arrived: parts
     /// of any sizes take about as long as the bytes of all but the smallest.
-    fn all_gather(&mut self, values: &mut [f32], parts: &[Range<usize>]) -> Result<(), RanksError> {
+    pub fn all_gather(
+        &mut self,
+        values: &mut [f32],
+        parts: &[Range<usize>],
+    ) -> Result<(), RanksError> {
         let (rank, size, wire) = (self.rank(), self.size(), Wire::Float32);
         let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
         let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), wire);
@@ -227,13 +232,5 @@ impl<L: Link> Ranks for Ring<L> {
             out += usize::from(send.is_some());
         }
         Ok(())
-    }
-
-    fn finish(&mut self) {
-        self.link.finish();
-    }
-
-    fn abort(&self) -> Abort {
-        self.link.abort()
     }
 }

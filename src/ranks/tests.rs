@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::ring::{MESSAGE_BYTES, Ring};
+use super::ring::MESSAGE_BYTES;
 use super::*;
 
 /// A value that depends on its place and on the rank, with bits at both ends.
@@ -132,7 +132,7 @@ fn a_silent_rank_is_named_within_the_limit() {
     std::thread::scope(|scope| {
         for (rank, link) in links.into_iter().enumerate() {
             scope.spawn(move || {
-                let mut group = Group::of(Ring::new(link, limit));
+                let mut group = Group::of(link, limit);
                 match rank {
                     0 => {
                         let error = group.collect(&0).unwrap_err();

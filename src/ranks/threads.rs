@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::ring::{Link, MESSAGE_BYTES, Message, Ring};
+use super::ring::{Link, MESSAGE_BYTES, Message};
 use super::{Group, RanksError};
 
 /// A thread's channels to and from all others.
@@ -80,9 +80,8 @@ pub(crate) fn on_threads<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync)
     let work = &work;
     std::thread::scope(|scope| {
         let links = links(size).into_iter();
-        let start = |link: ThreadLink| {
-            scope.spawn(move || work(Group::of(Ring::new(link, Duration::from_secs(60)))))
-        };
+        let start =
+            |link: ThreadLink| scope.spawn(move || work(Group::of(link, Duration::from_secs(60))));
         let threads: Vec<_> = links.map(start).collect();
         let join =
             |thread: std::thread::ScopedJoinHandle<'_, T>| thread.join().expect("no rank panics");

@@ -1,41 +1,29 @@
 //! The form of numbers on their way between ranks.
 
-use std::fmt;
 use std::str::FromStr;
 
 use half::f16;
-use serde::{Deserialize, Serialize};
 
-/// The dtype of gradients on their way between ranks. They are added up in float32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Wire {
-    /// Exact.
-    #[default]
-    Float32,
-    /// Half the bytes. The values of a message have a common scale, a power of two, which brings the
-    /// largest of them near the largest of float16: gradients are far smaller than what float16 has
-    /// digits for. Each rank that passes a sum on rounds it to 11 bits.
-    Float16,
-}
+use crate::config::words;
 
-impl FromStr for Wire {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "float32" => Ok(Wire::Float32),
-            "float16" => Ok(Wire::Float16),
-            _ => Err("use float32 or float16".into()),
-        }
+words! {
+    /// The dtype of gradients on their way between ranks. They are added up in float32.
+    pub enum Wire {
+        /// Exact.
+        Float32 = "float32",
+        /// Half the bytes. The values of a message have a common scale, a power of two, which brings the
+        /// largest of them near the largest of float16: gradients are far smaller than what float16 has
+        /// digits for. Each rank that passes a sum on rounds it to 11 bits.
+        Float16 = "float16",
     }
 }
 
-impl fmt::Display for Wire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Wire::Float32 => "float32",
-            Wire::Float16 => "float16",
-        })
+impl FromStr for Wire {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let named = Self::ALL.iter().find(|wire| wire.to_string() == name);
+        named.copied().ok_or("use float32 or float16")
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]
         let mut speeds = Speeds::read(&file);
         speeds.add(key, points);
         // It is only a cache.
-        let _ = speeds.write(&file);
+        let _ = disk::replace_json(&file, &speeds);
     }
 }
 
@@ -104,12 +104,6 @@ impl Speeds {
         let excess = known.len().saturating_sub(MAX_POINTS);
         known.drain(..excess);
     }
-
-    fn write(&self, file: &Path) -> std::io::Result<()> {
-        let folder = file.parent().unwrap_or(Path::new("."));
-        disk::create_dir_all(folder)?;
-        disk::replace(file, &serde_json::to_vec_pretty(self)?)
-    }
 }
 
 #[cfg(test)]
@@ -129,7 +123,7 @@ mod tests {
         let mut speeds = Speeds::read(&file);
         assert_eq!(speeds.of(&key), None);
         speeds.add(key.clone(), &[point(1e6, 1e-5), point(1e9, 1e-3)]);
-        speeds.write(&file).unwrap();
+        disk::replace_json(&file, &speeds).unwrap();
         let read = Speeds::read(&file);
         assert_eq!(read, speeds);
         let speed = read.of(&key).unwrap();

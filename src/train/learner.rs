@@ -76,7 +76,7 @@ impl Learner {
             })?;
             let precision = mode.precision;
             let (model, masters) = build(architecture, &mut weights, masters, precision, device)?;
-            let optimizer = Optimizer::with_zeros(config, &model, masters, shard, mode);
+            let optimizer = Optimizer::new(config, &model, masters, shard, mode);
             (model, optimizer)
         };
         if keeps_copies {

@@ -18,7 +18,7 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, MAX_SHARDS};
-use crate::ranks::{Division, Group, Introduction, PlanLimit, Shard, Wire, agree, within_limit};
+use crate::ranks::{Division, Group, PlanLimit, Shard, Wire, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
     ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,
@@ -99,9 +99,8 @@ impl Setup {
         let profile = device_profile(device, mode);
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
-        let introduction = Introduction::new(&config, &dataset, device, &shares, wire);
         let recorded = if resume { Division::recorded(&run) } else { None };
-        let division = agree(&mut group, &config, introduction, &shares, recorded)?;
+        let division = agree(&mut group, &config, &dataset, device, &shares, wire, recorded)?;
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;

@@ -38,7 +38,7 @@ fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
     let mut case = Case::open("gpt_tanh_bias.safetensors");
     let mut model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, device).unwrap();
     model.keep_half_weights(mode.precision);
-    let mut optimizer = Optimizer::new(&optimizer_config(), &model, mode);
+    let mut optimizer = Optimizer::new(&optimizer_config(), &model, None, None, mode);
     let tokens = BATCH * TIME;
     let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / tokens as f32 };
     let pass = Pass { mode, dropout: None };
@@ -96,7 +96,7 @@ fn train(device: &Device, mode: OpsMode) -> Training {
     let mut model = Gpt::new(&architecture, &mut case, device).unwrap();
     model.keep_half_weights(mode.precision);
     let config = Config { grad_clip: 1.0, ..optimizer_config() };
-    let mut optimizer = Optimizer::new(&config, &model, mode);
+    let mut optimizer = Optimizer::new(&config, &model, None, None, mode);
     let tokens = BATCH * TIME;
     let loss = CrossEntropy { vocab: VOCAB, chunk: tokens, scale: 1.0 / tokens as f32 };
     let pass = Pass { mode, dropout: None };

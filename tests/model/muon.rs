@@ -36,7 +36,7 @@ fn muon_config() -> Config {
 }
 
 fn muon(model: &Gpt, mode: OpsMode) -> Optimizer {
-    Optimizer::new(&muon_config(), model, mode)
+    Optimizer::new(&muon_config(), model, None, None, mode)
 }
 
 /// Returns a gradient for each part of each weight, in the order of the model; `of` returns those
@@ -196,11 +196,11 @@ fn train_on_noise(
     let (mut model, mut optimizer) = if offload {
         let mut masters = Masters::new(config).expect("this is no browser");
         let model = masters.model(mode.precision, &architecture, &mut source, device).unwrap();
-        let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+        let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
         (model, optimizer)
     } else {
         let model = Gpt::new(&architecture, &mut source, device).unwrap();
-        let optimizer = Optimizer::new(config, &model, mode);
+        let optimizer = Optimizer::new(config, &model, None, None, mode);
         (model, optimizer)
     };
     for step in 1..=2 {

@@ -21,7 +21,7 @@ fn offloaded(config: &Config, device: &Device, mode: OpsMode) -> (Gpt, Optimizer
     let architecture = architecture(Gelu::Tanh, true);
     let mut masters = Masters::new(config).expect("this build has a CPU backend");
     let model = masters.model(mode.precision, &architecture, &mut case, device).unwrap();
-    let optimizer = Optimizer::offloaded(config, &model, masters, mode);
+    let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
     (model, optimizer)
 }
 
@@ -30,7 +30,7 @@ fn on_device(config: &Config, device: &Device, mode: OpsMode) -> (Gpt, Optimizer
     let mut case = Case::open("gpt_tanh_bias.safetensors");
     let mut model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, device).unwrap();
     model.keep_half_weights(mode.precision);
-    let optimizer = Optimizer::new(config, &model, mode);
+    let optimizer = Optimizer::new(config, &model, None, None, mode);
     (model, optimizer)
 }
 

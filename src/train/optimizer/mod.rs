@@ -2,13 +2,14 @@
 
 use std::convert::Infallible;
 use std::time::Duration;
+use std::vec::IntoIter;
 
-use burn::tensor::{DType, Device, Shape, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::config::{Config, OptimizerKind};
 use crate::gpu::Watchdog;
-use crate::model::{FlatWeight, Gpt, LossScale, Parameter, map_weights, parameters};
-use crate::ops::{self, AdamW, OpsMode, UpdateControl, UpdateSettings, WeightUpdate};
+use crate::model::{FlatWeight, Gpt, LossScale, Parameter, parameters, put_weights, take_weights};
+use crate::ops::{self, AdamW, Moments, OpsMode, UpdateControl, UpdateSettings, WeightUpdate};
 use crate::ranks::{Shard, Sharding};
 
 mod muon;
@@ -20,7 +21,7 @@ mod state;
 use muon::Muon;
 use outer::Outer;
 pub use state::Masters;
-use state::{PartState, Rule, WeightState, cut, pieces};
+use state::{PartState, Rule, cut, pieces};
 
 /// The name of the outer step's momentum in checkpoints, before the name of a parameter.
 pub(super) const OUTER: &str = "outer";
@@ -59,20 +60,10 @@ struct Offload {
 }
 
 impl Optimizer {
-    /// Creates an optimizer for `model` with zero states on its device.
-    pub fn new(config: &Config, model: &Gpt, mode: OpsMode) -> Self {
-        Self::with_zeros(config, model, None, None, mode)
-    }
-
-    /// Creates an optimizer for `model` with zero states and master weights in host memory. The CPU
-    /// applies AdamW there, on the gradients of the device, which is sent the new weights.
-    pub fn offloaded(config: &Config, model: &Gpt, masters: Masters, mode: OpsMode) -> Self {
-        Self::with_zeros(config, model, Some(masters), None, mode)
-    }
-
-    /// Creates an optimizer for `model` with zero states: in host memory with `masters`, and with those
-    /// of a `shard` or with all of them.
-    pub(super) fn with_zeros(
+    /// Creates an optimizer for `model` with zero states, those of a `shard` or all of them, on the
+    /// device of the model. With `masters`, states and master weights are in host memory. The CPU applies
+    /// AdamW there, on the gradients of the device, which is sent the new weights.
+    pub fn new(
         config: &Config,
         model: &Gpt,
         masters: Option<Masters>,
@@ -136,19 +127,22 @@ impl Optimizer {
             let is_own = sharding.as_ref().is_none_or(|sharding| sharding.owns(index));
             let all = if is_own { lengths.concat() } else { Vec::new() };
             let rule = Rule::of(config.optimizer, &name);
-            let states =
-                rule.states(|kind| tensors(&format!("{kind}.{name}"), &shape, &all, &place))?;
+            let mut state = |kind| tensors(&format!("{kind}.{name}"), &shape, &all, &place);
+            let mut m = state("m")?.into_iter();
+            let v = if rule == Rule::AdamW { state("v")? } else { Vec::new() };
             let kept = match &mut masters {
                 Some(masters) if rule.keeps_masters(parts[0].dtype() != DType::F32) => {
                     masters.take(&name, &all)
                 }
                 _ => Vec::new(),
             };
-            let (mut states, mut kept) = (states.into_iter(), kept.into_iter());
+            let (mut v, mut kept) = (v.into_iter(), kept.into_iter());
             for lengths in lengths {
-                let kept = kept.by_ref().take(lengths.len());
-                let states = states.by_ref().take(lengths.len());
-                built.push(PartState { masters: kept.collect(), states: states.collect() });
+                let of_part = |tensors: &mut IntoIter<Tensor<1>>| {
+                    tensors.by_ref().take(lengths.len()).collect()
+                };
+                let (m, v, masters) = (of_part(&mut m), of_part(&mut v), of_part(&mut kept));
+                built.push(PartState { rule, masters, m, v });
             }
         }
         let loss_scale = LossScale::new(mode.precision.scales_loss());
@@ -223,14 +217,12 @@ impl Optimizer {
         let mut own = self.parts.iter();
         let mut saved = Vec::new();
         for Parameter { name, shape, parts } in parameters(model) {
-            let states = own.by_ref().take(parts.len()).flat_map(|part| &part.states);
-            let tensors: Vec<_> = states.flat_map(WeightState::tensors).collect();
+            let own: Vec<&PartState> = own.by_ref().take(parts.len()).collect();
             for kind in Rule::of(self.kind, &name).kinds() {
-                let of_kind = tensors.iter().filter(|(of, _)| of == kind);
                 saved.push(Parameter {
                     name: format!("{kind}.{name}"),
                     shape: shape.clone(),
-                    parts: of_kind.map(|(_, tensor)| tensor.clone()).collect(),
+                    parts: own.iter().flat_map(|part| part.states(kind)).cloned().collect(),
                 });
             }
         }
@@ -296,65 +288,47 @@ impl Optimizer {
         control: Tensor<1>,
         learning_rate: f64,
     ) -> Gpt {
-        let muon = self.muon(learning_rate, control.clone());
-        let placeholder = Tensor::empty([1], &control.device());
+        let (muon, scalars) =
+            (self.muon(learning_rate, control.clone()), self.scalars(learning_rate));
         let mut halves = model.take_half_weights();
-        let (mut old, mut grads) = (std::mem::take(&mut self.parts).into_iter(), grads.into_iter());
-        // AdamW alone holds its weights and updates them in place, all at once.
-        let (mut taken, mut weights) = (Vec::new(), Vec::new());
-        let model = map_weights(model, |FlatWeight { id, value: w, shape }| {
-            let state = old.next().and_then(|part| part.states.into_iter().next());
-            let (Some(grad), Some(state)) = (grads.next(), state) else {
-                taken.push(Taken::Updated(PartState::default()));
-                return FlatWeight { id, value: w, shape };
-            };
-            let half = halves.remove(&id).map(|half| half.reshape([shape.num_elements()]));
-            match state {
-                WeightState::AdamW(moments) => {
-                    let dimensions = shape.num_dims();
-                    let decays = decays(dimensions);
-                    weights.push(WeightUpdate { w, half, grad, moments, decays });
-                    taken.push(Taken::AdamW(shape));
-                    FlatWeight::placeholder(id, placeholder.clone(), dimensions)
-                }
-                WeightState::Muon(momentum) => {
-                    let (value, half, momentum) =
-                        muon.update(w, half, grad, momentum, shape.dims());
-                    let states = vec![WeightState::Muon(momentum)];
-                    taken.push(Taken::Updated(PartState { masters: Vec::new(), states }));
-                    if let Some(half) = half {
-                        halves.insert(id, half.reshape(shape.clone()));
-                    }
-                    FlatWeight { id, value, shape }
-                }
-            }
-        });
-        let scalars = self.scalars(learning_rate);
-        // Of a sharded optimizer with more ranks than weights, a rank may have none.
-        let updated = if weights.is_empty() {
-            Vec::new()
-        } else {
-            ops::adamw(weights, control, scalars, self.mode)
+        let (model, mut weights) = take_weights(model);
+        let mut new_halves = Vec::new();
+        let mut put = |weight: &mut FlatWeight, value, half: Option<Tensor<1>>| {
+            weight.value = value;
+            new_halves.extend(half.map(|half| (weight.id, half.reshape(weight.shape.clone()))));
         };
-        let (mut taken, mut updated) = (taken.into_iter(), updated.into_iter());
-        let parts = &mut self.parts;
-        let mut model = map_weights(model, |weight| {
-            let shape = match taken.next() {
-                Some(Taken::AdamW(shape)) => shape,
-                Some(Taken::Updated(part)) => {
-                    parts.push(part);
-                    return weight;
-                }
-                None => return weight,
-            };
-            let Some((value, half, moments)) = updated.next() else { return weight };
-            parts
-                .push(PartState { masters: Vec::new(), states: vec![WeightState::AdamW(moments)] });
-            if let Some(half) = half {
-                halves.insert(weight.id, half.reshape(shape.clone()));
+        // AdamW updates all its weights at once.
+        let (mut of_adamw, mut updates) = (Vec::new(), Vec::new());
+        for ((weight, part), grad) in weights.iter_mut().zip(&mut self.parts).zip(grads) {
+            // Another rank has the state.
+            let Some(m) = part.m.pop() else { continue };
+            // Nothing else holds the weight, so that it is updated in place.
+            let w = std::mem::replace(&mut weight.value, control.clone());
+            let half = halves.remove(&weight.id).map(|half| half.reshape(w.dims()));
+            if let Rule::Muon { matrices } = part.rule {
+                let shape = weight.shape.dims();
+                let (value, half, m) = muon.update(w, half, grad, m, matrices, shape);
+                put(weight, value, half);
+                part.m.push(m);
+            } else if let Some(v) = part.v.pop() {
+                let (moments, decays) = (Moments { m, v }, decays(weight.shape.num_dims()));
+                updates.push(WeightUpdate { w, half, grad, moments, decays });
+                of_adamw.push((weight, part));
             }
-            FlatWeight { id: weight.id, value, shape }
-        });
+        }
+        // Of a sharded optimizer with more ranks than weights, a rank may have none.
+        if !updates.is_empty() {
+            let updated = ops::adamw(updates, control, scalars, self.mode);
+            for ((weight, part), (value, half, Moments { m, v })) in
+                of_adamw.into_iter().zip(updated)
+            {
+                put(weight, value, half);
+                part.m.push(m);
+                part.v.push(v);
+            }
+        }
+        halves.extend(new_halves);
+        let mut model = put_weights(model, weights);
         model.put_half_weights(halves);
         model
     }
@@ -377,12 +351,4 @@ impl Optimizer {
 /// biases and layer norms do not.
 fn decays(dimensions: usize) -> bool {
     dimensions >= 2
-}
-
-/// A weight that an update has gone past.
-enum Taken {
-    /// Its shape: AdamW updates it, with all others at once.
-    AdamW(Shape),
-    /// The new state of a weight that has been updated.
-    Updated(PartState),
 }

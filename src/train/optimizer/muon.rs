@@ -28,27 +28,15 @@ const EPS: f64 = 1e-7;
 /// The root mean square of AdamW's updates, in units of the learning rate.
 const ADAMW_RMS: f64 = 0.2;
 
-/// The running mean of a weight's gradient.
-#[derive(Clone, Debug)]
-pub struct Momentum {
-    /// `[elements]`.
-    pub m: Tensor<1>,
-    /// The number of matrices side by side in the weight, in equal shares of its
-    /// columns. Each is orthogonalized on its own.
-    pub matrices: usize,
-}
-
-impl Momentum {
-    /// Returns how many matrices the parameter `name` is made of for Muon: 3 for `c_attn`, whose
-    /// columns are the queries, the keys and the values. `None` for embeddings, biases and
-    /// layer norms, which are left to AdamW.
-    pub fn matrices_of(name: &str) -> Option<usize> {
-        let layer = name.strip_prefix("h.")?.strip_suffix(".weight")?;
-        match layer.rsplit('.').next()? {
-            "c_attn" => Some(3),
-            "c_proj" | "c_fc" => Some(1),
-            _ => None,
-        }
+/// Returns how many matrices the parameter `name` is made of for Muon: 3 for `c_attn`, whose columns are
+/// the queries, the keys and the values. `None` for embeddings, biases and layer norms, which are left
+/// to AdamW.
+pub(super) fn matrices_of(name: &str) -> Option<usize> {
+    let layer = name.strip_prefix("h.")?.strip_suffix(".weight")?;
+    match layer.rsplit('.').next()? {
+        "c_attn" => Some(3),
+        "c_proj" | "c_fc" => Some(1),
+        _ => None,
     }
 }
 
@@ -64,7 +52,7 @@ pub(super) struct Muon {
 }
 
 impl Muon {
-    /// Updates a weight `w` of `shape` `[in, out]` and its momentum by `grad`, all `[elements]` in
+    /// Updates a weight `w` of `shape` `[in, out]` and its momentum `m` by `grad`, all `[elements]` in
     /// f32. An update that `control` skips changes no bit of them, whatever is in the gradient.
     /// `half`, if any, is the copy of `w` in half precision, which follows it.
     ///
@@ -77,10 +65,10 @@ impl Muon {
         w: Tensor<1>,
         half: Option<Tensor<1>>,
         grad: Tensor<1>,
-        momentum: Momentum,
+        m: Tensor<1>,
+        matrices: usize,
         shape: [usize; 2],
-    ) -> (Tensor<1>, Option<Tensor<1>>, Momentum) {
-        let Momentum { m, matrices } = momentum;
+    ) -> (Tensor<1>, Option<Tensor<1>>, Tensor<1>) {
         let elements = w.dims();
         let applied = self.control.clone().narrow(0, 1, 1).greater_scalar(0.0).expand(elements);
 
@@ -102,7 +90,7 @@ impl Muon {
             drop(old);
             w.clone().cast(dtype)
         });
-        (w, half, Momentum { m, matrices })
+        (w, half, m)
     }
 
     /// Orthogonalizes each of the matrices that `x` is made of.

@@ -9,6 +9,8 @@
 //! Muon needs matrix products, which the device computes: the momentum of one matrix after the other
 //! goes up and comes down. In f32 so does nothing else: the device has the weights.
 
+use std::mem::take;
+use std::slice::IterMut;
 use std::vec::IntoIter;
 
 use burn::tensor::{DType, Device, Element, FloatDType, Tensor, TensorData};
@@ -17,11 +19,11 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use web_time::Instant;
 
-use super::muon::{Momentum, Muon};
-use super::{Optimizer, PartState, WeightState, decays, pieces};
+use super::muon::Muon;
+use super::{Optimizer, PartState, Rule, decays, pieces};
 use crate::gpu::{self, Reading, Watchdog};
 use crate::model::{FlatWeight, Gpt, map_weights, values};
-use crate::ops::{self, AdamW, OpsMode, WeightUpdate};
+use crate::ops::{self, AdamW, Moments, OpsMode, WeightUpdate};
 
 /// Elements that one task converts.
 const CHUNK: usize = 16 * 1024;
@@ -49,10 +51,8 @@ impl Optimizer {
         let model = if applied {
             let (mut others, mut matrices) = (Vec::new(), Vec::new());
             for (part, grad) in self.parts.iter().zip(grads) {
-                match part.states.first() {
-                    Some(WeightState::Muon(_)) => matrices.push(grad),
-                    _ => others.push(grad),
-                }
+                let of_rule = if part.rule == Rule::AdamW { &mut others } else { &mut matrices };
+                of_rule.push(grad);
             }
             let host = Device::flex();
             let mut update = Update {
@@ -62,16 +62,13 @@ impl Optimizer {
                     ReadAhead::new(others.into_iter().flat_map(sliced), &offload.watchdog)
                 }),
                 matrices: matrices.into_iter(),
-                old: std::mem::take(&mut self.parts).into_iter(),
-                new: Vec::new(),
+                parts: self.parts.iter_mut(),
                 control: Tensor::from_floats(control.as_slice(), &host),
                 host,
                 watchdog: &offload.watchdog,
                 dry,
             };
-            let model = map_weights(model, |weight| update.apply(weight));
-            self.parts = update.new;
-            model
+            map_weights(model, |weight| update.apply(weight))
         } else {
             model
         };
@@ -89,8 +86,7 @@ struct Update<'a> {
     slices: Option<ReadAhead<'a>>,
     /// The gradients that Muon applies.
     matrices: IntoIter<Tensor<1>>,
-    old: IntoIter<PartState>,
-    new: Vec<PartState>,
+    parts: IterMut<'a, PartState>,
     /// In host memory.
     control: Tensor<1>,
     host: Device,
@@ -102,13 +98,12 @@ struct Update<'a> {
 
 impl Update<'_> {
     fn apply(&mut self, weight: FlatWeight) -> FlatWeight {
-        let Some(part) = self.old.next() else { return weight };
+        let Some(part) = self.parts.next() else { return weight };
         let FlatWeight { id, value, shape } = weight;
-        let (value, part) = match part.states.first() {
-            Some(WeightState::Muon(_)) => self.update_matrix(value, part, shape.dims()),
-            _ => self.update_in_pieces(value, part, decays(shape.num_dims())),
+        let value = match part.rule {
+            Rule::Muon { matrices } => self.update_matrix(value, part, matrices, shape.dims()),
+            Rule::AdamW => self.update_in_pieces(value, part, decays(shape.num_dims())),
         };
-        self.new.push(part);
         FlatWeight { id, value, shape }
     }
 
@@ -116,98 +111,77 @@ impl Update<'_> {
     fn update_in_pieces(
         &mut self,
         mut weight: Tensor<1>,
-        part: PartState,
+        part: &mut PartState,
         decays: bool,
-    ) -> (Tensor<1>, PartState) {
-        let mut updated = PartState::default();
-        let of_pieces = part.masters.into_iter().zip(part.states).zip(pieces(weight.dims()[0]));
-        for ((master, state), piece) in of_pieces {
-            let grad = self.slices.as_mut().and_then(ReadAhead::wait);
-            let (mut master, state) = match (grad, state) {
-                (Some(grad), WeightState::AdamW(moments)) => {
-                    let grad = Tensor::from_data(grad, &self.host);
-                    let piece = WeightUpdate { w: master, half: None, grad, moments, decays };
-                    let (control, mode) = (self.control.clone(), OpsMode::AUTO);
-                    let updated = ops::adamw(vec![piece], control, self.scalars, mode);
-                    let (master, _, moments) = updated.into_iter().next().expect(ONE);
-                    (master, WeightState::AdamW(moments))
-                }
-                (_, state) => (master, state),
-            };
-            if !self.dry || piece.start == 0 {
-                let (kept, copy) = upload(master, weight.dtype(), &weight.device());
-                weight = weight.slice_assign([piece], copy);
-                master = kept;
+    ) -> Tensor<1> {
+        let [masters, m, v] = [&mut part.masters, &mut part.m, &mut part.v].map(take);
+        let of_pieces = masters.into_iter().zip(m).zip(v).zip(pieces(weight.dims()[0]));
+        for (((mut w, mut m), mut v), piece) in of_pieces {
+            if let Some(grad) = self.slices.as_mut().and_then(ReadAhead::wait) {
+                let (grad, moments) = (Tensor::from_data(grad, &self.host), Moments { m, v });
+                let update = WeightUpdate { w, half: None, grad, moments, decays };
+                let (control, mode) = (self.control.clone(), OpsMode::AUTO);
+                let updated = ops::adamw(vec![update], control, self.scalars, mode);
+                (w, _, Moments { m, v }) = updated.into_iter().next().expect(ONE);
             }
-            updated.masters.push(master);
-            updated.states.push(state);
+            if !self.dry || piece.start == 0 {
+                let (kept, copy) = upload(w, weight.dtype(), &weight.device());
+                weight = weight.slice_assign([piece], copy);
+                w = kept;
+            }
+            part.masters.push(w);
+            part.m.push(m);
+            part.v.push(v);
         }
-        (weight, updated)
+        weight
     }
 
     /// Updates the momentum of a part by Muon on the device, with its masters if there are any, and
-    /// `weight` `[elements]`, a matrix of `shape`.
+    /// `weight` `[elements]`, which is `matrices` in `shape`.
     fn update_matrix(
         &mut self,
         weight: Tensor<1>,
-        part: PartState,
+        part: &mut PartState,
+        matrices: usize,
         shape: [usize; 2],
-    ) -> (Tensor<1>, PartState) {
-        let PartState { masters, states } = part;
-        let Some(grad) = self.matrices.next() else {
-            return (weight, PartState { masters, states });
-        };
+    ) -> Tensor<1> {
+        let Some(grad) = self.matrices.next() else { return weight };
         let (device, stored, elements) = (weight.device(), weight.dtype(), weight.dims()[0]);
-        let (mut momenta, mut matrices) = (Vec::new(), 1);
-        for state in states {
-            if let WeightState::Muon(momentum) = state {
-                matrices = momentum.matrices;
-                momenta.push(momentum.m);
-            }
-        }
-        let has_masters = !masters.is_empty();
-        let (masters, weight) = if has_masters {
+        let has_masters = !part.masters.is_empty();
+        let weight = if has_masters {
             // Its memory is free for the master weight.
             drop(weight);
-            self.assemble(masters, elements, &device)
+            self.assemble(&mut part.masters, elements, &device)
         } else {
-            (masters, weight)
+            weight
         };
-        let (momenta, m) = self.assemble(momenta, elements, &device);
-        let (weight, _, momentum) =
-            self.muon.update(weight, None, grad, Momentum { m, matrices }, shape);
-        let momenta = self.replace(momenta, momentum.m);
-        let states =
-            momenta.into_iter().map(|m| WeightState::Muon(Momentum { m, matrices })).collect();
+        let m = self.assemble(&mut part.m, elements, &device);
+        let (weight, _, m) = self.muon.update(weight, None, grad, m, matrices, shape);
+        self.replace(&mut part.m, m);
         if !has_masters {
-            return (weight, PartState { masters, states });
+            return weight;
         }
         let half = weight.clone().cast(FloatDType::from(stored));
-        (half, PartState { masters: self.replace(masters, weight), states })
+        self.replace(&mut part.masters, weight);
+        half
     }
 
-    /// Uploads pieces as one tensor `[elements]` in f32. Returns them too.
+    /// Uploads the pieces of a part as one tensor `[elements]` in f32.
     ///
     /// Waits for each piece: wgpu would keep the staging memory of all pieces until the device is
     /// next waited for, twice 40 MB at a matrix of GPT-2 XL.
-    fn assemble(
-        &self,
-        pieces_of: Vec<Tensor<1>>,
-        elements: usize,
-        device: &Device,
-    ) -> (Vec<Tensor<1>>, Tensor<1>) {
+    fn assemble(&self, parts: &mut Vec<Tensor<1>>, elements: usize, device: &Device) -> Tensor<1> {
         let mut whole = Tensor::empty([elements], device);
-        let mut kept = Vec::new();
-        for (mut part, piece) in pieces_of.into_iter().zip(pieces(elements)) {
+        for (mut part, piece) in take(parts).into_iter().zip(pieces(elements)) {
             if !self.dry || piece.start == 0 {
                 let (unchanged, copy) = upload(part, DType::F32, device);
                 whole = whole.slice_assign([piece], copy);
                 part = unchanged;
                 self.finish(device);
             }
-            kept.push(part);
+            parts.push(part);
         }
-        (kept, whole)
+        whole
     }
 
     /// Waits until the device has finished all queued work. That it has failed shows at the next read.
@@ -219,18 +193,18 @@ impl Update<'_> {
     }
 
     /// Replaces pieces in host memory by the pieces of `new` `[elements]`.
-    fn replace(&self, old: Vec<Tensor<1>>, new: Tensor<1>) -> Vec<Tensor<1>> {
+    fn replace(&self, parts: &mut Vec<Tensor<1>>, new: Tensor<1>) {
         if self.dry {
-            return old;
+            return;
         }
-        drop(old);
+        parts.clear();
         let copied = |read: TensorData| {
             // Read memory is staging memory, which is to be free again.
             let copy = TensorData::new(f32s(&read).to_vec(), read.shape().clone());
             Tensor::from_data(copy, &self.host)
         };
         let mut read = ReadAhead::new(sliced(new), self.watchdog);
-        std::iter::from_fn(|| read.wait()).map(copied).collect()
+        parts.extend(std::iter::from_fn(|| read.wait()).map(copied));
     }
 }
 

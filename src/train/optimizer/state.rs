@@ -5,19 +5,19 @@ use std::ops::Range;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::muon::Momentum;
+use super::muon::matrices_of;
 use crate::config::{Config, OptimizerKind, Precision};
 use crate::model::{Architecture, Gpt, STAGED_ELEMENTS, WeightError, WeightSource};
-use crate::ops::Moments;
 
 /// The rule that updates a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101).
     AdamW,
-    /// Muon (Jordan et al. 2024), for a weight that holds several matrices side by side.
+    /// Muon (Jordan et al. 2024).
     Muon {
-        /// That of [`Momentum`].
+        /// The number of matrices side by side in the weight, in equal shares of its columns. Each is
+        /// orthogonalized on its own.
         matrices: usize,
     },
 }
@@ -27,7 +27,7 @@ impl Rule {
     pub fn of(optimizer: OptimizerKind, name: &str) -> Self {
         let matrices = match optimizer {
             OptimizerKind::AdamW => None,
-            OptimizerKind::Muon => Momentum::matrices_of(name),
+            OptimizerKind::Muon => matrices_of(name),
         };
         matrices.map_or(Rule::AdamW, |matrices| Rule::Muon { matrices })
     }
@@ -45,53 +45,25 @@ impl Rule {
     pub fn keeps_masters(self, is_half: bool) -> bool {
         is_half || self == Rule::AdamW
     }
-
-    /// Returns the states of a parameter's parts. `tensors` returns one of their tensors for each
-    /// part, all `[elements]`, by its name in checkpoints: `m`, and for AdamW `v`.
-    pub fn states<E>(
-        self,
-        mut tensors: impl FnMut(&'static str) -> Result<Vec<Tensor<1>>, E>,
-    ) -> Result<Vec<WeightState>, E> {
-        let m = tensors("m")?.into_iter();
-        Ok(match self {
-            Rule::AdamW => {
-                let v = tensors("v")?;
-                m.zip(v).map(|(m, v)| WeightState::AdamW(Moments { m, v })).collect()
-            }
-            Rule::Muon { matrices } => {
-                m.map(|m| WeightState::Muon(Momentum { m, matrices })).collect()
-            }
-        })
-    }
 }
 
-/// The optimizer state of one part of a parameter, or of a piece of that part.
-#[allow(clippy::large_enum_variant, reason = "AdamW's is the one that most runs have")]
-#[derive(Clone, Debug)]
-pub enum WeightState {
-    /// AdamW's two moments.
-    AdamW(Moments),
-    /// Muon's momentum.
-    Muon(Momentum),
-}
-
-impl WeightState {
-    /// Returns the tensors `[elements]` with their names in checkpoints.
-    pub fn tensors(&self) -> Vec<(&'static str, Tensor<1>)> {
-        match self {
-            WeightState::AdamW(Moments { m, v }) => vec![("m", m.clone()), ("v", v.clone())],
-            WeightState::Muon(Momentum { m, .. }) => vec![("m", m.clone())],
-        }
-    }
-}
-
-/// The optimizer state of one part of a parameter, and its master weights.
-#[derive(Default)]
+/// The optimizer state of one part of a parameter, and its master weights. Each is one tensor `[elements]`
+/// on the device, or one in host memory for each of the [`pieces`].
 pub(super) struct PartState {
-    /// The master weights in [`pieces`], where they are in host memory; else none.
+    pub rule: Rule,
+    /// The master weights, where they are in host memory; else none.
     pub masters: Vec<Tensor<1>>,
-    /// One state on the device, or one in host memory for each of the [`pieces`].
-    pub states: Vec<WeightState>,
+    /// AdamW's first moment or Muon's momentum; none if another rank has it.
+    pub m: Vec<Tensor<1>>,
+    /// AdamW's second moment.
+    pub v: Vec<Tensor<1>>,
+}
+
+impl PartState {
+    /// Returns the states whose name in checkpoints is `kind`.
+    pub fn states(&self, kind: &str) -> &[Tensor<1>] {
+        if kind == "m" { &self.m } else { &self.v }
+    }
 }
 
 /// The pieces of `elements` elements in host memory. Each crosses to or from the device at

@@ -46,7 +46,7 @@ impl Place {
         });
         let group = Group::connect(&self.launch, limit)?;
         drop(guard);
-        self.abort = Some(group.abort());
+        self.abort = group.abort();
         Ok(group)
     }
 
