@@ -37,12 +37,15 @@ pub struct LeavingGradients {
     elements: usize,
     /// The gradients that follow.
     held: VecDeque<Tensor<1>>,
+    /// The index of each gradient in the model's order.
+    order: Vec<usize>,
     nudges: Vec<Reading>,
 }
 
 impl LeavingGradients {
-    /// Takes a gradient to which nothing more is added.
-    pub fn push(&mut self, gradient: Tensor<1>) {
+    /// Takes a gradient to which nothing more is added, and its index in the model's order.
+    pub fn push(&mut self, index: usize, gradient: Tensor<1>) {
+        self.order.push(index);
         self.held.push_back(gradient);
         self.begin_reads();
     }
@@ -89,7 +92,7 @@ impl LeavingGradients {
 
 /// The sums of gradients and loss over all ranks.
 pub struct Sums {
-    /// In the order in which the gradients were given.
+    /// In the model's order.
     pub gradients: Vec<Tensor<1>>,
     /// `[1]`.
     pub loss: Tensor<1>,
@@ -140,8 +143,9 @@ pub fn sum_over_ranks<E: From<RanksError> + From<DeviceError>>(
         watchdog.restart();
         summing.add(&data)?;
     }
+    let order = std::mem::take(&mut gradients.order);
     gradients.end()?;
-    summing.finish()
+    summing.finish(order)
 }
 
 impl Summing<'_> {
@@ -178,8 +182,12 @@ impl Summing<'_> {
         Ok(())
     }
 
-    /// Sums the rest, and the loss, which is a number to be read and keeps its digits.
-    fn finish<E: From<RanksError> + From<DeviceError>>(mut self) -> Result<Sums, E> {
+    /// Sums the rest, and the loss, which is a number to be read and keeps its digits. `order` has the
+    /// index of each gradient.
+    fn finish<E>(mut self, order: Vec<usize>) -> Result<Sums, E>
+    where
+        E: From<RanksError> + From<DeviceError>,
+    {
         let rest = self.values.len() - self.summed;
         self.sum(rest)?;
         let mut loss = f32s(&wait(self.loss)?).to_vec();
@@ -187,7 +195,10 @@ impl Summing<'_> {
         self.group.sum(&mut loss, Wire::Float32)?;
         let loss = Tensor::from_data(TensorData::new(loss, [1]), &self.device);
         let waited = self.waited + begun.elapsed();
-        Ok(Sums { gradients: self.done, loss, waited })
+        let mut gradients: Vec<_> = order.into_iter().zip(self.done).collect();
+        gradients.sort_by_key(|(index, _)| *index);
+        let gradients = gradients.into_iter().map(|(_, gradient)| gradient).collect();
+        Ok(Sums { gradients, loss, waited })
     }
 }
 

@@ -66,7 +66,7 @@ impl CheckpointState {
 }
 
 /// A checkpoint on the disk.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
     pub path: PathBuf,
     pub state: CheckpointState,

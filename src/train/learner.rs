@@ -24,7 +24,8 @@ pub(super) struct Learner {
     /// `None` only during an update.
     model: Option<Gpt>,
     pub optimizer: Optimizer,
-    last_update: Option<Update>,
+    /// The last update of this process.
+    pub last_update: Option<Update>,
     /// Updates skipped before this process, because their gradients were not finite.
     skipped: u64,
     scales_loss: bool,
@@ -66,7 +67,12 @@ impl Learner {
         let keeps_copies = masters.is_none();
         let (mut model, optimizer) = if let Some((checkpoint, _)) = &setup.origin.loaded {
             let mut own = OwnStates::find(checkpoint, config, setup.origin.folder.path(), group)?;
-            setup.lacks_states = own.are_missing;
+            if own.are_missing {
+                let text = "not every rank has its optimizer state of this checkpoint: all continue \
+                            with that of rank 0, and losses will differ slightly from those of an \
+                            undisturbed run";
+                setup.origin.warnings.push(text.into());
+            }
             load(checkpoint, config, architecture, device, masters, mode, (group, &mut own))?
         } else {
             let shard = Shard::of(config, group);
@@ -102,15 +108,6 @@ impl Learner {
 
     pub fn put(&mut self, model: Gpt) {
         self.model = Some(model);
-    }
-
-    pub fn set_last_update(&mut self, update: Option<Update>) {
-        self.last_update = update;
-    }
-
-    /// Returns true if this process has made an update.
-    pub fn has_updated(&self) -> bool {
-        self.last_update.is_some()
     }
 
     pub fn vocabulary(&self) -> u32 {
@@ -152,11 +149,6 @@ impl Learner {
     pub async fn begin_apart(&mut self, watchdog: &Watchdog) {
         let model = self.model.as_ref().expect(MODEL);
         self.optimizer.begin_apart(model, watchdog).await;
-    }
-
-    /// Returns what the weights have moved by since the last average, times the `share` of this rank.
-    pub async fn change(&self, share: f32, watchdog: &Watchdog) -> Vec<f32> {
-        self.optimizer.change(self.model(), share, watchdog).await
     }
 
     /// Makes the outer step along the `change` of all ranks.

@@ -11,6 +11,7 @@ use crate::data::DataError;
 use crate::model::{Gpt, MicroBatch, Pass, StepDropout, Take, WeightGradients};
 use crate::ops::CrossEntropy;
 use crate::plan::Plan;
+use crate::ranks::LeavingGradients;
 
 /// The micro-batches of an update that this rank computes.
 pub(super) struct MicroBatches<'a> {
@@ -54,7 +55,7 @@ impl<'a> MicroBatches<'a> {
     }
 
     /// Adds the gradients of micro-batch `micro_step` of the next update. Returns its share of the mean
-    /// loss, which is over `counted` tokens. In the last micro-batch, `take` gets each sum as soon as
+    /// loss, which is over `counted` tokens. In the last micro-batch, `leaving` gets each sum as soon as
     /// nothing more is added to it.
     pub fn add_gradients(
         &self,
@@ -62,19 +63,9 @@ impl<'a> MicroBatches<'a> {
         micro_step: usize,
         counted: usize,
         sums: &mut WeightGradients,
-        take: Option<Take<'_>>,
+        leaving: Option<&mut LeavingGradients>,
     ) -> Result<Tensor<1>, TrainError> {
-        let (batch, loss, pass) = self.micro_batch(model, micro_step, counted)?;
-        Ok(model.add_gradients(&batch, loss, pass, self.plan.grad_checkpoint, sums, take))
-    }
-
-    fn micro_batch(
-        &self,
-        model: &Gpt,
-        micro_step: usize,
-        counted: usize,
-    ) -> Result<(MicroBatch, CrossEntropy, Pass), TrainError> {
-        let Plan { micro_batch, loss_chunk, .. } = *self.plan;
+        let Plan { micro_batch, loss_chunk, grad_checkpoint, .. } = *self.plan;
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,
             chunk: loss_chunk,
@@ -88,6 +79,9 @@ impl<'a> MicroBatches<'a> {
             step: self.iteration,
             first_sequence: first as u32,
         });
-        Ok((batch, loss, Pass { mode: self.job.mode, dropout }))
+        let pass = Pass { mode: self.job.mode, dropout };
+        let mut take = leaving.map(|leaving| move |index, gradient| leaving.push(index, gradient));
+        let take = take.as_mut().map(|take| take as Take<'_>);
+        Ok(model.add_gradients(&batch, loss, pass, grad_checkpoint, sums, take))
     }
 }

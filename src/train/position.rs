@@ -15,7 +15,7 @@ pub(super) struct Position {
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
     /// The learning rate that a command has set in place of the schedule.
-    set_rate: Option<f64>,
+    pub set_rate: Option<f64>,
     /// The updates after which all ranks last had the same weights, if they train apart.
     pub averaged: u64,
 }
@@ -58,15 +58,6 @@ impl Position {
         self.set_rate.unwrap_or_else(|| config::learning_rate(config, self.iteration))
     }
 
-    /// Returns the learning rate that a command has set.
-    pub fn set_rate(&self) -> Option<f64> {
-        self.set_rate
-    }
-
-    pub fn set_learning_rate(&mut self, rate: f64) {
-        self.set_rate = Some(rate);
-    }
-
     /// Returns to the schedule if its settings have changed since `former`. Else a learning rate that a
     /// command has set stays, and the returned sentence says so.
     pub fn return_to_schedule(&mut self, config: &Config, former: &Config) -> Option<String> {
@@ -91,11 +82,6 @@ impl Position {
     pub fn is_due(&self, config: &Config, interval: u64) -> bool {
         let round = config.sync_every.get();
         self.iteration.is_multiple_of(round) && self.iteration % interval < round
-    }
-
-    /// Returns true if all ranks have the same weights.
-    pub fn is_averaged(&self, config: &Config) -> bool {
-        !config.trains_apart() || self.averaged == self.iteration
     }
 
     /// Returns where the scalar logs of the run continue.

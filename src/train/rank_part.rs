@@ -23,10 +23,6 @@ pub(super) struct RankPart {
 }
 
 impl RankPart {
-    pub fn new(group: Group, division: Division, wire: Wire) -> Self {
-        Self { group, division, wire, network: Duration::ZERO }
-    }
-
     /// Returns the sequences of the global batch that this rank computes.
     pub fn sequences(&self) -> u64 {
         self.division.shares.sequences(self.group.rank())
@@ -37,7 +33,6 @@ impl RankPart {
         self.division.shares.first(self.group.rank()) as usize
     }
 
-    /// Returns this rank's share of the global batch.
     pub fn share(&self, config: &Config) -> f64 {
         self.sequences() as f64 / config.global_batch() as f64
     }

@@ -71,9 +71,8 @@ impl<'a> Session<'a> {
         gpu::size_pages(&device.device, setup.steps.forecast.page_bytes());
         let mut learner = Learner::open(&mut setup, &device.device)?;
         learner.optimizer.set_watchdog(&device.watchdog);
-        let warnings = setup.warnings();
         let Setup { job, steps, mut ranks, origin, plans_schedule, .. } = setup;
-        let Origin { folder, loaded, .. } = origin;
+        let Origin { folder, loaded, warnings, .. } = origin;
         ranks.group.set_watchdog(&device.watchdog);
         // `eval_only` is for this process, not for a later one that resumes the run.
         let written = folder.write_config(&Config { eval_only: false, ..job.config.clone() });

@@ -52,8 +52,6 @@ pub struct Setup {
     pub(super) origin: Origin,
     /// True if `max_time` plans the schedule before the first update.
     pub(super) plans_schedule: bool,
-    /// True if ranks that trained apart continue with the optimizer state of rank 0.
-    pub(super) lacks_states: bool,
     pub(super) architecture: Architecture,
 }
 
@@ -62,10 +60,10 @@ pub(super) struct Origin {
     pub folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.
     pub loaded: Option<(Checkpoint, Vec<Damaged>)>,
-    /// True for a run that was to be resumed and has no checkpoint yet.
-    pub starts_over: bool,
     /// The initial weights, if they are not random.
     pub source: Option<ModelSource>,
+    /// Sentences about where the run starts.
+    pub warnings: Vec<String>,
 }
 
 impl Setup {
@@ -104,7 +102,7 @@ impl Setup {
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;
-        let mut ranks = RankPart::new(group, division, wire);
+        let mut ranks = RankPart { group, division, wire, network: Duration::ZERO };
         let mut own = ranks.own_config(&config);
         // In a run of one process, the supervisor passes the limit on.
         if !ranks.group.is_alone() {
@@ -130,7 +128,6 @@ impl Setup {
             ranks,
             plans_schedule: plans_schedule && origin.loaded.is_none(),
             origin,
-            lacks_states: false,
             architecture,
         })
     }
@@ -153,24 +150,6 @@ impl Setup {
     pub fn checkpoint_bytes(&self) -> u64 {
         plan::checkpoint_bytes(&self.job.config, self.architecture.vocab_size as u32)
     }
-
-    /// Returns sentences about where the run starts.
-    pub(super) fn warnings(&mut self) -> Vec<String> {
-        let source = self.origin.source.as_mut();
-        let mut warnings =
-            source.map_or_else(Vec::new, |source| std::mem::take(&mut source.warnings));
-        if self.origin.starts_over {
-            warnings.push("no checkpoint to resume from: starting from the beginning".into());
-        }
-        if self.lacks_states {
-            warnings.push(
-                "not every rank has its optimizer state of this checkpoint: all continue with that \
-                 of rank 0, and losses will differ slightly from those of an undisturbed run"
-                    .into(),
-            );
-        }
-        warnings
-    }
 }
 
 impl Origin {
@@ -184,25 +163,22 @@ impl Origin {
         dataset: &Dataset,
         group: &mut Group,
     ) -> Result<Self, TrainError> {
-        let origin = if group.is_first() {
+        // A run that was killed before its first checkpoint starts from the beginning.
+        let starts_over = resume && group.is_first() && !has_checkpoint(run);
+        let resume = resume && !starts_over;
+        let Self { folder, loaded, source, mut warnings } = if group.is_first() {
             Self::of_first_rank(run, resume, config, architecture, dataset)?
         } else {
-            Self {
-                folder: RunFolder::of_rank(run, group.rank())?,
-                loaded: None,
-                starts_over: false,
-                source: None,
-            }
+            let folder = RunFolder::of_rank(run, group.rank())?;
+            Self { folder, loaded: None, source: None, warnings: Vec::new() }
         };
-        if group.is_alone() {
-            return Ok(origin);
+        let (checkpoint, damaged) = loaded.unzip();
+        let (starts_over, checkpoint) = group.share((starts_over, checkpoint))?;
+        let loaded = checkpoint.map(|checkpoint| (checkpoint, damaged.unwrap_or_default()));
+        if starts_over {
+            warnings.push("no checkpoint to resume from: starting from the beginning".into());
         }
-        let loaded = origin.loaded.as_ref().map(|(Checkpoint { path, state }, _)| (path, state));
-        let shared = loaded.map(|(path, state)| (path.clone(), state.clone()));
-        let (starts_over, shared) = group.share((origin.starts_over, shared))?;
-        let damaged = origin.loaded.map(|(_, damaged)| damaged).unwrap_or_default();
-        let loaded = shared.map(|(path, state)| (Checkpoint { path, state }, damaged));
-        Ok(Self { loaded, starts_over, ..origin })
+        Ok(Self { folder, loaded, source, warnings })
     }
 
     fn of_first_rank(
@@ -212,10 +188,8 @@ impl Origin {
         architecture: &Architecture,
         dataset: &Dataset,
     ) -> Result<Self, TrainError> {
-        // A run that was killed before its first checkpoint starts from the beginning.
-        let starts_over = resume && !has_checkpoint(run);
-        let resume = resume && !starts_over;
-        let source = if resume { None } else { initial_source(config, architecture, dataset)? };
+        let mut source = if resume { None } else { initial_source(config, architecture, dataset)? };
+        let warnings = source.as_mut().map(|source| std::mem::take(&mut source.warnings));
         let folder = RunFolder::open(run, resume)?;
         checkpoint::remove_unfinished(&folder.checkpoints());
         let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
@@ -223,25 +197,24 @@ impl Origin {
             check_same(architecture, &read_architecture(path)?, path)?;
             check_same_optimizer(config, &state.config, path)?;
         }
-        Ok(Self { folder, loaded, starts_over, source })
+        Ok(Self { folder, loaded, source, warnings: warnings.unwrap_or_default() })
     }
 }
 
 /// Returns the configuration as the run records it: its paths lead to the same files from any
 /// folder.
 fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
+    let absolute = |path: &Path| disk::absolute(path).display().to_string();
     let init_from = match config.init_from {
-        InitFrom::Path(path) => {
-            InitFrom::Path(disk::absolute(Path::new(&path)).display().to_string())
-        }
+        InitFrom::Path(path) => InitFrom::Path(absolute(path.as_ref())),
         other => other,
     };
-    let out_dir = disk::absolute(run).display().to_string();
     let hellaswag = match config.hellaswag.as_str() {
         "" => String::new(),
-        path => disk::absolute(Path::new(path)).display().to_string(),
+        path => absolute(path.as_ref()),
     };
-    Config { data: absolute_data(data), out_dir, init_from, hellaswag, ..config }
+    let (data, out_dir) = (absolute_data(data), absolute(run));
+    Config { data, out_dir, init_from, hellaswag, ..config }
 }
 
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it. An initial

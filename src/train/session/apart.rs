@@ -21,7 +21,7 @@ const SUMMED_AT_ONCE: usize = 4 << 20;
 impl Session<'_> {
     /// Returns true if all ranks have the same weights.
     pub(super) fn is_averaged(&self) -> bool {
-        self.position.is_averaged(&self.job.config)
+        !self.job.config.trains_apart() || self.position.averaged == self.position.iteration
     }
 
     /// Returns true if every rank has a part in a checkpoint, so that all save at the same updates.
@@ -75,7 +75,8 @@ impl Session<'_> {
             return Ok(());
         }
         let (share, wire) = (self.ranks.share(&self.job.config) as f32, self.ranks.wire);
-        let mut change = self.learner.change(share, &self.device.watchdog).await;
+        let (optimizer, model) = (&self.learner.optimizer, self.learner.model());
+        let mut change = optimizer.change(model, share, &self.device.watchdog).await;
         for values in change.chunks_mut(SUMMED_AT_ONCE) {
             self.ranks.sum(values, wire)?;
         }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::Session;
 use crate::data::{DataError, Message, Role, Tokenizer};
 use crate::model::{SampleOptions, Sampler};
@@ -13,26 +11,16 @@ use crate::train::{Commands, Next, TrainError};
 /// The default of `sample_prompt`.
 const DEFAULT_PROMPT: &str = "\n";
 
-/// What rank 0 decides between two updates, by its clock and its commands.
-#[derive(Serialize, Deserialize)]
-struct Turn {
-    /// True once the run has used up its `max_time`.
-    is_late: bool,
-    next: Next,
-}
-
 impl Session<'_> {
-    /// Returns the decision of rank 0, which is the same on every rank: all apply the same commands
-    /// between the same two updates.
-    fn turn(&mut self, commands: &mut impl Commands) -> Result<Turn, TrainError> {
-        let decides = self.ranks.group.is_first();
-        let is_late = decides && self.job.is_late();
-        let next = if decides && !is_late {
-            self.queued.pop_front().map_or_else(|| commands.next(), Next::Command)
+    /// Returns what rank 0 decides, by its clock and its commands: all ranks apply the same commands
+    /// between the same two updates. `None` once the run has used up its `max_time`.
+    fn next(&mut self, commands: &mut impl Commands) -> Result<Option<Next>, TrainError> {
+        let next = if self.ranks.group.is_first() && !self.job.is_late() {
+            Some(self.queued.pop_front().map_or_else(|| commands.next(), Next::Command))
         } else {
-            Next::None
+            None
         };
-        Ok(self.ranks.group.share(Turn { is_late, next })?)
+        Ok(self.ranks.group.share(next)?)
     }
 
     /// Returns true if a text is due, together with an evaluation or by `sample_interval`.
@@ -117,10 +105,7 @@ impl Session<'_> {
     ) -> Result<Option<StopReason>, TrainError> {
         let (mut paused, mut announced) = (false, false);
         loop {
-            let Turn { is_late, next } = self.turn(commands)?;
-            if is_late {
-                return Ok(Some(StopReason::MaxTime));
-            }
+            let Some(next) = self.next(commands)? else { return Ok(Some(StopReason::MaxTime)) };
             let command = match next {
                 Next::Command(command) => command,
                 Next::None if paused => {
@@ -159,7 +144,7 @@ impl Session<'_> {
 
     async fn set(&mut self, setting: Setting) -> Result<(), TrainError> {
         match setting {
-            Setting::LearningRate(rate) => self.position.set_learning_rate(rate),
+            Setting::LearningRate(rate) => self.position.set_rate = Some(rate),
             Setting::EvalInterval(interval) => self.job.config.eval_interval = interval,
             Setting::LogInterval(interval) => self.job.config.log_interval = interval,
             Setting::VramBudget(bytes) => self.set_budget(bytes.get()).await?,

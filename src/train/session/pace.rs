@@ -15,22 +15,16 @@ use crate::train::TrainError;
 use crate::train::micro_batches::MicroBatches;
 
 /// The updates since the speed of a run was last kept, and their time.
+#[derive(Default)]
 pub(super) struct PaceMonitor {
     /// True after the first log interval, which compiles the kernels.
     is_warm: bool,
     time: Duration,
     updates: u64,
-    /// The time after which their speed is kept.
-    next: Duration,
+    /// How often their speed was kept.
+    kept: u32,
     /// True once the user was warned that the run takes long, or no warning is needed.
     is_told: bool,
-}
-
-impl Default for PaceMonitor {
-    fn default() -> Self {
-        let (time, next) = (Duration::ZERO, KNOWN_AFTER);
-        Self { is_warm: false, time, updates: 0, next, is_told: false }
-    }
 }
 
 impl PaceMonitor {
@@ -41,12 +35,13 @@ impl PaceMonitor {
         }
         self.time += time;
         self.updates += updates;
-        if self.time < self.next || self.updates < KNOWN_UPDATES {
+        let next = KNOWN_AFTER.saturating_mul(2u32.saturating_pow(self.kept));
+        if self.time < next || self.updates < KNOWN_UPDATES {
             return None;
         }
         let seconds = self.time.as_secs_f64() / self.updates as f64;
         (self.time, self.updates) = (Duration::ZERO, 0);
-        self.next = self.next.saturating_mul(2);
+        self.kept += 1;
         Some(seconds)
     }
 }

@@ -106,7 +106,7 @@ impl Session<'_> {
             last_eval: position.last_eval,
             val_loss: position.val_loss.filter(|_| position.was_evaluated()),
             best_val_loss: position.best_val_loss,
-            learning_rate: position.set_rate(),
+            learning_rate: position.set_rate,
             loss_scale: self.learner.saved_loss_scale().await,
             config: job.config.clone(),
             plan: self.steps.plan().clone(),

@@ -7,7 +7,7 @@ use web_time::Instant;
 
 use super::{Session, sync_is_due};
 use crate::gpu::{self, DeviceKind};
-use crate::model::{Gpt, Take, WeightGradients};
+use crate::model::{Gpt, WeightGradients};
 use crate::protocol::{Event, RankStep, Step, Task};
 use crate::ranks::{LeavingGradients, sum_over_ranks};
 use crate::train::TrainError;
@@ -60,7 +60,7 @@ impl Session<'_> {
         };
         self.learner.put(model);
         self.position.iteration = step;
-        self.learner.set_last_update(loss.map(|loss| Update { loss, norm, learning_rate }));
+        self.learner.last_update = loss.map(|loss| Update { loss, norm, learning_rate });
         Ok(())
     }
 
@@ -79,7 +79,8 @@ impl Session<'_> {
         };
         let mut sums = sums.scaled(self.learner.optimizer.loss_scale());
         // The first update of a process waits for the compiler of the kernels.
-        let compiles = !self.learner.has_updated() && self.device.info.kind != DeviceKind::Cpu;
+        let compiles =
+            self.learner.last_update.is_none() && self.device.info.kind != DeviceKind::Cpu;
         let task = if compiles { Task::Compile } else { Task::Step };
         let total = if accumulation > 1 { accumulation as u64 } else { 0 };
         let mut reporter = self.journal.report(task, total);
@@ -89,21 +90,13 @@ impl Session<'_> {
         let mut loss: Option<Tensor<1>> = None;
         let trains_apart = self.job.config.trains_apart();
         let are_summed = !self.ranks.group.is_alone() && !trains_apart;
-        let (mut leaving, mut order) = (are_summed.then(LeavingGradients::default), Vec::new());
+        let mut leaving = are_summed.then(LeavingGradients::default);
         for micro_step in 0..accumulation {
             reporter.report(micro_step as u64);
             let is_last = micro_step + 1 == accumulation;
-            let value = match &mut leaving {
-                Some(leaving) if is_last => {
-                    let mut take = |index, gradient| {
-                        order.push(index);
-                        leaving.push(gradient);
-                    };
-                    let take = Some(&mut take as Take<'_>);
-                    micro_batches.add_gradients(model, micro_step, tokens, &mut sums, take)?
-                }
-                _ => micro_batches.add_gradients(model, micro_step, tokens, &mut sums, None)?,
-            };
+            let leaving = leaving.as_mut().filter(|_| is_last);
+            let value =
+                micro_batches.add_gradients(model, micro_step, tokens, &mut sums, leaving)?;
             loss = Some(match loss {
                 Some(loss) => loss + value,
                 None => value,
@@ -124,10 +117,7 @@ impl Session<'_> {
         let (group, wire) = (&mut self.ranks.group, self.ranks.wire);
         let sums = sum_over_ranks::<TrainError>(group, wire, &self.device.watchdog, leaving, own)?;
         self.ranks.network += sums.waited;
-        let mut gradients: Vec<_> = order.into_iter().zip(sums.gradients).collect();
-        gradients.sort_by_key(|(index, _)| *index);
-        let gradients = gradients.into_iter().map(|(_, gradient)| gradient).collect();
-        Ok(BatchGradients { gradients, loss: Some(sums.loss), tokens })
+        Ok(BatchGradients { gradients: sums.gradients, loss: Some(sums.loss), tokens })
     }
 
     /// Reads the results of the last update, if this process has made one.
