@@ -422,18 +422,12 @@ fn step(iter: u64) -> Event {
         loss: 4.0 / (1.0 + iter as f64 * 1e-4) + 0.1 * noise,
         lr: 1e-3,
         grad_norm: Some(1.0 + noise),
-        loss_scale: None,
-        skipped: 0,
         tokens: 1000,
         ms: 10.0,
-        optimizer_ms: None,
-        network_ms: None,
         tokens_per_s: 1e5 + 1e3 * noise,
         vram_bytes: Some(1 << 30),
         vram_peak_bytes: Some(1 << 30),
-        vram_classes: Default::default(),
-        others_bytes: None,
-        ranks: Vec::new(),
+        ..Step::default()
     })
 }
 

@@ -24,7 +24,6 @@ const PROMPT_FRAME: usize = 2;
 pub enum ChatError {
     #[error("{model}: this model was not trained on conversations")]
     NoTemplate { model: String },
-    /// The tokenizer has tokens that the model lacks.
     #[error(
         "the tokenizer has {tokens} tokens, including the ones for conversations, but the model has \
          only {model}"
@@ -35,7 +34,6 @@ pub enum ChatError {
     /// The message leaves no token for its answer.
     #[error("the {role} message has {tokens} tokens, but the model's context has room for {most}")]
     TooLong { role: Role, tokens: usize, most: usize },
-    /// The messages are not in the order of a conversation.
     #[error("a conversation can begin with a system message, and it must end with a user message")]
     Order,
 }
@@ -58,7 +56,6 @@ impl ChatError {
 #[derive(Debug)]
 pub struct Conversation {
     template: ChatTemplate,
-    /// The model's positions.
     context: usize,
     /// The tokens of the system prompt; empty without one.
     system: Vec<u32>,
@@ -75,14 +72,12 @@ struct Turn {
 #[derive(Debug, PartialEq)]
 pub struct Prompt {
     ids: Vec<u32>,
-    /// The most tokens of the answer.
     room: usize,
     /// The number of old messages that the conversation forgot to make room.
     pub forgotten: usize,
 }
 
 impl Conversation {
-    /// Creates a conversation with the model at `path`.
     pub fn new(
         path: &Path,
         tokenizer: Option<&Tokenizer>,
@@ -172,7 +167,6 @@ impl Conversation {
         Ok(Prompt { ids, room, forgotten })
     }
 
-    /// Begins the answer to a prompt of this conversation.
     pub fn answer<'a>(
         &'a self,
         prompt: &Prompt,
@@ -203,7 +197,6 @@ impl Conversation {
         }
     }
 
-    /// Returns the number of tokens of the prompt.
     fn len(&self) -> usize {
         PROMPT_FRAME
             + self.system.len()

@@ -18,7 +18,6 @@ use crate::model::Gpt;
 
 #[derive(Debug, Error)]
 pub enum ExamError {
-    /// The file of results could not be read or written.
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     /// The file of results has something else than results of this model for these questions.
@@ -38,7 +37,6 @@ impl ExamError {
     }
 }
 
-/// Questions, ready to be answered by a model.
 pub struct Exam {
     /// The questions without an answer yet.
     open: Vec<EncodedQuestion>,
@@ -46,7 +44,6 @@ pub struct Exam {
     pub score: Score,
     results: Option<ResultsFile>,
     pub skipped: Vec<DataError>,
-    /// The hash of the file of questions.
     fingerprint: String,
 }
 
@@ -56,7 +53,6 @@ pub struct Score {
     pub answered: usize,
     /// Right by the mean loss of an ending's tokens.
     right: usize,
-    /// Right by the sum.
     right_by_sum: usize,
     /// Lines that are no questions.
     skipped: usize,
@@ -64,12 +60,9 @@ pub struct Score {
     pub cropped: usize,
 }
 
-/// The first line of the file of results.
 #[derive(Serialize, Deserialize)]
 struct ResultsHeader {
-    /// The hash of the weights.
     model: String,
-    /// The hash of the file of questions.
     questions: String,
 }
 

@@ -14,28 +14,9 @@ use crate::ops::{CrossEntropy, OpsMode};
 pub struct Evaluation {
     /// Tokens of a window; at most the model's context.
     pub block_size: usize,
-    /// Sequences of a micro-batch.
     pub sequences: usize,
-    /// Rows of a logits chunk.
     pub chunk: usize,
     pub mode: OpsMode,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct MeanLoss {
-    /// The mean over the predicted tokens, in nats per token.
-    pub per_token: f64,
-    /// The mean number of bytes of a predicted token; `None` if the tokenizer is unknown.
-    pub bytes_per_token: Option<f64>,
-}
-
-impl MeanLoss {
-    /// Returns the loss in bits per byte of text, which does not depend on the tokenizer. The end of a
-    /// document is a predicted token without bytes.
-    pub fn bits_per_byte(&self) -> Option<f64> {
-        let bytes = self.bytes_per_token.filter(|bytes| *bytes > 0.0)?;
-        Some(self.per_token / LN_2 / bytes)
-    }
 }
 
 /// The loss on some windows before the division by their tokens, so that ranks can add theirs up.
@@ -43,7 +24,6 @@ impl MeanLoss {
 pub struct LossSum {
     /// The bits of the sum in nats. As JSON, a float would lose its last bit, and NaN.
     nats: u64,
-    /// The predicted tokens that count.
     tokens: u64,
     /// The bytes that they stand for; `None` if the tokenizer is unknown.
     bytes: Option<u64>,
@@ -63,11 +43,17 @@ impl LossSum {
         Self::new(self.nats() + other.nats(), self.tokens + other.tokens, bytes)
     }
 
-    /// Returns the mean over the tokens.
-    pub fn mean(&self) -> MeanLoss {
-        let tokens = self.tokens as f64;
-        let bytes_per_token = self.bytes.map(|bytes| bytes as f64 / tokens);
-        MeanLoss { per_token: self.nats() / tokens, bytes_per_token }
+    /// Returns the mean over the predicted tokens, in nats per token.
+    pub fn per_token(&self) -> f64 {
+        self.nats() / self.tokens as f64
+    }
+
+    /// Returns the loss in bits per byte of text, which does not depend on the tokenizer. The end of a
+    /// document is a predicted token without bytes. `None` if the tokenizer is unknown.
+    pub fn bits_per_byte(&self) -> Option<f64> {
+        let bytes = self.bytes.filter(|bytes| *bytes > 0)?;
+        let bytes_per_token = bytes as f64 / self.tokens as f64;
+        Some(self.per_token() / LN_2 / bytes_per_token)
     }
 }
 
@@ -136,20 +122,19 @@ impl DataLosses {
         mut show: impl FnMut(u64, u64),
     ) -> Result<Self, DataError> {
         let wanted = if windows == 0 { u64::MAX } else { windows };
-        let mut mean_loss = async |split: &Split| -> Result<Option<MeanLoss>, DataError> {
+        let mut sum = async |split: &Split| {
             let chosen = split.windows(evaluation.block_size).evaluation(wanted);
             let mut stop = |done| {
                 show(done, chosen.len() as u64);
                 false
             };
-            let sum = sum_losses(model, dataset, split, &chosen, evaluation, &mut stop).await?;
-            Ok(sum.map(|sum| sum.mean()))
+            sum_losses(model, dataset, split, &chosen, evaluation, &mut stop).await
         };
-        let train = if windows == 0 { None } else { mean_loss(&dataset.train).await? };
-        let val = mean_loss(&dataset.val).await?;
+        let train = if windows == 0 { None } else { sum(&dataset.train).await? };
+        let val = sum(&dataset.val).await?;
         Ok(Self {
-            train: train.map(|loss| loss.per_token),
-            val: val.map_or(f64::NAN, |loss| loss.per_token),
+            train: train.map(|loss| loss.per_token()),
+            val: val.map_or(f64::NAN, |loss| loss.per_token()),
             bits_per_byte: val.and_then(|loss| loss.bits_per_byte()),
             entropy_floor: dataset.entropy_floor,
         })
@@ -187,30 +172,27 @@ mod tests {
     #[test]
     fn bits_per_byte_do_not_depend_on_the_tokenizer() {
         // 100 bytes at 1 bit each: as bytes, and as 25 tokens of 4 bytes.
-        let bits =
-            |per_token, bytes_per_token| MeanLoss { per_token, bytes_per_token }.bits_per_byte();
-        assert_eq!(bits(LN_2, Some(1.0)), Some(1.0));
-        assert_eq!(bits(4.0 * LN_2, Some(4.0)), Some(1.0));
-        assert_eq!(bits(LN_2, None), None);
+        let bits = |tokens, bytes| LossSum::new(100.0 * LN_2, tokens, bytes).bits_per_byte();
+        assert_eq!(bits(100, Some(100)), Some(1.0));
+        assert_eq!(bits(25, Some(100)), Some(1.0));
+        assert_eq!(bits(25, None), None);
         // Ends of documents alone.
-        assert_eq!(bits(LN_2, Some(0.0)), None);
+        assert_eq!(bits(25, Some(0)), None);
     }
 
     #[test]
     fn parts_of_ranks_add_up_to_the_mean_over_tokens() {
         let part = |nats, tokens, bytes| LossSum::new(nats, tokens, bytes);
+        let sum = |a: LossSum, b| (a.plus(b).per_token(), a.plus(b).bytes);
         // Not the mean of 1 and 3.
-        let both = part(30.0, 30, Some(40)).plus(part(30.0, 10, Some(120))).mean();
-        assert_eq!((both.per_token, both.bytes_per_token), (1.5, Some(4.0)));
+        assert_eq!(sum(part(30.0, 30, Some(40)), part(30.0, 10, Some(120))), (1.5, Some(160)));
         // A rank without windows.
-        let with_none = part(30.0, 30, Some(40)).plus(part(0.0, 0, Some(0))).mean();
-        assert_eq!((with_none.per_token, with_none.bytes_per_token), (1.0, Some(40.0 / 30.0)));
+        assert_eq!(sum(part(30.0, 30, Some(40)), part(0.0, 0, Some(0))), (1.0, Some(40)));
         // A rank that lacks the tokenizer.
-        let both = part(30.0, 30, Some(40)).plus(part(30.0, 10, None)).mean();
-        assert_eq!((both.per_token, both.bytes_per_token), (1.5, None));
+        assert_eq!(sum(part(30.0, 30, Some(40)), part(30.0, 10, None)), (1.5, None));
         // On its way between ranks.
         let text = serde_json::to_string(&part(f64::NAN, 1, None)).unwrap();
         let read: LossSum = serde_json::from_str(&text).unwrap();
-        assert!(read.mean().per_token.is_nan());
+        assert!(read.per_token().is_nan());
     }
 }

@@ -16,9 +16,7 @@ const TIME_STEP: usize = 32;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EncodedQuestion {
-    /// Its line in the file.
     pub line: u64,
-    /// The index of the right ending.
     label: usize,
     /// One sequence for each ending.
     candidates: Vec<Candidate>,
@@ -37,15 +35,12 @@ struct Candidate {
 /// The answer to a question, which is also a line of a file of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// The line of the question in its file.
     pub line: u64,
-    /// The index of the right ending.
     label: usize,
     /// The ending with the lowest mean loss.
     choice: usize,
     /// The mean loss of each ending, in nats per token.
     pub losses: Vec<f64>,
-    /// The tokens of each ending.
     tokens: Vec<usize>,
 }
 

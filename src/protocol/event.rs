@@ -130,7 +130,7 @@ pub struct Waiting {
 }
 
 /// An update of the weights.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// Updates made before this one.
     pub iter: u64,

@@ -27,12 +27,9 @@ pub const OWN_SETTINGS: [&str; 10] = [
     "log",
 ];
 
-/// What a rank says of itself.
 #[derive(Debug, Serialize, Deserialize)]
 struct Introduction {
-    /// The settings that all ranks have in common.
     settings: Map<String, Value>,
-    /// The fingerprint of the data.
     data: String,
     machine: Option<String>,
     device: String,
@@ -69,7 +66,6 @@ pub fn agree(
     Division::new(config, ranks, fixed, recorded)
 }
 
-/// Returns the settings that all ranks must have in common.
 fn common_settings(config: &Config) -> Map<String, Value> {
     let Ok(Value::Object(mut settings)) = serde_json::to_value(config) else { return Map::new() };
     settings.retain(|name, _| !OWN_SETTINGS.contains(&name.as_str()));

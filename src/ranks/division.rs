@@ -17,7 +17,6 @@ const SHARES_FILE: &str = "shares.json";
 /// Speeds within this factor count as equal: measurements are no better.
 const ALIKE: f64 = 1.1;
 
-/// The ranks of a run and their shares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Division {
     pub shares: Shares,

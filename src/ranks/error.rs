@@ -37,7 +37,6 @@ pub enum RanksError {
 }
 
 impl RanksError {
-    /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
         match self {
             RanksError::NoLibrary { .. } => {

@@ -6,7 +6,6 @@ pub(crate) const MPI_LIBRARY: &str = "WGPT_MPI_LIBRARY";
 /// A process among those that a launcher has started together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// The number of the process, from 0.
     pub rank: usize,
     /// The number of processes, more than 1.
     pub size: usize,

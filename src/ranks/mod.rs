@@ -112,17 +112,14 @@ impl Group {
         }
     }
 
-    /// Returns the number of this rank, from 0.
     pub fn rank(&self) -> usize {
         self.ring.as_ref().map_or(0, Ring::rank)
     }
 
-    /// Returns the number of ranks.
     pub fn size(&self) -> usize {
         self.ring.as_ref().map_or(1, Ring::size)
     }
 
-    /// Returns true for a run in one process.
     pub fn is_alone(&self) -> bool {
         self.ring.is_none()
     }

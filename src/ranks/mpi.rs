@@ -67,7 +67,6 @@ type Isend<H> = unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *
 type Irecv<H> = unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int;
 type Test<H> = unsafe extern "C" fn(*mut H, *mut c_int, *mut c_void) -> c_int;
 
-/// The functions of a library whose handles are of type `H`, and its handles.
 struct Functions<H> {
     init: Init,
     rank: Count<H>,
@@ -242,7 +241,6 @@ fn message_memory() -> &'static mut [u8] {
 }
 
 impl<H: Copy + 'static> MpiLink<H> {
-    /// Initialises an open library.
     fn new(
         opened: &Opened,
         launch: &Launch,

@@ -13,7 +13,6 @@ use crate::model::{Parameter, STAGED_ELEMENTS, values};
 /// A part of a tensor that rank 0 asks for.
 #[derive(Debug, Serialize, Deserialize)]
 struct Piece {
-    /// The name of the tensor in checkpoints.
     name: String,
     first: usize,
     /// At most [`STAGED_ELEMENTS`].

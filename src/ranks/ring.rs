@@ -22,7 +22,6 @@ pub(super) const MESSAGE_BYTES: usize = 1 << 20;
 const HEAD_BYTES: usize = 256;
 const LENGTH_BYTES: usize = 8;
 
-/// A message that is to be sent or received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub rank: usize,

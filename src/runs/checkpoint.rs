@@ -33,7 +33,6 @@ pub const VERSION: u32 = 1;
 /// iteration, so no random generator has to be saved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointState {
-    /// The version of this file.
     pub version: u32,
     pub iteration: u64,
     /// The iteration of the last evaluation.
@@ -47,12 +46,9 @@ pub struct CheckpointState {
     /// The state of loss scaling, where the loss is scaled or updates were skipped.
     #[serde(default)]
     pub loss_scale: Option<LossScale>,
-    /// The configuration of the run.
     pub config: Config,
-    /// The plan of a step.
     pub plan: Plan,
     pub tokenizer: Option<Tokenizer>,
-    /// The fingerprint of the data.
     pub data: String,
     /// The BLAKE3 hashes of the other files, by name.
     pub hashes: BTreeMap<String, String>,
@@ -126,18 +122,12 @@ impl Checkpoint {
         let checkpoint = Self::open_unverified(path)?;
         for (name, hash) in checkpoint.state.hashes.iter().filter(|(name, _)| needed(name)) {
             let file = path.join(name);
+            let refuse = |reason: &str| Err(TrainError::checkpoint(&file, reason));
             if !disk::exists(&file) {
-                return Err(TrainError::checkpoint(
-                    &file,
-                    "this file of the checkpoint is missing",
-                ));
+                return refuse("this file of the checkpoint is missing");
             }
-            let found = hash_file(&file)?;
-            if found != *hash {
-                return Err(TrainError::checkpoint(
-                    &file,
-                    "damaged: its hash differs from the one in state.json",
-                ));
+            if hash_file(&file)? != *hash {
+                return refuse("damaged: its hash differs from the one in state.json");
             }
         }
         Ok(checkpoint)
@@ -229,7 +219,6 @@ pub struct SavedTensors<'a> {
     pub states: Vec<Parameter>,
 }
 
-/// A damaged checkpoint.
 #[derive(Debug)]
 pub struct Damaged {
     pub path: PathBuf,
@@ -245,11 +234,6 @@ impl Damaged {
             let _ = disk::rename(&self.path, aside);
         }
     }
-}
-
-/// Returns true if `folder` has a checkpoint, intact or not.
-pub fn exists(folder: &Path) -> bool {
-    newest_first(folder).next().is_some()
 }
 
 /// Removes the unfinished checkpoints of a killed process. The caller must hold the run's lock.
@@ -285,22 +269,15 @@ fn numbered(folder: &Path) -> Vec<(u64, PathBuf)> {
 fn prune(folder: &Path, keep: u32, written: &Path) {
     let all: Vec<Checkpoint> =
         newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok()).collect();
-    let best = all
-        .iter()
-        .filter(|checkpoint| checkpoint.state.val_loss.is_some())
-        .min_by(|a, b| f64::total_cmp(&loss(a), &loss(b)))
-        .map(|checkpoint| checkpoint.path.clone());
-    for checkpoint in all.iter().skip(keep as usize) {
-        if Some(&checkpoint.path) != best.as_ref() && checkpoint.path != written {
+    let rated = all.iter().filter_map(|Checkpoint { path, state }| Some((path, state.val_loss?)));
+    let best = rated.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(path, _)| path);
+    for Checkpoint { path, .. } in all.iter().skip(keep as usize) {
+        if Some(path) != best && path != written {
             // The state goes first: a folder without it is not a checkpoint.
-            let _ = disk::remove_file(checkpoint.path.join(STATE_FILE));
-            let _ = disk::remove_dir_all(&checkpoint.path);
+            let _ = disk::remove_file(path.join(STATE_FILE));
+            let _ = disk::remove_dir_all(path);
         }
     }
-}
-
-fn loss(checkpoint: &Checkpoint) -> f64 {
-    checkpoint.state.val_loss.unwrap_or(f64::INFINITY)
 }
 
 /// Writes and syncs all files of a checkpoint.

@@ -18,50 +18,32 @@ use crate::text::bytes;
 /// [`hint`](Self::hint) says what to do next.
 #[derive(Debug, Error)]
 pub enum TrainError {
-    /// An invalid configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Missing or invalid data.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A missing or failed device.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A run that cannot continue in its dtype on this device.
     #[error("this run cannot continue in its precision: {0}")]
     OtherPrecision(DeviceError),
-    /// Missing or invalid weights.
     #[error(transparent)]
     Weights(WeightError),
-    /// A damaged checkpoint.
     #[error("{}: {reason}", path.display())]
     Checkpoint { path: PathBuf, reason: String },
-    /// A folder without a model.
     #[error("{}: no model and no intact checkpoint in this folder", path.display())]
     NoCheckpoint {
         /// The run folder, or its checkpoints folder.
         path: PathBuf,
     },
-    /// A model path that does not exist.
     #[error("{}: does not exist", path.display())]
     NoSuchModel { path: PathBuf },
-    /// A folder for a new run that holds another run.
     #[error("{}: this folder already has a run", path.display())]
     RunExists { path: PathBuf },
-    /// A run that another process trains.
     #[error("{}: another process trains this run", path.display())]
     Locked { path: PathBuf },
     /// A setting that differs from the loaded model or checkpoint.
     #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
-    OtherModel {
-        key: &'static str,
-        /// Its value in the configuration.
-        configured: String,
-        /// Its value in the loaded model.
-        loaded: String,
-        path: PathBuf,
-    },
-    /// Data for a model with another tokenizer.
+    OtherModel { key: &'static str, configured: String, loaded: String, path: PathBuf },
     #[error("{}: this model tokenizes text in another way than the data was tokenized", path.display())]
     OtherTokenizer { path: PathBuf },
     /// Ranks that do not train together, or one that does not answer.
@@ -70,16 +52,8 @@ pub enum TrainError {
     /// A run that does not fit its budget or its device.
     #[error(transparent)]
     Plan(Box<PlanError>),
-    /// A weight that is larger than the device can bind to a kernel.
     #[error("the weight `{name}` takes {}, but {device} binds at most {} to a kernel", bytes(*need), bytes(*have))]
-    BindingTooLarge {
-        name: String,
-        need: u64,
-        /// The limit of the device in bytes.
-        have: u64,
-        device: String,
-    },
-    /// A loss or gradients that are not finite: training diverged.
+    BindingTooLarge { name: String, need: u64, have: u64, device: String },
     #[error("{}", not_finite(*iter, scaling.as_ref()))]
     NotFinite {
         /// Updates made before.
@@ -89,14 +63,8 @@ pub enum TrainError {
         /// True if the run has a checkpoint from before.
         has_checkpoint: bool,
     },
-    /// A file or folder that cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// Returns the text of [`TrainError::NotFinite`].

@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 
 use web_time::SystemTime;
 
-use super::TrainError;
-use super::checkpoint;
 use super::scalars::{Continued, Logs};
+use super::{TrainError, has_checkpoint};
 use crate::config::Config;
 use crate::disk::{self, File, TryLockError};
 use crate::protocol::Event;
 use crate::ranks::RANKS_FOLDER;
 
-/// The resolved configuration.
 pub const CONFIG_FILE: &str = "config.toml";
 /// The events of the run, one JSON object a line.
 pub const EVENTS_FILE: &str = "events.jsonl";
@@ -31,11 +29,14 @@ pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    record: Record,
+    /// `None` on other ranks than the first, which write nothing but their log.
+    events: Option<File>,
+    log: File,
+    /// Updates skipped according to the last step.
+    skipped: u64,
     scalars: Logs,
-    /// The operating system releases the lock when the process ends, even if it is killed. `None` on
-    /// other ranks than the first, which write nothing but their log.
-    lock: Option<File>,
+    /// The operating system releases the lock when the process ends, even if it is killed.
+    _lock: Option<File>,
 }
 
 impl RunFolder {
@@ -53,11 +54,21 @@ impl RunFolder {
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
         })?;
         // A run without a checkpoint has nothing to lose.
-        if !resume && checkpoint::exists(&path.join(CHECKPOINTS_FOLDER)) {
+        if !resume && has_checkpoint(path) {
             return Err(TrainError::RunExists { path: path.to_path_buf() });
         }
-        let (record, scalars) = (Record::open(path)?, Logs::default());
-        Ok(Self { path: path.to_path_buf(), record, scalars, lock: Some(lock) })
+        Ok(Self { _lock: Some(lock), ..Self::unlocked(path)? })
+    }
+
+    fn unlocked(path: &Path) -> Result<Self, TrainError> {
+        let events = append(&path.join(EVENTS_FILE))?;
+        let log = append(&path.join(LOG_FILE))?;
+        Ok(Self { events: Some(events), ..Self::with_log(path, log) })
+    }
+
+    fn with_log(path: &Path, log: File) -> Self {
+        let (path, scalars) = (path.to_path_buf(), Logs::default());
+        Self { path, events: None, log, skipped: 0, scalars, _lock: None }
     }
 
     /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
@@ -65,17 +76,13 @@ impl RunFolder {
     pub fn of_rank(path: &Path, rank: usize) -> Result<Self, TrainError> {
         let folder = path.join(RANKS_FOLDER);
         disk::create_dir_all(&folder).map_err(TrainError::io("create", &folder))?;
-        let log = append(&folder.join(format!("{rank}.log")))?;
-        let record = Record { events: None, log, skipped: 0 };
-        Ok(Self { path: path.to_path_buf(), record, scalars: Logs::default(), lock: None })
+        Ok(Self::with_log(path, append(&folder.join(format!("{rank}.log")))?))
     }
 
-    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path of the checkpoints folder.
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join(CHECKPOINTS_FOLDER)
     }
@@ -85,17 +92,16 @@ impl RunFolder {
     /// # Errors
     /// If it cannot be written; a former one is then still intact.
     pub fn write_config(&self, config: &Config) -> Result<(), TrainError> {
-        if self.lock.is_none() {
+        if self.events.is_none() {
             return Ok(());
         }
-        let path = self.path.join(CONFIG_FILE);
-        write_atomically(&path, config.to_toml().as_bytes())
+        write_atomically(&self.path.join(CONFIG_FILE), config.to_toml().as_bytes())
     }
 
     /// Opens the scalar logs, for [`log_scalars`](Self::log_scalars). Returns a sentence for each
     /// that cannot be opened.
     pub fn open_scalars(&mut self, logs: &str, from: Continued) -> Vec<String> {
-        if self.lock.is_none() {
+        if self.events.is_none() {
             return Vec::new();
         }
         let (scalars, failed) = Logs::open(&self.path, logs, from);
@@ -111,37 +117,19 @@ impl RunFolder {
 
     /// Appends an event to the record, as JSON and as text.
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
-        self.record.append(event).map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
-    }
-}
-
-/// The record of a run's events.
-#[derive(Debug)]
-struct Record {
-    /// `None` on other ranks than the first.
-    events: Option<File>,
-    log: File,
-    /// Updates skipped according to the last step.
-    skipped: u64,
-}
-
-impl Record {
-    fn open(folder: &Path) -> Result<Self, TrainError> {
-        let events = Some(append(&folder.join(EVENTS_FILE))?);
-        Ok(Self { events, log: append(&folder.join(LOG_FILE))?, skipped: 0 })
-    }
-
-    fn append(&mut self, event: &Event) -> std::io::Result<()> {
-        if let Some(events) = &mut self.events {
-            writeln!(events, "{}", json_line(event))?;
-        }
-        match event {
-            Event::Step(step) => {
-                let before = std::mem::replace(&mut self.skipped, step.skipped);
-                writeln!(self.log, "{}", step.line(before))
+        let mut write = || {
+            if let Some(events) = &mut self.events {
+                writeln!(events, "{}", json_line(event))?;
             }
-            event => writeln!(self.log, "{}", event.labelled()),
-        }
+            match event {
+                Event::Step(step) => {
+                    let before = std::mem::replace(&mut self.skipped, step.skipped);
+                    writeln!(self.log, "{}", step.line(before))
+                }
+                event => writeln!(self.log, "{}", event.labelled()),
+            }
+        };
+        write().map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
 }
 
@@ -158,8 +146,7 @@ pub fn json_line(event: &Event) -> String {
 /// Appends an event to the record of a run that no process has locked, like the reason for a
 /// restart.
 pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
-    let written = Record::open(run)?.append(event);
-    written.map_err(TrainError::io("write", &run.join(EVENTS_FILE)))
+    RunFolder::unlocked(run)?.record(event)
 }
 
 /// Replaces the content of a file. After a crash, the file has the old content or the new one,

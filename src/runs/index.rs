@@ -36,23 +36,19 @@ pub struct About {
     pub note: String,
 }
 
-/// A summary of a run folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     pub path: PathBuf,
     pub name: String,
-    /// Its display name and note.
     #[serde(default)]
     pub about: About,
     pub state: RunState,
     pub iteration: u64,
     /// Updates that it is to make, where known.
     pub max_iters: Option<u64>,
-    /// The loss of the last step.
     pub loss: Option<f64>,
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
-    /// The device that trains it.
     pub device: Option<DeviceLine>,
     /// The time of its last event.
     #[serde(with = "seconds")]
@@ -86,7 +82,6 @@ mod seconds {
     }
 }
 
-/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
@@ -94,7 +89,6 @@ pub enum RunState {
     Running,
     /// A process keeps it paused.
     Paused,
-    /// It is done.
     Finished,
     /// It was stopped, or reached its `max_time`.
     Stopped,
@@ -170,7 +164,6 @@ pub fn config(run: &Path) -> Option<Config> {
     Some(resolve(vec![layer]).ok()?.config)
 }
 
-/// Writes the display name and the note of a run.
 pub fn describe(run: &Path, about: &About) -> io::Result<()> {
     let text = toml::to_string(about).map_err(io::Error::other)?;
     disk::replace(&run.join(ABOUT_FILE), text.as_bytes())
@@ -278,26 +271,23 @@ fn summary(path: PathBuf) -> RunSummary {
         .iter()
         .find_map(|name| disk::metadata(path.join(name)).ok()?.modified().ok())
         .unwrap_or(SystemTime::UNIX_EPOCH);
-    let Progress {
-        state: progress_state, iteration, max_iters, loss, val_loss, best_val_loss, ..
-    } = progress;
-    let device = progress.device;
+    let Progress { iteration, max_iters, val_loss, best_val_loss, .. } = progress;
     // The record's ends need not contain an evaluation; the newest checkpoint covers them all.
     let best = [best_val_loss, saved.best_val_loss];
     RunSummary {
         name: name(&path),
         about: about(&path),
-        state: state(&path, progress_state, last, modified),
+        state: state(&path, progress.state, last, modified),
         iteration: if iteration == 0 { saved.iteration } else { iteration },
         // A resumed run may have a larger `max_iters` in its configuration.
         max_iters: config(&path)
             .map(|config| config.max_iters.get())
             .or(Some(max_iters))
             .filter(|&updates| updates > 0),
-        loss,
+        loss: progress.loss,
         val_loss: val_loss.or(saved.val_loss),
         best_val_loss: best.into_iter().flatten().min_by(f64::total_cmp),
-        device,
+        device: progress.device,
         modified,
         has_checkpoint: has_checkpoint(&path),
         path,
@@ -352,7 +342,6 @@ fn is_locked(run: &Path) -> bool {
     matches!(taken, Err(TryLockError::WouldBlock))
 }
 
-/// The part of a checkpoint's state that a summary shows.
 #[derive(Default, Deserialize)]
 struct SavedLosses {
     iteration: u64,
@@ -360,7 +349,6 @@ struct SavedLosses {
     best_val_loss: Option<f64>,
 }
 
-/// Reads the state of the newest checkpoint.
 fn saved(run: &Path) -> Option<SavedLosses> {
     let newest = newest_first(&run.join(CHECKPOINTS_FOLDER)).next()?;
     serde_json::from_slice(&disk::read(newest.join(STATE_FILE)).ok()?).ok()
@@ -368,7 +356,7 @@ fn saved(run: &Path) -> Option<SavedLosses> {
 
 /// Returns the name of a folder, also of `.`.
 fn name(path: &Path) -> String {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let absolute = disk::absolute(path);
     let name = path.file_name().or(absolute.file_name()).unwrap_or(path.as_os_str());
     name.to_string_lossy().into_owned()
 }

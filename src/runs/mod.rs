@@ -30,7 +30,7 @@ pub(crate) use scalars::Continued;
 pub(crate) use speeds::folder as speeds_folder;
 pub(crate) use speeds::{known as known_speed, remember as remember_speed};
 
-/// Returns true if the run in `folder` has a checkpoint to continue from.
+/// Returns true if the run in `folder` has a checkpoint to continue from, intact or not.
 pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {
-    checkpoint::exists(&folder.join(CHECKPOINTS_FOLDER))
+    !checkpoint::iterations(&folder.join(CHECKPOINTS_FOLDER)).is_empty()
 }

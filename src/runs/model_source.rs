@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 
 use super::TrainError;
-use super::checkpoint::hash_file;
-use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE};
+use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file};
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
 use crate::data::{ChatTemplate, TOKENIZER_FILE, Tokenizer};
@@ -23,7 +22,6 @@ pub const NANOGPT_FILE: &str = "ckpt.pt";
 /// The vocabulary of a nanoGPT model whose data has no `meta.pkl`: GPT-2's 50,257, padded.
 const NANOGPT_VOCABULARY: usize = 50_304;
 
-/// A model that can be loaded.
 #[derive(Debug)]
 pub struct ModelSource {
     /// Its file or folder; for a run, the folder of the checkpoint.
@@ -108,18 +106,9 @@ impl ModelSource {
         let taken = checkpoint.path.display();
         let warning = |damaged: &Damaged| format!("{}; using {taken} instead", damaged.error);
         let warnings = damaged.iter().map(warning).collect();
-        let architecture = read_architecture(&checkpoint.path)?;
+        let plain = Self::plain(&checkpoint.path, read_architecture(&checkpoint.path)?);
         let tokenizer = checkpoint.state.tokenizer.clone();
-        Ok(Self {
-            path: checkpoint.path,
-            architecture,
-            tokenizer,
-            is_guess: false,
-            state: Some(checkpoint.state),
-            warnings,
-            #[cfg(not(target_arch = "wasm32"))]
-            _unpacked: None,
-        })
+        Ok(Self { tokenizer, is_guess: false, state: Some(checkpoint.state), warnings, ..plain })
     }
 
     /// Creates the source of a model without a tokenizer. A vocabulary of GPT-2's size, also with
@@ -149,12 +138,10 @@ impl ModelSource {
         Ok(Some(find_data(config, run)?))
     }
 
-    /// Begins a conversation with the model.
     pub fn conversation(&self) -> Result<Conversation, ChatError> {
         Conversation::new(&self.path, self.tokenizer.as_ref(), &self.architecture)
     }
 
-    /// Loads the model onto `device`.
     pub fn model(&self, device: &Device) -> Result<Gpt, TrainError> {
         Ok(Gpt::new(&self.architecture, &mut *self.weights()?, device)?)
     }
@@ -162,11 +149,8 @@ impl ModelSource {
     /// Returns the BLAKE3 hash of the weights' file, in hexadecimal: the same model has the same.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn fingerprint(&self) -> Result<String, TrainError> {
-        if disk::is_dir(&self.path) {
-            hash_file(&self.path.join(WEIGHTS_FILE))
-        } else {
-            hash_file(&self.path)
-        }
+        let is_folder = disk::is_dir(&self.path);
+        hash_file(&if is_folder { self.path.join(WEIGHTS_FILE) } else { self.path.clone() })
     }
 
     /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops

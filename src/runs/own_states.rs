@@ -24,7 +24,6 @@ pub fn file(run: &Path, rank: usize, iteration: u64) -> PathBuf {
     run.join(RANKS_FOLDER).join(format!("{rank}-{iteration:08}.{SUFFIX}"))
 }
 
-/// Writes the states of this rank.
 pub async fn write(
     file: &Path,
     architecture: &Architecture,

@@ -9,9 +9,8 @@ mod tensorboard;
 use std::io;
 use std::path::Path;
 
+use crate::disk::File;
 use crate::protocol::Event;
-use csv::Csv;
-use tensorboard::TensorBoard;
 
 /// The scalars of one event.
 struct Scalars {
@@ -58,49 +57,34 @@ impl Continued {
     }
 }
 
-/// The open logs of a run.
 #[derive(Debug, Default)]
 pub struct Logs {
     open: Vec<Log>,
 }
 
 #[derive(Debug)]
-enum Log {
-    TensorBoard(TensorBoard),
-    Csv(Csv),
-}
-
-impl Log {
-    fn write(&mut self, scalars: &Scalars) -> io::Result<()> {
-        match self {
-            Log::TensorBoard(log) => log.write(scalars),
-            Log::Csv(log) => log.write(scalars),
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Log::TensorBoard(_) => TensorBoard::NAME,
-            Log::Csv(_) => Csv::NAME,
-        }
-    }
+struct Log {
+    /// Its name among the settings.
+    name: &'static str,
+    file: File,
+    write: fn(&mut File, &Scalars) -> io::Result<()>,
 }
 
 impl Logs {
-    /// Opens the `wanted` logs in a run folder, with a comma between them. Also returns a sentence for each that cannot be opened: the
-    /// run does not depend on it.
+    /// Opens the `wanted` logs in a run folder, with a comma between them. Also returns a sentence for
+    /// each that cannot be opened: the run does not depend on it.
     pub fn open(folder: &Path, wanted: &str, from: Continued) -> (Self, Vec<String>) {
         let (mut open, mut failed) = (Vec::new(), Vec::new());
-        let mut add = |name: &str, log: io::Result<Log>| match log {
-            Ok(log) => open.push(log),
+        let mut add = |name, file, write| match file {
+            Ok(file) => open.push(Log { name, file, write }),
             Err(error) => failed.push(failure(name, &error)),
         };
         let is_wanted = |name| wanted.split(',').any(|wanted| wanted == name);
-        if is_wanted(TensorBoard::NAME) {
-            add(TensorBoard::NAME, TensorBoard::create(folder, from).map(Log::TensorBoard));
+        if is_wanted("tensorboard") {
+            add("tensorboard", tensorboard::create(folder, from), tensorboard::write);
         }
-        if is_wanted(Csv::NAME) {
-            add(Csv::NAME, Csv::open(folder, from).map(Log::Csv));
+        if is_wanted("csv") {
+            add("csv", csv::open(folder, from), csv::write);
         }
         (Self { open }, failed)
     }
@@ -110,10 +94,10 @@ impl Logs {
     pub fn append(&mut self, event: &Event) -> Vec<String> {
         let Some(scalars) = Scalars::of(event) else { return Vec::new() };
         let mut failed = Vec::new();
-        self.open.retain_mut(|log| match log.write(&scalars) {
+        self.open.retain_mut(|log| match (log.write)(&mut log.file, &scalars) {
             Ok(()) => true,
             Err(error) => {
-                failed.push(failure(log.name(), &error));
+                failed.push(failure(log.name, &error));
                 false
             }
         });

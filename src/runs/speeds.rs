@@ -14,7 +14,6 @@ use crate::gpu::{Backend, DeviceInfo};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{DeviceSpeed, SpeedPoint, gpu_named};
 
-/// The file in the cache folder.
 const SPEEDS_FILE: &str = "speeds.json";
 
 /// The most points of a device. The oldest are dropped.
@@ -23,7 +22,6 @@ const MAX_POINTS: usize = 16;
 /// A new point replaces those whose operations per op are within this factor.
 const SAME_WORK: f64 = 1.5;
 
-/// The content of the file: points by device, the newest last.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct Speeds(BTreeMap<String, Vec<SpeedPoint>>);
@@ -41,7 +39,6 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
     measured().or_else(published)
 }
 
-/// Keeps measurements of a device.
 pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]) {
     if let (Some(file), Some(key)) = (file(), key(device, mode)) {
         let mut speeds = Speeds::read(&file);
@@ -55,7 +52,6 @@ fn file() -> Option<PathBuf> {
     Some(folder()?.join(SPEEDS_FILE))
 }
 
-/// Returns the cache folder.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn folder() -> Option<PathBuf> {
     // Windows' own call knows no variable, which a test or a person sets.

@@ -13,9 +13,7 @@ use crate::protocol::Command;
 /// The state of a command source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Next {
-    /// A command.
     Command(Command),
-    /// No command yet.
     None,
     /// No command ever: the sender is gone.
     Closed,

@@ -10,7 +10,7 @@ use crate::plan::{DataSize, Forecast, Limits, Plan};
 use crate::ranks::PlanLimit;
 
 /// What a run trains.
-pub(super) struct Job {
+pub(crate) struct Job {
     /// Commands change a few of its settings while the run trains.
     pub config: Config,
     pub mode: OpsMode,
@@ -46,7 +46,7 @@ impl Job {
 }
 
 /// How the steps of this rank are split, and the memory that they may take.
-pub(super) struct StepPlan {
+pub(crate) struct StepPlan {
     pub limits: Limits,
     pub forecast: Forecast,
     /// Passes the plan on to the watcher of the device, which limits the next process to a smaller one.

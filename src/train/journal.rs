@@ -57,7 +57,6 @@ impl<'a> Journal<'a> {
     }
 }
 
-/// Reports work in parts.
 pub(super) struct Reporter<'a> {
     task: Task,
     /// All parts; 0 if unknown.

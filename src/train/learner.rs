@@ -48,7 +48,6 @@ pub(super) struct Results {
     pub loss_scale: LossScale,
 }
 
-/// Training that has diverged.
 pub(super) struct Diverged {
     /// The updates made after the one whose loss or gradient was not finite.
     pub since: u64,
@@ -163,7 +162,6 @@ impl Learner {
         Some(loss_scale).filter(|scale| self.scales_loss || scale.skipped > 0)
     }
 
-    /// Returns the tensors of a checkpoint.
     pub fn saved(&self) -> SavedTensors<'_> {
         let model = self.model();
         let mut states = self.optimizer.saved_states(model);

@@ -13,7 +13,6 @@ use crate::ops::CrossEntropy;
 use crate::plan::Plan;
 use crate::ranks::LeavingGradients;
 
-/// The micro-batches of an update that this rank computes.
 pub(super) struct MicroBatches<'a> {
     job: &'a Job,
     plan: &'a Plan,

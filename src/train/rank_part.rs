@@ -11,7 +11,6 @@ use crate::plan;
 use crate::protocol::RankStep;
 use crate::ranks::{Division, Group, Wire};
 
-/// The part of this rank in a run, and its connection to the others.
 pub(super) struct RankPart {
     /// The processes that train the run in step, each with a session like this one.
     pub group: Group,
@@ -28,7 +27,6 @@ impl RankPart {
         self.division.shares.sequences(self.group.rank())
     }
 
-    /// Returns the first of them.
     pub fn first_sequence(&self) -> usize {
         self.division.shares.first(self.group.rank()) as usize
     }
@@ -37,7 +35,6 @@ impl RankPart {
         self.sequences() as f64 / config.global_batch() as f64
     }
 
-    /// Returns the configuration of this rank's share of the global batch.
     pub fn own_config(&self, config: &Config) -> Config {
         plan::of_share(config, self.sequences())
     }
@@ -65,13 +62,6 @@ impl RankPart {
     pub fn measurements(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
         let all = self.group.collect(&own.to_bits())?;
         Ok(all.into_iter().map(f64::from_bits).collect())
-    }
-
-    /// Takes the schedule of rank 0, which has measured the time of an update.
-    pub fn share_schedule(&mut self, config: &mut Config) -> Result<(), TrainError> {
-        let own = (config.max_iters, config.warmup_iters, config.lr_decay_iters);
-        (config.max_iters, config.warmup_iters, config.lr_decay_iters) = self.group.share(own)?;
-        Ok(())
     }
 
     /// Returns the parts of all ranks in the last updates; none for a run in one process.

@@ -33,7 +33,6 @@ use pace::PaceMonitor;
 use saving::{MAX_CHECKPOINT_AGE, MAX_CHECKPOINT_AGE_AT_RISK};
 use update::Clock;
 
-/// A run on an open device.
 pub struct Session<'a> {
     job: Job,
     steps: StepPlan,

@@ -8,8 +8,6 @@ use web_time::Instant;
 use super::TrainError;
 use super::job::{Job, StepPlan};
 use super::rank_part::RankPart;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::config::Precision;
 use crate::config::{Config, InitFrom};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
@@ -46,13 +44,13 @@ pub struct Request {
 /// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
 /// on a device yet.
 pub struct Setup {
-    pub(super) job: Job,
-    pub(super) steps: StepPlan,
+    pub(crate) job: Job,
+    pub(crate) steps: StepPlan,
     pub(super) ranks: RankPart,
     pub(super) origin: Origin,
     /// True if `max_time` plans the schedule before the first update.
     pub(super) plans_schedule: bool,
-    pub(super) architecture: Architecture,
+    pub(crate) architecture: Architecture,
 }
 
 /// The folder of a run, and what it continues from or starts with.
@@ -130,25 +128,6 @@ impl Setup {
             origin,
             architecture,
         })
-    }
-
-    /// Returns what limits the next process of this rank if this one runs out of memory. It follows the
-    /// plans of the session.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn plan_limit(&self) -> PlanLimit {
-        self.steps.limit.clone()
-    }
-
-    /// Returns the precision of the run, in which its device is to be opened.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn precision(&self) -> Precision {
-        self.job.mode.precision
-    }
-
-    /// Returns the bytes of a checkpoint of the run.
-    #[cfg(target_arch = "wasm32")]
-    pub fn checkpoint_bytes(&self) -> u64 {
-        plan::checkpoint_bytes(&self.job.config, self.architecture.vocab_size as u32)
     }
 }
 

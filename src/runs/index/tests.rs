@@ -5,7 +5,6 @@ use crate::config::InitFrom;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{RunError, Step, Waiting};
 use crate::runs::{RunFolder, json_line};
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 
@@ -29,18 +28,12 @@ fn step(iter: u64) -> Event {
         loss: 3.0 - iter as f64 / 4096.0,
         lr: 1e-3,
         grad_norm: Some(1.0),
-        loss_scale: None,
-        skipped: 0,
         tokens: 1024,
         ms: 12.5,
         tokens_per_s: 81920.0,
         vram_bytes: Some(1 << 30),
-        optimizer_ms: None,
-        network_ms: None,
         vram_peak_bytes: Some(1 << 30),
-        vram_classes: BTreeMap::new(),
-        others_bytes: None,
-        ranks: Vec::new(),
+        ..Step::default()
     })
 }
 

@@ -11,37 +11,25 @@ const FILE: &str = "scalars.csv";
 const COLUMNS: [&str; 8] =
     ["iter", "loss", "lr", "grad_norm", "tokens_per_s", "vram_bytes", "train_loss", "val_loss"];
 
-/// The open table.
-#[derive(Debug)]
-pub struct Csv {
-    pub(super) file: File,
+/// Opens the table, with its rows up to the point that the run continues from.
+pub fn open(folder: &Path, from: Continued) -> io::Result<File> {
+    let path = folder.join(FILE);
+    let former = if disk::exists(&path) { disk::read(&path)? } else { Vec::new() };
+    let kept = kept(&String::from_utf8_lossy(&former), from);
+    if kept.as_bytes() != former {
+        disk::replace(&path, kept.as_bytes())?;
+    }
+    disk::append(&path)
 }
 
-impl Csv {
-    /// Its name among the settings.
-    pub const NAME: &str = "csv";
-
-    /// Opens the table, with its rows up to the point that the run continues from.
-    pub fn open(folder: &Path, from: Continued) -> io::Result<Self> {
-        let path = folder.join(FILE);
-        let former = if disk::exists(&path) { disk::read(&path)? } else { Vec::new() };
-        let kept = kept(&String::from_utf8_lossy(&former), from);
-        if kept.as_bytes() != former {
-            disk::replace(&path, kept.as_bytes())?;
-        }
-        Ok(Self { file: disk::append(&path)? })
-    }
-
-    /// Appends a row.
-    pub fn write(&mut self, scalars: &Scalars) -> io::Result<()> {
-        let value = |column: &&str| {
-            let found = scalars.values.iter().find(|(name, _)| name == column);
-            found.map_or_else(String::new, |(_, value)| value.to_string())
-        };
-        let mut row = vec![scalars.iter.to_string()];
-        row.extend(COLUMNS[1..].iter().map(value));
-        self.file.write_all(format!("{}\n", row.join(",")).as_bytes())
-    }
+pub fn write(table: &mut File, scalars: &Scalars) -> io::Result<()> {
+    let value = |column: &&str| {
+        let found = scalars.values.iter().find(|(name, _)| name == column);
+        found.map_or_else(String::new, |(_, value)| value.to_string())
+    };
+    let mut row = vec![scalars.iter.to_string()];
+    row.extend(COLUMNS[1..].iter().map(value));
+    table.write_all(format!("{}\n", row.join(",")).as_bytes())
 }
 
 /// Returns the header and the complete rows before the point that the run continues from.

@@ -15,59 +15,42 @@ use crate::disk::{self, File};
 const PREFIX: &str = "events.out.tfevents.";
 const VERSION: &str = "brain.Event:2";
 
-/// An open event file.
-#[derive(Debug)]
-pub struct TensorBoard {
-    file: File,
+/// Creates a new event file. It starts with the point that the run continues from, so that TensorBoard
+/// drops what former files have after it.
+pub fn create(folder: &Path, from: Continued) -> io::Result<File> {
+    let is_log = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(PREFIX);
+    let names = disk::read_dir(folder)?.flatten().map(|entry| entry.file_name());
+    let former = names.filter(is_log).count();
+    // Two processes may start within a second.
+    let name = format!("{PREFIX}{:010}.{former:04}.wgpt", now().as_secs());
+    let mut file = disk::append(folder.join(name))?;
+    append(&mut file, 0, Message::default().text(3, VERSION))?;
+    // Field 7 is a `SessionLog` with the status START. The update at this iteration is made again, with
+    // the same result, so the evaluation before it can stay.
+    let start = Message::default().message(7, Message::default().int(1, 1));
+    append(&mut file, from.next_eval(), start)?;
+    Ok(file)
 }
 
-impl TensorBoard {
-    /// Its name among the settings.
-    pub const NAME: &str = "tensorboard";
-
-    /// Creates a new event file. It starts with the point that the run continues from, so that
-    /// TensorBoard drops what former files have after it.
-    pub fn create(folder: &Path, from: Continued) -> io::Result<Self> {
-        let is_log = |name: &std::ffi::OsString| name.to_string_lossy().starts_with(PREFIX);
-        let names = disk::read_dir(folder)?.flatten().map(|entry| entry.file_name());
-        let former = names.filter(is_log).count();
-        // Two processes may start within a second.
-        let name = format!("{PREFIX}{:010}.{former:04}.wgpt", now().as_secs());
-        let file = disk::append(folder.join(name))?;
-        let mut log = Self { file };
-        log.event(0, Message::default().text(3, VERSION))?;
-        // Field 7 is a `SessionLog` with the status START. The update at this iteration is made
-        // again, with the same result, so the evaluation before it can stay.
-        log.event(from.next_eval(), Message::default().message(7, Message::default().int(1, 1)))?;
-        Ok(log)
+/// Appends an event with a `Summary` (field 5) that has a `Value` (field 1) for each scalar: a tag
+/// (field 1) and a `simple_value` (field 2).
+pub fn write(file: &mut File, scalars: &Scalars) -> io::Result<()> {
+    let mut summary = Message::default();
+    for (name, value) in &scalars.values {
+        summary = summary.message(1, Message::default().text(1, name).float(2, *value as f32));
     }
-
-    /// Appends an event with a `Summary` (field 5) that has a `Value` (field 1) for each scalar: a
-    /// tag (field 1) and a `simple_value` (field 2).
-    pub fn write(&mut self, scalars: &Scalars) -> io::Result<()> {
-        let mut summary = Message::default();
-        for (name, value) in &scalars.values {
-            let value = Message::default().text(1, name).float(2, *value as f32);
-            summary = summary.message(1, value);
-        }
-        self.event(scalars.iter, Message::default().message(5, summary))
-    }
-
-    /// Appends an event: its `wall_time` (field 1), `step` (field 2) and content.
-    fn event(&mut self, step: u64, content: Message) -> io::Result<()> {
-        let event = Message::default().double(1, now().as_secs_f64()).int(2, step);
-        let data = [event.0, content.0].concat();
-        let length = (data.len() as u64).to_le_bytes();
-        let mut record = Vec::with_capacity(data.len() + 16);
-        record.extend(length);
-        record.extend(masked(crc32c(&length)).to_le_bytes());
-        record.extend(&data);
-        record.extend(masked(crc32c(&data)).to_le_bytes());
-        self.file.write_all(&record)
-    }
+    append(file, scalars.iter, Message::default().message(5, summary))
 }
 
-/// Returns the time since 1970.
+/// Appends an event: its `wall_time` (field 1), `step` (field 2) and content.
+fn append(file: &mut File, step: u64, content: Message) -> io::Result<()> {
+    let event = Message::default().double(1, now().as_secs_f64()).int(2, step);
+    let data = [event.0, content.0].concat();
+    let length = (data.len() as u64).to_le_bytes();
+    let crc = |bytes: &[u8]| masked(crc32c(bytes)).to_le_bytes();
+    file.write_all(&[&length[..], &crc(&length), &data, &crc(&data)].concat())
+}
+
 fn now() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

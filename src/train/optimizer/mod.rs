@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::config::{Config, OptimizerKind};
+use crate::config::Config;
 use crate::gpu::Watchdog;
 use crate::model::{FlatWeight, Gpt, LossScale, Parameter, parameters, put_weights, take_weights};
 use crate::ops::{self, AdamW, Moments, OpsMode, UpdateControl, UpdateSettings, WeightUpdate};
@@ -29,9 +29,8 @@ pub(super) const OUTER: &str = "outer";
 /// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
 
-/// The state and the hyperparameters of an optimizer.
 pub struct Optimizer {
-    kind: OptimizerKind,
+    config: Config,
     /// One for each part of each parameter, in the order of the model. Without states for the parameters
     /// that other ranks update.
     parts: Vec<PartState>,
@@ -43,14 +42,9 @@ pub struct Optimizer {
     outer: Option<Outer>,
     /// The state of loss scaling on the device, `[4]`; without scaling, it counts skipped updates.
     loss_scale: Tensor<1>,
-    beta1: f64,
-    beta2: f64,
-    weight_decay: f64,
-    grad_clip: f64,
     mode: OpsMode,
 }
 
-/// An optimizer whose states are in host memory.
 #[derive(Default)]
 struct Offload {
     /// Told of each answer of the device: an update takes many.
@@ -148,15 +142,11 @@ impl Optimizer {
         let loss_scale = LossScale::new(mode.precision.scales_loss());
         Ok(Self {
             loss_scale: loss_scale.upload(&device),
-            kind: config.optimizer,
+            config: config.clone(),
             parts: built,
             sharding,
             offload: masters.map(|_| Offload::default()),
             outer: Outer::of(config),
-            beta1: config.beta1,
-            beta2: config.beta2,
-            weight_decay: config.weight_decay,
-            grad_clip: config.grad_clip,
             mode,
         })
     }
@@ -218,7 +208,7 @@ impl Optimizer {
         let mut saved = Vec::new();
         for Parameter { name, shape, parts } in parameters(model) {
             let own: Vec<&PartState> = own.by_ref().take(parts.len()).collect();
-            for kind in Rule::of(self.kind, &name).kinds() {
+            for kind in Rule::of(self.config.optimizer, &name).kinds() {
                 saved.push(Parameter {
                     name: format!("{kind}.{name}"),
                     shape: shape.clone(),
@@ -262,12 +252,12 @@ impl Optimizer {
     ) -> (Gpt, Tensor<1>) {
         let scales_loss = self.mode.precision.scales_loss();
         let settings = UpdateSettings {
-            grad_clip: self.grad_clip as f32,
+            grad_clip: self.config.grad_clip as f32,
             divisor: if scales_loss { tokens as f32 } else { 1.0 },
             step,
             learning_rate,
-            beta1: self.beta1,
-            beta2: self.beta2,
+            beta1: self.config.beta1,
+            beta2: self.config.beta2,
             scales_loss,
         };
         let UpdateControl { norm, control, loss_scale } =
@@ -334,14 +324,15 @@ impl Optimizer {
     }
 
     fn muon(&self, learning_rate: f64, control: Tensor<1>) -> Muon {
-        Muon { learning_rate, weight_decay: self.weight_decay, control, mode: self.mode }
+        let weight_decay = self.config.weight_decay;
+        Muon { learning_rate, weight_decay, control, mode: self.mode }
     }
 
     fn scalars(&self, learning_rate: f64) -> AdamW {
         AdamW {
-            decay: (1.0 - learning_rate * self.weight_decay) as f32,
-            beta1: self.beta1 as f32,
-            beta2: self.beta2 as f32,
+            decay: (1.0 - learning_rate * self.config.weight_decay) as f32,
+            beta1: self.config.beta1 as f32,
+            beta2: self.config.beta2 as f32,
             eps: EPS as f32,
         }
     }

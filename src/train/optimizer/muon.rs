@@ -18,7 +18,6 @@ use crate::ops::{self, OpsMode};
 
 /// The decay of the momentum, which is Nesterov's.
 const MOMENTUM: f64 = 0.95;
-/// Newton-Schulz iterations.
 const STEPS: usize = 5;
 /// The coefficients of `x`, `x^3` and `x^5` in an iteration. They have a large slope at 0, and do not
 /// converge: singular values end between about 0.7 and 1.2, which serves as well as 1.
@@ -40,7 +39,6 @@ pub(super) fn matrices_of(name: &str) -> Option<usize> {
     }
 }
 
-/// The settings of one update of a model.
 #[derive(Clone, Debug)]
 pub(super) struct Muon {
     pub learning_rate: f64,

@@ -258,7 +258,6 @@ fn f32s(data: &TensorData) -> &[f32] {
     data.as_slice().expect("gradients, states and master weights are f32")
 }
 
-/// Rounds to a half precision.
 fn narrowed<H>(values: &[f32]) -> Vec<H>
 where
     H: Element,

@@ -9,7 +9,6 @@ use super::muon::matrices_of;
 use crate::config::{Config, OptimizerKind, Precision};
 use crate::model::{Architecture, Gpt, STAGED_ELEMENTS, WeightError, WeightSource};
 
-/// The rule that updates a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// AdamW (Loshchilov and Hutter 2017, arXiv:1711.05101).
@@ -60,7 +59,6 @@ pub(super) struct PartState {
 }
 
 impl PartState {
-    /// Returns the states whose name in checkpoints is `kind`.
     pub fn states(&self, kind: &str) -> &[Tensor<1>] {
         if kind == "m" { &self.m } else { &self.v }
     }
@@ -89,7 +87,6 @@ pub(super) fn cut(values: &[f32], lengths: &[usize], device: &Device) -> Vec<Ten
 /// The master weights of an offloaded optimizer, kept while a model is built: in f32 and in host
 /// memory, whatever the model stores on its device.
 pub struct Masters {
-    /// The CPU.
     pub(super) host: Device,
     optimizer: OptimizerKind,
     /// Of the parameters whose [`Rule`] keeps them, by the name of the parameter, without padding. Those that are missing are zero.

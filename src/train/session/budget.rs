@@ -34,11 +34,9 @@ pub(super) struct MemoryMonitor {
 
 /// The device's memory at a moment, in bytes; `None` on the CPU, or where it is unknown.
 pub(super) struct MemoryUse {
-    /// The size of the pools.
     pub held: Option<u64>,
     /// The most that the pools have held.
     pub peak: Option<u64>,
-    /// The memory that other programs use.
     pub others: Option<u64>,
 }
 

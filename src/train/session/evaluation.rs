@@ -59,11 +59,10 @@ impl Session<'_> {
         else {
             return Ok(None);
         };
-        let (train, val) = (train.mean(), val.mean());
         let questions = self.job.quiz.as_ref().map(Quiz::len);
         let hellaswag = questions.map(|questions| right as f64 / questions as f64);
         let (iter, bits_per_byte) = (self.position.iteration, val.bits_per_byte());
-        let (train_loss, val_loss) = (train.per_token, val.per_token);
+        let (train_loss, val_loss) = (train.per_token(), val.per_token());
         self.position.evaluated(val_loss);
         self.journal.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag });
         if ![train_loss, val_loss].into_iter().all(f64::is_finite) {

@@ -85,7 +85,9 @@ impl Session<'_> {
         if let Some(planned) = planned {
             *config = planned;
         }
-        self.ranks.share_schedule(config)?;
+        let own = (config.max_iters, config.warmup_iters, config.lr_decay_iters);
+        (config.max_iters, config.warmup_iters, config.lr_decay_iters) =
+            self.ranks.group.share(own)?;
         if config.max_iters == updates {
             return Ok(None);
         }
@@ -203,7 +205,6 @@ impl Session<'_> {
         Ok(start.elapsed())
     }
 
-    /// Returns the work of an update of this rank.
     fn work(&self) -> Work {
         Work::update(&self.job.config, self.learner.vocabulary(), self.steps.plan())
     }

@@ -1,23 +1,38 @@
 //! Tests of sessions that train together, each on a thread.
 
+/// The values of the events that match a pattern.
+macro_rules! each {
+    ($events:expr, $pattern:pat => $value:expr) => {
+        $events.iter().filter_map(|event| if let $pattern = event { Some($value) } else { None })
+    };
+}
+
 mod apart;
 mod conversations;
 mod resume;
 mod tokenizers;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 
 use burn::tensor::Device;
+use tempfile::TempDir;
 
 use super::*;
 use crate::config::{Layer, resolve};
 use crate::gpu::{DeviceChoice, DeviceInfo};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
-use crate::protocol::{RankLine, Step};
+use crate::protocol::{RankLine, Setting};
 use crate::ranks::{Group, PlanLimit, RanksError, Wire, on_threads};
 use crate::train::Request;
+
+/// A temporary folder, and the folder of a run in it.
+fn new_run() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    (folder, run)
+}
 
 /// A model that trains in a moment, with settings that differ from these.
 fn request(run: &Path, more: &[(&str, &str)]) -> Request {
@@ -69,15 +84,17 @@ fn run_session(
     commands: &[Command],
     emit: &mut dyn FnMut(&Event),
 ) -> Result<(), TrainError> {
-    let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
     let (sender, receiver) = channel();
     commands.iter().for_each(|command| sender.send(command.clone()).unwrap());
-    run_on(info, request, group, &receiver, emit)
+    run_on(cpu(), request, group, &receiver, emit)
+}
+
+fn cpu() -> DeviceInfo {
+    gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info
 }
 
 /// Runs a session of one rank until a person stops it after `after` updates; returns its events.
 fn stopped(request: Request, group: Group, after: u64) -> Vec<Event> {
-    let info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
     let (sender, receiver) = channel();
     let mut events = Vec::new();
     let mut emit = |event: &Event| {
@@ -86,7 +103,7 @@ fn stopped(request: Request, group: Group, after: u64) -> Vec<Event> {
         }
         events.push(event.clone());
     };
-    run_on(info, request, group, &receiver, &mut emit).unwrap();
+    run_on(cpu(), request, group, &receiver, &mut emit).unwrap();
     events
 }
 
@@ -116,25 +133,32 @@ fn alone(request: &Request) -> Vec<Event> {
 
 /// The loss and the gradient's norm of each update, by its number.
 fn steps(events: &[Event]) -> Vec<(u64, f64, f64)> {
-    let of = |step: &Step| (step.iter, step.loss, step.grad_norm.unwrap());
-    let step = |event: &Event| if let Event::Step(step) = event { Some(of(step)) } else { None };
-    events.iter().filter_map(step).collect()
+    each!(events, Event::Step(step) => (step.iter, step.loss, step.grad_norm.unwrap())).collect()
 }
 
 fn evals(events: &[Event]) -> Vec<f64> {
-    let losses = |event: &Event| match event {
-        Event::Eval { train_loss, val_loss, .. } => Some([*train_loss, *val_loss]),
-        _ => None,
-    };
-    events.iter().filter_map(losses).flatten().collect()
+    each!(events, Event::Eval { train_loss, val_loss, .. } => [*train_loss, *val_loss])
+        .flatten()
+        .collect()
+}
+
+fn warns(events: &[Event], text: &str) -> bool {
+    each!(events, Event::Warning { text } => text).any(|found| found.contains(text))
+}
+
+/// Compares the losses of updates, and their numbers.
+fn assert_close_losses(found: &[(u64, f64, f64)], expected: &[(u64, f64, f64)]) {
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found.0, expected.0);
+        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "loss {found:?} for {expected:?}");
+    }
 }
 
 fn assert_close(events: &[Event], expected: &[Event]) {
     let (found, expected_steps) = (steps(events), steps(expected));
-    assert_eq!(found.len(), expected_steps.len());
+    assert_close_losses(&found, &expected_steps);
     for (found, expected) in found.iter().zip(&expected_steps) {
-        assert_eq!(found.0, expected.0);
-        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "loss {found:?} for {expected:?}");
         assert!((found.2 / expected.2 - 1.0).abs() < 1e-3, "norm {found:?} for {expected:?}");
     }
     let (found, expected) = (evals(events), evals(expected));
@@ -200,8 +224,7 @@ fn gradients_in_half_precision_change_little() {
 
 #[test]
 fn a_run_continues_with_another_number_of_ranks() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (folder, run) = new_run();
     let part = |ranks: usize, last: &str, resume: bool| {
         let request = Request { resume, ..request(&run, &[("max_iters", last)]) };
         match ranks {
@@ -212,11 +235,8 @@ fn a_run_continues_with_another_number_of_ranks() {
     let mut found = steps(&part(4, "10", false));
     found.extend(steps(&part(1, "20", true)));
     found.extend(steps(&part(2, "30", true)));
-    let expected = steps(&alone(&request(&folder.path().join("1"), &[("max_iters", "30")])));
-    assert_eq!(found.len(), expected.len());
-    for (found, expected) in found.iter().zip(&expected) {
-        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
-    }
+    let expected = alone(&request(&folder.path().join("1"), &[("max_iters", "30")]));
+    assert_close_losses(&found, &steps(&expected));
 }
 
 /// The files with tensors of the checkpoint after `iteration` updates.
@@ -259,11 +279,8 @@ fn a_sharded_run_continues_with_another_number_of_ranks() {
                 1 => alone(&request),
                 ranks => train_on(ranks, &request).remove(0),
             };
-            let warns = |event: &Event| match event {
-                Event::Warning { text } => text.contains("no effect in one process"),
-                _ => false,
-            };
-            assert_eq!(events.iter().any(warns), ranks == 1 && shards == "true");
+            let is_warned = warns(&events, "no effect in one process");
+            assert_eq!(is_warned, ranks == 1 && shards == "true");
             all.extend(steps(&events));
         }
         (all, saved(&run, 12))
@@ -275,8 +292,7 @@ fn a_sharded_run_continues_with_another_number_of_ranks() {
 
 #[test]
 fn a_checkpoint_that_cannot_be_written_leaves_no_rank_waiting() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let settings = [("eval_interval", "2"), ("max_iters", "4"), ("shard_optimizer", "true")];
     let all = on_threads(2, |group| {
         let is_first = group.is_first();
@@ -292,12 +308,9 @@ fn a_checkpoint_that_cannot_be_written_leaves_no_rank_waiting() {
         let result = run_session(request(&run, &settings), group, &[], &mut emit);
         (events, result)
     });
-    let failed = |event: &&Event| match event {
-        Event::Warning { text } => text.starts_with("no checkpoint was written: cannot create"),
-        _ => false,
-    };
+    let failed = |text: &&String| text.starts_with("no checkpoint was written: cannot create");
     let (events, result) = &all[0];
-    assert_eq!(events.iter().filter(failed).count(), 2);
+    assert_eq!(each!(events, Event::Warning { text } => text).filter(failed).count(), 2);
     // The last one has to be written.
     assert!(matches!(result, Err(TrainError::Io { .. })), "{result:?}");
     // The end of rank 0 is what ends the other.
@@ -318,11 +331,7 @@ fn a_rank_that_ran_out_of_memory_goes_on_with_half_its_micro_batch() {
         train_on(2, &Request { resume, ..request(run, &settings) })
     };
     let plan = |events: &Vec<Event>| {
-        let plan = |event: &Event| match event {
-            Event::Plan(forecast) => Some(forecast.plan.clone()),
-            _ => None,
-        };
-        events.iter().find_map(plan).unwrap()
+        each!(events, Event::Plan(forecast) => forecast.plan.clone()).next().unwrap()
     };
     let (run, other) = (folder.path().join("r"), folder.path().join("other"));
     let begun = part(&run, "4", false);
@@ -335,23 +344,19 @@ fn a_rank_that_ran_out_of_memory_goes_on_with_half_its_micro_batch() {
     let undisturbed = part(&other, "8", false);
     let (found, expected) = (steps(&continued[0]), steps(&undisturbed[0]));
     assert_eq!(steps(&continued[1]), found);
-    for (found, expected) in found.iter().zip(&expected[4..]) {
-        assert_eq!(found.0, expected.0);
-        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
-    }
+    assert_close_losses(&found, &expected[4..]);
 }
 
 #[test]
 fn a_command_reaches_every_rank_at_the_same_update() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let all = on_threads(3, |group| {
-        let rate = Command::Set(crate::protocol::Setting::LearningRate(5e-4));
+        let rate = Command::Set(Setting::LearningRate(5e-4));
         // A rank other than the first takes no commands.
         let commands = if group.is_first() {
             vec![rate, Command::Pause, Command::Resume, Command::Stop]
         } else {
-            vec![Command::Set(crate::protocol::Setting::LearningRate(1.0))]
+            vec![Command::Set(Setting::LearningRate(1.0))]
         };
         train(request(&run, &[]), group, &commands).unwrap()
     });
@@ -366,8 +371,7 @@ fn a_command_reaches_every_rank_at_the_same_update() {
 
 #[test]
 fn ranks_that_disagree_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (folder, run) = new_run();
     let errors = on_threads(2, |group| {
         let rate = if group.is_first() { "1e-3" } else { "2e-3" };
         let result = train(request(&run, &[("learning_rate", rate)]), group, &[]);
@@ -418,11 +422,8 @@ fn ranks_that_disagree_are_refused() {
 fn ranks_plan_one_schedule_that_ends_within_max_time() {
     let folder = tempfile::tempdir().unwrap();
     let planned = |events: &Vec<Event>| {
-        let planned = |event: &Event| match event {
-            Event::Start { config, .. } => Some((config.max_iters, config.lr_decay_iters)),
-            _ => None,
-        };
-        events.iter().find_map(planned).unwrap()
+        let configs = each!(events, Event::Start { config, .. } => config);
+        configs.map(|config| (config.max_iters, config.lr_decay_iters)).next().unwrap()
     };
     for more in [("sync_every", "1"), ("sync_every", "5"), ("shard_optimizer", "true")] {
         let long = [("max_iters", "10000000"), ("max_time", "1s"), ("log_interval", "100"), more];
@@ -434,11 +435,7 @@ fn ranks_plan_one_schedule_that_ends_within_max_time() {
         assert!(first.0.get() < 10_000_000, "{more:?}");
         for events in &all {
             assert_eq!(planned(events), first, "{more:?}");
-            let says = |event: &Event| match event {
-                Event::Warning { text } => text.starts_with("max_time = 1s: planned "),
-                _ => false,
-            };
-            assert!(events.iter().any(says), "{more:?}");
+            assert!(warns(events, "max_time = 1s: planned "), "{more:?}");
         }
         assert_eq!(losses(&all[1]), losses(&all[0]), "{more:?}");
     }
@@ -451,21 +448,15 @@ fn losses(events: &[Event]) -> (Vec<(u64, f64)>, Vec<f64>) {
 }
 
 fn ranks_of(events: &[Event]) -> Vec<RankLine> {
-    let ranks = |event: &Event| match event {
-        Event::Start { ranks, .. } => Some(ranks.clone()),
-        _ => None,
-    };
-    events.iter().find_map(ranks).unwrap()
+    each!(events, Event::Start { ranks, .. } => ranks.clone()).next().unwrap()
 }
 
 #[test]
 fn ranks_with_different_devices_measure_their_speeds_and_keep_their_shares() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (folder, run) = new_run();
     let of = |request: &Request| {
         on_threads(2, |group| {
-            let mut info = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
-            info.name = format!("device {}", group.rank());
+            let info = DeviceInfo { name: format!("device {}", group.rank()), ..cpu() };
             let mut events = Vec::new();
             let mut emit = |event: &Event| events.push(event.clone());
             let commands = channel().1;
@@ -483,8 +474,5 @@ fn ranks_with_different_devices_measure_their_speeds_and_keep_their_shares() {
     assert_eq!(ranks_of(&second[0]), shares);
     let expected = steps(&alone(&Request { run: folder.path().join("1"), ..longer }));
     let found = [steps(&first[0]), steps(&second[0])].concat();
-    assert_eq!(found.len(), expected.len());
-    for (found, expected) in found.iter().zip(&expected) {
-        assert!((found.1 / expected.1 - 1.0).abs() < 1e-5, "{found:?} for {expected:?}");
-    }
+    assert_close_losses(&found, &expected);
 }

@@ -8,6 +8,7 @@ use super::event_loop::EventLoop;
 use super::worker::Worker;
 use crate::config::Config;
 use crate::gpu;
+use crate::plan::checkpoint_bytes;
 use crate::protocol::{
     Event, Failure, FromWorker, Obstacle, Reply, RunEnd, SampleRequest, StartRun, StopReason, Topic,
 };
@@ -58,7 +59,8 @@ impl Worker {
     async fn check_quota(&self, config: &Config, setup: &Setup) {
         let usage = self.storage.usage().await;
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;
-        let need = setup.checkpoint_bytes() * checkpoints;
+        let vocab = setup.architecture.vocab_size as u32;
+        let need = checkpoint_bytes(&setup.job.config, vocab) * checkpoints;
         let have = usage.quota.saturating_sub(usage.used);
         if usage.quota > 0 && have < need {
             let (need, have) = (bytes(need), bytes(have));

@@ -104,7 +104,7 @@ pub(crate) fn train(
     check_name(&selected, device_name.as_deref())?;
     let (setup, device) = set_up(&request, selected, group, output)?;
     let watched = match place {
-        Some(place) => Watched::Rank { label: place.launch.label(), limit: setup.plan_limit() },
+        Some(place) => Watched::Rank { label: place.launch.label(), limit: setup.steps.limit.clone() },
         None => Watched::Run,
     };
     watch(&device, watched, output.on_failure());
@@ -137,7 +137,7 @@ fn set_up(
         }
         let group = group.take().unwrap_or_else(Group::alone);
         let setup = Setup::new(request.clone(), &found.info, group)?;
-        match found.open(setup.precision()) {
+        match found.open(setup.job.mode.precision) {
             Ok(device) => return Ok((setup, device)),
             Err(error) => found = found.fallback(error)?,
         }

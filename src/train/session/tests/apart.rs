@@ -11,12 +11,6 @@ fn apart(run: &Path, more: &[(&str, &str)]) -> Request {
     request(run, &[&settings, more].concat())
 }
 
-fn warns(events: &[Event], text: &str) -> bool {
-    let warns =
-        |event: &Event| matches!(event, Event::Warning { text: found } if found.contains(text));
-    events.iter().any(warns)
-}
-
 const MISSING: &str = "not every rank has its optimizer";
 
 /// The file of rank 1 for the checkpoint after `iteration` updates.
@@ -36,8 +30,10 @@ fn ranks_train_apart_and_average_their_weights() {
     let (steps, evals) = losses(&all[0]);
     assert_eq!(steps.len(), 23);
     // At the ends of the rounds in which 7 and 14 are; 21 is in that which the run ends.
-    let at = |event: &Event| if let Event::Eval { iter, .. } = event { Some(*iter) } else { None };
-    assert_eq!(all[0].iter().filter_map(at).collect::<Vec<_>>(), [0, 10, 15, 23]);
+    assert_eq!(
+        each!(all[0], Event::Eval { iter, .. } => *iter).collect::<Vec<_>>(),
+        [0, 10, 15, 23]
+    );
     assert!(evals[evals.len() - 1] < evals[1], "it learns: {evals:?}");
     assert!(warns(&all[0], "a different algorithm"));
     let together = request(&folder.path().join("c"), &[("max_iters", "23")]);
@@ -71,8 +67,7 @@ fn ranks_that_train_apart_continue_with_the_same_losses() {
 
 #[test]
 fn a_rank_that_cannot_write_its_state_ends_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (folder, run) = new_run();
     // A folder where its file goes.
     disk::create_dir_all(own_states(&run, 10)).unwrap();
     let all = train_on(2, &apart(&run, &[("max_iters", "10")]));
@@ -88,8 +83,7 @@ fn a_rank_that_cannot_write_its_state_ends_nothing() {
 
 #[test]
 fn own_states_stay_as_long_as_their_checkpoints() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let settings = [("eval_interval", "5"), ("keep_checkpoints", "1")];
     let until = |last: &str, resume: bool| {
         let request = apart(&run, &[&settings[..], &[("max_iters", last)]].concat());
@@ -110,8 +104,7 @@ fn own_states_stay_as_long_as_their_checkpoints() {
 
 #[test]
 fn states_of_a_dropped_history_do_not_outlive_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let until = |last: &str, keep: &str, resume: bool| {
         let settings = [("eval_interval", "5"), ("max_iters", last), ("keep_checkpoints", keep)];
         train_on(2, &Request { resume, ..apart(&run, &settings) })
@@ -131,8 +124,7 @@ fn states_of_a_dropped_history_do_not_outlive_it() {
 
 #[test]
 fn a_rank_counts_the_updates_that_it_has_skipped_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     train_on(2, &apart(&run, &[("max_iters", "10")]));
     // As if it had trained in float16.
     let path = own_states(&run, 10);
@@ -144,10 +136,8 @@ fn a_rank_counts_the_updates_that_it_has_skipped_itself() {
     file[skipped..][..4].copy_from_slice(&3f32.to_le_bytes());
     disk::write(&path, file).unwrap();
     let resumed = Request { resume: true, ..apart(&run, &[("max_iters", "15")]) };
-    let skipped =
-        |event: &Event| if let Event::Step(step) = event { Some(step.skipped) } else { None };
     for (events, expected) in train_on(2, &resumed).iter().zip([0, 3]) {
-        let found: Vec<u64> = events.iter().filter_map(skipped).collect();
+        let found: Vec<u64> = each!(events, Event::Step(step) => step.skipped).collect();
         assert_eq!(found, [expected; 5]);
     }
 }

@@ -33,11 +33,9 @@ fn conversations_give_the_losses_of_one_rank() {
 
 /// The bits per byte and the share of right answers of each evaluation.
 fn scores(events: &[Event]) -> Vec<(f64, Option<f64>)> {
-    let scores = |event: &Event| match event {
-        Event::Eval { bits_per_byte, hellaswag, .. } => Some((bits_per_byte.unwrap(), *hellaswag)),
-        _ => None,
-    };
-    events.iter().filter_map(scores).collect()
+    let scores =
+        each!(events, Event::Eval { bits_per_byte, hellaswag, .. } => (bits_per_byte, hellaswag));
+    scores.map(|(bits, hellaswag)| (bits.unwrap(), *hellaswag)).collect()
 }
 
 #[test]

@@ -10,17 +10,13 @@ fn resumed(request: Request) -> Vec<Event> {
 
 /// The iterations of a run's evaluations and of its samples.
 fn due(events: &[Event]) -> [Vec<u64>; 2] {
-    let eval =
-        |event: &Event| if let Event::Eval { iter, .. } = event { Some(*iter) } else { None };
-    let sample =
-        |event: &Event| if let Event::Sample(sample) = event { Some(sample.iter) } else { None };
-    [events.iter().filter_map(eval).collect(), events.iter().filter_map(sample).collect()]
+    let evals = each!(events, Event::Eval { iter, .. } => *iter);
+    [evals.collect(), each!(events, Event::Sample(sample) => sample.iter).collect()]
 }
 
 #[test]
 fn an_evaluation_is_made_once_and_a_sample_by_each_process() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let until = |last: &str| {
         let settings = [("max_iters", last), ("sample_interval", "5"), ("sample_tokens", "3")];
         request(&run, &settings)
@@ -31,17 +27,13 @@ fn an_evaluation_is_made_once_and_a_sample_by_each_process() {
 
 #[test]
 fn the_best_evaluation_is_that_of_the_whole_run() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let part = |more: &[(&str, &str)]| {
         let settings = [("eval_interval", "5"), ("always_save_checkpoint", "true")];
         request(&run, &[&settings, more].concat())
     };
     let best = |events: &[Event]| -> Vec<bool> {
-        let best = |event: &Event| {
-            if let Event::Checkpoint(saved) = event { Some(saved.best) } else { None }
-        };
-        events.iter().filter_map(best).collect()
+        each!(events, Event::Checkpoint(saved) => saved.best).collect()
     };
     let first = alone(&part(&[("max_iters", "10")]));
     assert_eq!(best(&first), [true, true]);
@@ -57,16 +49,11 @@ fn the_best_evaluation_is_that_of_the_whole_run() {
 
 #[test]
 fn each_update_has_the_learning_rate_of_its_iteration() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let request = |last: &str| request(&run, &[("max_iters", last)]);
     let mut events = alone(&request("6"));
     events.extend(resumed(request("12")));
-    let rates = |event: &Event| match event {
-        Event::Step(step) => Some((step.iter, step.lr)),
-        _ => None,
-    };
-    let found: Vec<(u64, f64)> = events.iter().filter_map(rates).collect();
+    let found: Vec<(u64, f64)> = each!(events, Event::Step(step) => (step.iter, step.lr)).collect();
     let config = request("12").config;
     let expected = (0..12).map(|iter| (iter, config::learning_rate(&config, iter)));
     assert_eq!(found, expected.collect::<Vec<_>>());
@@ -102,8 +89,7 @@ fn a_checkpoint_takes_the_place_of_an_unfinished_one() {
 
 #[test]
 fn every_file_of_a_checkpoint_is_verified() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     alone(&request(&run, &[("max_iters", "2")]));
     let path = run.join("checkpoints/00000002");
     let entries = disk::read_dir(&path).unwrap();
@@ -127,8 +113,7 @@ fn every_file_of_a_checkpoint_is_verified() {
 /// A power failure leaves either no checkpoint of this name or a whole one.
 #[test]
 fn a_checkpoint_is_synced_before_its_name_and_its_folder_after() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
+    let (_folder, run) = new_run();
     let request = request(&run, &[("eval_interval", "2"), ("max_iters", "2")]);
     let (_, calls) = record(|| alone(&request));
     let checkpoints = run.join("checkpoints");

@@ -47,9 +47,6 @@ fn a_model_is_trained_on_only_with_its_own_tokens_where_they_are_known() {
         disk::write(model.join(name), file).unwrap();
     }
     let events = alone(&run("unknown", &owl, &model.display().to_string(), "5"));
-    let is_warned = |event: &Event| match event {
-        Event::Warning { text, .. } => text.contains("tokenizer.json") && text.contains("NFKC"),
-        _ => false,
-    };
-    assert_eq!(events.iter().filter(|event| is_warned(event)).count(), 1);
+    let is_named = |text: &&String| text.contains("tokenizer.json") && text.contains("NFKC");
+    assert_eq!(each!(events, Event::Warning { text } => text).filter(is_named).count(), 1);
 }
