@@ -8,8 +8,10 @@ use crate::config::words;
 
 words! {
     /// The dtype of gradients on their way between ranks. They are added up in float32.
+    #[derive(Default)]
     pub enum Wire {
         /// Exact.
+        #[default]
         Float32 = "float32",
         /// Half the bytes. The values of a message have a common scale, a power of two, which brings the
         /// largest of them near the largest of float16: gradients are far smaller than what float16 has

@@ -104,7 +104,9 @@ pub(crate) fn train(
     check_name(&selected, device_name.as_deref())?;
     let (setup, device) = set_up(&request, selected, group, output)?;
     let watched = match place {
-        Some(place) => Watched::Rank { label: place.launch.label(), limit: setup.steps.limit.clone() },
+        Some(place) => {
+            Watched::Rank { label: place.launch.label(), limit: setup.steps.limit.clone() }
+        }
         None => Watched::Run,
     };
     watch(&device, watched, output.on_failure());

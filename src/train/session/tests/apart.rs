@@ -67,7 +67,7 @@ fn ranks_that_train_apart_continue_with_the_same_losses() {
 
 #[test]
 fn a_rank_that_cannot_write_its_state_ends_nothing() {
-    let (folder, run) = new_run();
+    let (_folder, run) = new_run();
     // A folder where its file goes.
     disk::create_dir_all(own_states(&run, 10)).unwrap();
     let all = train_on(2, &apart(&run, &[("max_iters", "10")]));
