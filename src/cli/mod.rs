@@ -105,7 +105,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             print_error(&error);
-            ExitCode::from(error.exit)
+            ExitCode::from(error.exit as u8)
         }
     }
 }

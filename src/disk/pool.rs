@@ -48,18 +48,19 @@ struct Header {
 }
 
 impl Header {
-    /// Returns the bytes of the header; `None` if the path is too long.
-    fn encode(&self) -> Option<Vec<u8>> {
+    /// Returns the bytes of the header, unless the path is too long.
+    fn encode(&self) -> io::Result<Vec<u8>> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.generation.to_le_bytes());
         bytes.extend(self.modified.to_le_bytes());
         bytes.extend((self.path.len() as u32).to_le_bytes());
         bytes.extend(self.path.as_bytes());
         bytes.extend(blake3::hash(&bytes).as_bytes());
-        (bytes.len() as u64 <= HEADER).then(|| {
-            bytes.resize(HEADER as usize, 0);
-            bytes
-        })
+        if bytes.len() as u64 > HEADER {
+            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the path is too long"));
+        }
+        bytes.resize(HEADER as usize, 0);
+        Ok(bytes)
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -106,21 +107,12 @@ fn key(path: &Path) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    since.as_millis() as u64
-}
-
 fn is_below(folder: &str, path: &str) -> bool {
     path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn not_found(path: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("`{path}` does not exist"))
-}
-
-fn path_too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidFilename, "the path is too long")
 }
 
 impl Pool {
@@ -145,9 +137,9 @@ impl Pool {
     }
 
     fn release(&mut self, slot: Rc<dyn Slot>) -> io::Result<()> {
-        slot.set_len(0)?;
+        let emptied = slot.set_len(0);
         self.free.push(slot);
-        Ok(())
+        emptied
     }
 
     fn insert(&mut self, entry: Entry) -> io::Result<()> {
@@ -159,7 +151,9 @@ impl Pool {
 
     fn next_header(&mut self, path: &str) -> Header {
         self.generation += 1;
-        Header { generation: self.generation, modified: now(), path: path.to_owned() }
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let modified = since.as_millis() as u64;
+        Header { generation: self.generation, modified, path: path.to_owned() }
     }
 
     /// Opens the file at `path`; creates or truncates it if requested.
@@ -174,7 +168,7 @@ impl Pool {
             return Err(not_found(path));
         }
         let header = self.next_header(path);
-        let bytes = header.encode().ok_or_else(path_too_long)?;
+        let bytes = header.encode()?;
         let Some(slot) = self.free.pop() else {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "too many files"));
         };
@@ -235,7 +229,7 @@ impl Pool {
     fn rename_file(&mut self, from: &str, to: &str) -> io::Result<()> {
         let entry = self.files.get(from).cloned().ok_or_else(|| not_found(from))?;
         let header = Header { modified: entry.header.modified, ..self.next_header(to) };
-        let bytes = header.encode().ok_or_else(path_too_long)?;
+        let bytes = header.encode()?;
         entry.slot.write_at(0, &bytes)?;
         entry.slot.flush()?;
         self.files.remove(from);

@@ -8,7 +8,6 @@
 
 mod command;
 mod event;
-mod exit;
 mod progress;
 mod recovery;
 mod request;
@@ -20,7 +19,6 @@ pub use event::{
     Cause, Checkpoint, Event, RankLine, RankStep, ReplanReason, RunError, Sample, Step, StopReason,
     Task, Waiting, Working,
 };
-pub use exit::Exit;
 pub use progress::{
     Cumulative, Curves, Level, LogLine, Progress, RunPhase, Series, Smoothed, automatic_half_life,
 };
@@ -32,7 +30,7 @@ pub(crate) use request::{
     DataInfo, Destination, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, StorageUsage,
     StoredData, StoredModel, Texts, View,
 };
-pub use worker_message::Failure;
+pub use worker_message::{Exit, Failure};
 pub(crate) use worker_message::{
     FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, StartRun, ToWorker,
 };

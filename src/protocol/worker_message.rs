@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::ops::Implementation;
 use crate::plan::Plan;
-use crate::protocol::{Cause, Command, Event, Exit, Reply, Request, RunError, StopReason};
+use crate::protocol::{Cause, Command, Event, Reply, Request, RunError, StopReason};
 use crate::ranks::Wire;
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
@@ -106,6 +106,30 @@ pub struct Failure {
     /// True if every rank of a run finds it by itself: then rank 0 reports it.
     #[serde(skip)]
     pub is_common: bool,
+}
+
+/// The end of a process of wgpt. Its number is the exit code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Exit {
+    Success = 0,
+    #[default]
+    Failure = 1,
+    /// The arguments or the settings are invalid.
+    Usage = 2,
+    /// The run does not fit its budget.
+    DoesNotFit = 3,
+    /// No device can be used.
+    NoDevice = 4,
+    /// The device was lost or ran out of memory, and recovery gave up.
+    DeviceFailed = 5,
+    /// The loss is not finite.
+    NotFinite = 6,
+    /// The data or the checkpoint is missing or damaged.
+    BadData = 7,
+    /// A panic, as Rust ends a process.
+    Panic = 101,
 }
 
 impl From<Failure> for RunError {

@@ -59,14 +59,9 @@ impl File {
     }
 
     pub fn try_lock(&self) -> Result<(), TryLockError> {
-        if self.holds_lock.get() {
-            return Ok(());
-        }
-        if !DISK.with_borrow_mut(|disk| disk.locked.insert(self.path.clone())) {
-            return Err(TryLockError::WouldBlock);
-        }
-        self.holds_lock.set(true);
-        Ok(())
+        let lock = || DISK.with_borrow_mut(|disk| disk.locked.insert(self.path.clone()));
+        self.holds_lock.set(self.holds_lock.get() || lock());
+        if self.holds_lock.get() { Ok(()) } else { Err(TryLockError::WouldBlock) }
     }
 
     pub fn try_lock_shared(&self) -> Result<(), TryLockError> {

@@ -2,7 +2,6 @@
 
 mod client;
 mod device;
-mod event_loop;
 mod storage;
 mod training;
 mod worker;

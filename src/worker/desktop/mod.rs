@@ -6,7 +6,6 @@ mod pipe;
 mod place;
 mod request;
 mod run;
-mod run_folder;
 mod serve;
 pub(crate) mod signals;
 mod supervise;
@@ -23,8 +22,7 @@ use super::answer::answer;
 use crate::protocol::{Job, Reply, Request, StartRun};
 use crate::runs::{self, Tail};
 use request::SampleProcess;
-use run::RunProcess;
-use run_folder::RunFolder;
+use run::{RunFolder, RunProcess};
 
 pub(crate) use commands::{Control, Sent};
 pub(in crate::worker) use jobs::export_folder;
