@@ -58,14 +58,6 @@ pub(super) struct EpilogueOutput<E: CubePrimitive> {
 }
 
 type Plain = TensorArgs<()>;
-type Tensors<Lhs, Rhs, E> = <Plain as MatmulArgs>::State<Lhs, Rhs, E>;
-
-/// What the kernel of a product keeps: cubek's own state and the output again.
-#[derive(CubeType)]
-pub(super) struct EpilogueState<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive> {
-    tensors: Tensors<Lhs, Rhs, E>,
-    output: EpilogueOutput<E>,
-}
 
 #[cube]
 impl MatmulArgs for EpilogueArgs {
@@ -73,8 +65,9 @@ impl MatmulArgs for EpilogueArgs {
         <Plain as MatmulArgs>::Input<Lhs, Rhs, E>;
     type Output<E: CubePrimitive> = EpilogueOutput<E>;
     type Config = ();
+    /// cubek's own state, and the output again.
     type State<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive> =
-        EpilogueState<Lhs, Rhs, E>;
+        (<Plain as MatmulArgs>::State<Lhs, Rhs, E>, EpilogueOutput<E>);
 
     fn init_state<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         input: &Self::Input<Lhs, Rhs, E>,
@@ -93,60 +86,60 @@ impl MatmulArgs for EpilogueArgs {
             rhs_layout_config,
             out_layout_config,
         );
-        EpilogueState::<Lhs, Rhs, E> { tensors, output: kept }
+        (tensors, kept)
     }
 
     fn view_lhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
     ) -> View<'_, Lhs, BatchedCoords> {
-        Plain::view_lhs::<Lhs, Rhs, E>(&state.tensors)
+        Plain::view_lhs::<Lhs, Rhs, E>(&state.0)
     }
 
     fn batch_lhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
         batch: usize,
     ) -> usize {
-        Plain::batch_lhs::<Lhs, Rhs, E>(&state.tensors, batch)
+        Plain::batch_lhs::<Lhs, Rhs, E>(&state.0, batch)
     }
 
     fn view_rhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
     ) -> View<'_, Rhs, BatchedCoords> {
-        Plain::view_rhs::<Lhs, Rhs, E>(&state.tensors)
+        Plain::view_rhs::<Lhs, Rhs, E>(&state.0)
     }
 
     fn batch_rhs<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
         batch: usize,
     ) -> usize {
-        Plain::batch_rhs::<Lhs, Rhs, E>(&state.tensors, batch)
+        Plain::batch_rhs::<Lhs, Rhs, E>(&state.0, batch)
     }
 
     fn view_acc<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
     ) -> ComptimeOption<View<'_, E, BatchedCoords>> {
-        Plain::view_acc::<Lhs, Rhs, E>(&state.tensors)
+        Plain::view_acc::<Lhs, Rhs, E>(&state.0)
     }
 
     fn batch_acc<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
         batch: usize,
     ) -> usize {
-        Plain::batch_acc::<Lhs, Rhs, E>(&state.tensors, batch)
+        Plain::batch_acc::<Lhs, Rhs, E>(&state.0, batch)
     }
 
     fn view_out<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
     ) -> ViewMut<'_, E, BatchedCoords> {
-        let out = Plain::view_out::<Lhs, Rhs, E>(&state.tensors);
-        epilogued::<E>(out, state.output.clone())
+        let out = Plain::view_out::<Lhs, Rhs, E>(&state.0);
+        epilogued::<E>(out, state.1.clone())
     }
 
     fn batch_out<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
         state: &Self::State<Lhs, Rhs, E>,
         batch: usize,
     ) -> usize {
-        Plain::batch_out::<Lhs, Rhs, E>(&state.tensors, batch)
+        Plain::batch_out::<Lhs, Rhs, E>(&state.0, batch)
     }
 
     fn runtime_config<Lhs: CubePrimitive, Rhs: CubePrimitive, E: CubePrimitive>(
@@ -161,14 +154,7 @@ impl MatmulArgs for EpilogueArgs {
 #[allow(dead_code, reason = "only their expansions are read")]
 struct Epilogued<'a, E: CubePrimitive> {
     out: ViewMut<'a, E, BatchedCoords>,
-    factor: ComptimeOption<View<'static, E, BatchedCoords>>,
-    bias: ComptimeOption<Box<[f32]>>,
-    residual: ComptimeOption<View<'static, E, BatchedCoords>>,
-    first: usize,
-    #[cube(comptime)]
-    exact: bool,
-    #[cube(comptime)]
-    accumulate: bool,
+    epilogue: EpilogueOutput<E>,
 }
 
 /// Returns the view `out`, through which values go to the epilogue.
@@ -176,13 +162,9 @@ struct Epilogued<'a, E: CubePrimitive> {
 #[allow(unused_variables, reason = "only their expansion reads them")]
 fn epilogued<'a, E: CubePrimitive>(
     out: ViewMut<'a, E, BatchedCoords>,
-    output: EpilogueOutput<E>,
+    epilogue: EpilogueOutput<E>,
 ) -> ViewMut<'a, E, BatchedCoords> {
-    intrinsic!(|scope| {
-        let EpilogueOutputExpand { factor, bias, residual, first, exact, accumulate, .. } = output;
-        let view = EpiloguedExpand { out, factor, bias, residual, first, exact, accumulate };
-        ViewMutExpand::new(scope, view)
-    })
+    intrinsic!(|scope| ViewMutExpand::new(scope, EpiloguedExpand { out, epilogue }))
 }
 
 #[cube]
@@ -192,25 +174,25 @@ impl<'a, E: CubePrimitive> Epilogued<'a, E> {
     fn store(&self, position: BatchedCoords, value: E) {
         // In cubek's views, the number of a matrix is the offset of its first element.
         let (offset, row, column) = position;
-        let place = (offset + self.first, row, column);
+        let place = (offset + self.epilogue.first, row, column);
         if self.out.is_in_bounds(place) {
             let out = self.out;
             let lanes = out.vector_size().comptime();
             let mut sum = Vector::<f32, E::Size>::cast_from(value);
             #[comptime]
-            match &self.factor {
+            match &self.epilogue.factor {
                 ComptimeOption::Some(at) => {
                     let at = Vector::<f32, E::Size>::cast_from(at.read(position));
                     #[unroll]
                     for lane in 0..lanes {
-                        let slope = gelu_derivative(at.extract(lane), self.exact);
+                        let slope = gelu_derivative(at.extract(lane), self.epilogue.exact);
                         sum.insert(lane, sum.extract(lane) * slope);
                     }
                 }
                 ComptimeOption::None => {}
             };
             #[comptime]
-            match &self.bias {
+            match &self.epilogue.bias {
                 ComptimeOption::Some(bias) =>
                 {
                     #[unroll]
@@ -221,13 +203,13 @@ impl<'a, E: CubePrimitive> Epilogued<'a, E> {
                 ComptimeOption::None => {}
             };
             #[comptime]
-            match &self.residual {
+            match &self.epilogue.residual {
                 ComptimeOption::Some(residual) => {
                     sum += Vector::<f32, E::Size>::cast_from(residual.read(position));
                 }
                 ComptimeOption::None => {}
             };
-            if comptime!(self.accumulate) {
+            if comptime!(self.epilogue.accumulate) {
                 sum += Vector::<f32, E::Size>::cast_from(out.read(place));
             }
             out.write(place, E::cast_from(sum));

@@ -1,14 +1,16 @@
 //! Matrix products, which are cubek's, with what follows them.
 
+use std::iter::zip;
+
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{DType, FloatDType};
+use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::prelude::TensorBinding;
 use burn_cubecl::cubecl::std::tensor::launch::ViewArg;
 use burn_cubecl::tensor::CubeTensor;
 use cubek::matmul::definition::{
-    AvailableVectorSizes, MatmulGlobalElems, MatmulProblem, MatmulSetupError, MatmulVectorSizes,
+    AvailableVectorSizes, MatmulGlobalElems, MatmulProblem, MatmulSetupError,
 };
 use cubek::matmul::multi_level::args::{
     ConcreteInputsFactory, ConcreteOutputFactory, InputArg, OutputArg, OutputRuntimeArg, TensorArgs,
@@ -18,8 +20,8 @@ use cubek::matmul::multi_level::definition::{BatchMatmulBlueprint, Blueprint};
 use cubek::matmul::multi_level::routines::batch::double_buffering::CyclicDoubleBufferingAlgorithm;
 use cubek::matmul::multi_level::routines::batch::simple_unit::SimpleUnitAlgorithm;
 use cubek::matmul::multi_level::{BatchMatmulRoutine, ExpandInfo, LaunchInfo, launch_kernel};
-use cubek::matmul::routine::{BlueprintStrategy, DeviceSettings};
-use cubek::std::{InputBinding, MatrixLayout};
+use cubek::matmul::routine::BlueprintStrategy;
+use cubek::std::InputBinding;
 
 use super::{CubeKernels, elem};
 use crate::config::Dtype;
@@ -34,10 +36,10 @@ use blueprint::Instruction;
 pub(in crate::ops) use epilogue::Epilogue;
 use epilogue::{EpilogueArgs, EpilogueOutputLaunch};
 
-/// A product as it is launched.
+/// A product as it is launched. Rows or columns of both factors are contiguous.
 struct Product<'a> {
-    a: Factor,
-    b: Factor,
+    a: CubeTensor,
+    b: CubeTensor,
     /// `[.., n]`, or one result for each range of k, `[ranges, m, n]`.
     y: &'a CubeTensor,
     tiling: Tiling,
@@ -66,7 +68,8 @@ impl CubeKernels {
         let ([m, k], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
         let multiprocessors = self.queue.client.properties().hardware.num_streaming_multiprocessors;
         let tiling = Tiling::of([m, n, k], multiprocessors.map(|count| count as usize));
-        let (a, b) = (Factor::of(a), Factor::of(b));
+        let [a, b] =
+            [a, b].map(|it| if it.meta.strides().contains(&1) { it } else { contiguous(it) });
         if tiling.ranges == 1 {
             return self.multiply(&Product { a, b, y, tiling, epilogue });
         }
@@ -78,159 +81,94 @@ impl CubeKernels {
     /// Launches a product with the first instruction that its device and its dtype have.
     fn multiply(&self, product: &Product) {
         let half = [Instruction::Mma, Instruction::Wmma, Instruction::Scalar];
-        let instructions: &[Instruction] = match (self.dtype, product.a.tensor.dtype) {
+        let instructions: &[Instruction] = match (self.dtype, product.a.dtype) {
             (_, DType::F16 | DType::BF16) => &half,
             (Dtype::Tf32, _) => &[Instruction::MmaTf32, Instruction::Scalar],
             _ => &half[2..],
         };
         let mut refused = Vec::new();
-        for &instruction in instructions {
-            let chosen = |problem: &MatmulProblem, device: &DeviceSettings| {
-                let aligned = self.queue.client.properties().features.alignment;
-                let tile = product.tiling.tile;
-                let blueprint = instruction.blueprint(tile, problem, device.plane_dim, aligned);
-                Ok(ExpandInfo { blueprint, dtypes: instruction.elements(problem) })
-            };
+        // What cubek infers runs on every device, in whatever workgroup memory there is.
+        for instruction in instructions.iter().copied().map(Some).chain([None]) {
             let launched = match instruction {
-                Instruction::Scalar => product.launch::<SimpleUnitAlgorithm>(self, chosen),
-                _ => product.launch::<CyclicDoubleBufferingAlgorithm>(self, chosen),
+                Some(Instruction::Scalar) | None => {
+                    product.launch::<SimpleUnitAlgorithm>(self, instruction)
+                }
+                _ => product.launch::<CyclicDoubleBufferingAlgorithm>(self, instruction),
             };
             match launched {
                 Ok(()) => return,
                 Err(error) => refused.push(error),
             }
         }
-        // What cubek infers runs on every device, in whatever workgroup memory there is.
-        let inferred = |problem: &MatmulProblem, device: &DeviceSettings| {
-            let strategy = BlueprintStrategy::<(), SimpleUnitAlgorithm>::default();
-            <SimpleUnitAlgorithm as BatchMatmulRoutine<()>>::expand_blueprint(
-                problem, device, &strategy,
-            )
-        };
-        if let Err(error) = product.launch::<SimpleUnitAlgorithm>(self, inferred) {
-            refused.push(error);
-            panic!("no product of {:?}: {refused:?}", product.y.shape());
-        }
+        panic!("no product of {:?}: {refused:?}", product.y.shape());
     }
 
     /// Returns a weight in the dtype of its products. A copy, unless it is stored in that dtype.
     pub fn cast(&self, weight: CubeTensor, like: &CubeTensor) -> CubeTensor {
-        match like.dtype {
-            dtype if dtype == weight.dtype => weight,
-            DType::BF16 => CubeBackend::float_cast(weight, FloatDType::BF16),
-            DType::F16 => CubeBackend::float_cast(weight, FloatDType::F16),
-            _ => CubeBackend::float_cast(weight, FloatDType::F32),
+        if weight.dtype == like.dtype {
+            return weight;
         }
+        CubeBackend::float_cast(weight, like.dtype.into())
     }
 }
 
-/// A factor of a product, whose rows or columns are contiguous.
-struct Factor {
-    tensor: CubeTensor,
-    layout: MatrixLayout,
-}
-
-impl Factor {
-    fn of(tensor: CubeTensor) -> Self {
-        let [rows, columns] = [0, 1].map(|axis| tensor.meta.strides()[axis]);
-        match (rows, columns) {
-            (_, 1) => Self { tensor, layout: MatrixLayout::RowMajor },
-            (1, _) => Self { tensor, layout: MatrixLayout::ColMajor },
-            _ => Self { tensor: contiguous(tensor), layout: MatrixLayout::RowMajor },
-        }
+/// Returns a factor; over several ranges of k, which is `axis`, one matrix for each.
+fn binding(factor: &CubeTensor, axis: usize, ranges: usize) -> TensorBinding {
+    let mut binding = factor.clone().binding();
+    if ranges > 1 {
+        let [mut shape, strides] = [binding.shape.to_vec(), binding.strides.to_vec()];
+        shape[axis] /= ranges;
+        let between = shape[axis] * strides[axis];
+        binding.shape = [ranges, shape[0], shape[1]].into();
+        binding.strides = [between, strides[0], strides[1]][..].into();
     }
-
-    /// Returns the factor; over several ranges of k, which is `axis`, one matrix for each.
-    fn binding(&self, axis: usize, ranges: usize) -> TensorBinding {
-        let mut binding = self.tensor.clone().binding();
-        if ranges > 1 {
-            let [mut shape, strides] = [binding.shape.to_vec(), binding.strides.to_vec()];
-            shape[axis] /= ranges;
-            let between = shape[axis] * strides[axis];
-            binding.shape = [ranges, shape[0], shape[1]].into();
-            binding.strides = [between, strides[0], strides[1]][..].into();
-        }
-        binding
-    }
+    binding
 }
 
 impl Product<'_> {
-    /// cubek's description of the product: `[a, b, y]` are the tensors.
-    fn problem(&self, [a, b, y]: [&TensorBinding; 3]) -> MatmulProblem {
-        let elems = [&self.a.tensor, &self.b.tensor, self.y].map(elem);
-        let [lhs, rhs, out] = elems;
-        let last = |shape: &[usize], from_end: usize| shape[shape.len() - from_end];
-        let batches = |binding: &TensorBinding| binding.shape[..binding.shape.len() - 2].into();
-        let address = [(a, lhs), (b, rhs), (y, out)]
-            .map(|(binding, elem)| binding.required_address_type(elem.size()));
-        let mut problem = MatmulProblem::from_parameters(
-            last(&a.shape, 2),
-            last(&b.shape, 1),
-            last(&a.shape, 1),
-            batches(a),
-            batches(b),
-            self.a.layout,
-            self.b.layout,
-            MatrixLayout::RowMajor,
-            None,
-            None,
-            MatmulGlobalElems { lhs, rhs, out },
-            address.into_iter().max().unwrap_or_default(),
-        );
-        problem.lhs_strides = a.strides.clone();
-        problem.rhs_strides = b.strides.clone();
-        problem.out_strides = y.strides.clone();
-        problem
-    }
-
-    /// Returns the elements that each access of device memory moves.
-    fn vectors(
-        &self,
-        kernels: &CubeKernels,
-        problem: &MatmulProblem,
-    ) -> Result<MatmulVectorSizes, MatmulSetupError> {
-        let MatmulGlobalElems { lhs, rhs, out } = &problem.global_dtypes;
-        let sizes = [lhs, rhs, out].map(|elem| elem.size());
-        AvailableVectorSizes::from_type_sizes(&kernels.queue.client, sizes[0], sizes[1], sizes[2])
-            .filter_lhs_with_tensor(&problem.lhs_strides, &problem.lhs_shape, problem.lhs_layout)
-            .filter_rhs_with_tensor(&problem.rhs_strides, &problem.rhs_shape, problem.rhs_layout)
-            .filter_out_with_tensor(&problem.out_strides, &problem.out_shape)
-            .pick_max()
-    }
-
-    /// Launches the product as routine `A`, with the blueprint that `prepare` returns.
+    /// Launches the product as routine `A`, by an instruction or, without one, as cubek infers.
     ///
     /// # Errors
     /// If cubek or the device does not support it.
     fn launch<A>(
         &self,
         kernels: &CubeKernels,
-        prepare: impl FnOnce(
-            &MatmulProblem,
-            &DeviceSettings,
-        ) -> Result<ExpandInfo<BatchMatmulBlueprint>, MatmulSetupError>,
+        instruction: Option<Instruction>,
     ) -> Result<(), MatmulSetupError>
     where
         A: BatchMatmulRoutine<(), Blueprint = BatchMatmulBlueprint>,
     {
         let client = &kernels.queue.client;
-        let ranges = self.tiling.ranges;
-        let (a, b) = (self.a.binding(1, ranges), self.b.binding(0, ranges));
+        let Tiling { tile, ranges } = self.tiling;
+        let (a, b) = (binding(&self.a, 1, ranges), binding(&self.b, 0, ranges));
         let mut y = self.y.clone().binding();
         if ranges == 1 {
             y.shape = [a.shape[0], b.shape[1]].into();
         }
-        let problem = self.problem([&a, &b, &y]);
-        let device = A::device_settings(client, self.vectors(kernels, &problem)?);
-        let prepared = prepare(&problem, &device)?;
-        let info: LaunchInfo<BatchMatmulBlueprint> = A::prepare(&problem, &device, prepared)?;
+        let problem = self.problem([&a, &b, &y])?;
+        let MatmulGlobalElems { lhs, rhs, out } = &problem.global_dtypes;
+        // The elements that each access of device memory moves.
+        let vectors =
+            AvailableVectorSizes::from_type_sizes(client, lhs.size(), rhs.size(), out.size())
+                .filter_lhs_with_tensor(&a.strides, &a.shape, problem.lhs_layout)
+                .filter_rhs_with_tensor(&b.strides, &b.shape, problem.rhs_layout)
+                .filter_out_with_tensor(&y.strides, &y.shape)
+                .pick_max()?;
+        let device = A::device_settings(client, vectors);
+        let expanded = match instruction {
+            Some(instruction) => {
+                let aligned = client.properties().features.alignment;
+                let blueprint = instruction.blueprint(tile, &problem, device.plane_dim, aligned);
+                ExpandInfo { blueprint, dtypes: instruction.elements(&problem) }
+            }
+            None => A::expand_blueprint(&problem, &device, &BlueprintStrategy::default())?,
+        };
+        let info: LaunchInfo<BatchMatmulBlueprint> = A::prepare(&problem, &device, expanded)?;
         let LaunchInfo { blueprint, dtypes, vector_sizes, .. } = &info;
 
-        let [a, b] = [(a, dtypes.lhs_global), (b, dtypes.rhs_global)]
-            .map(|(binding, elem)| InputBinding::new(binding, elem));
         let input = <InputArg<TensorArgs> as ConcreteInputsFactory<A>>::create(
-            a,
-            b,
+            InputBinding::new(a, dtypes.lhs_global),
+            InputBinding::new(b, dtypes.rhs_global),
             blueprint,
             &problem,
             vector_sizes,
@@ -261,5 +199,19 @@ impl Product<'_> {
             accumulate,
         );
         launch_kernel::<EpilogueArgs, A>(client, input, output, (), info)
+    }
+
+    /// Returns cubek's description of the product: `[a, b, y]` are the tensors.
+    fn problem(&self, tensors: [&TensorBinding; 3]) -> Result<MatmulProblem, MatmulSetupError> {
+        let [lhs, rhs, out] = [&self.a, &self.b, self.y].map(elem);
+        let address = zip(tensors, [lhs, rhs, out])
+            .map(|(binding, elem)| binding.required_address_type(elem.size()));
+        let address = address.max().unwrap_or_default();
+        let elems = MatmulGlobalElems { lhs, rhs, out };
+        let [a_shape, b_shape, y_shape] = tensors.map(|it| it.shape.clone());
+        let [a_strides, b_strides, y_strides] = tensors.map(|it| it.strides.clone());
+        MatmulProblem::from_shapes_and_strides(
+            a_shape, b_shape, y_shape, a_strides, b_strides, y_strides, elems, address, None, None,
+        )
     }
 }
