@@ -60,8 +60,8 @@ impl WithSimd for Backward<'_> {
         let Self { inputs, mut dqkv } = self;
         let HeadInputs { head, qkv, dout: d_out, .. } = inputs;
         let (time, size, c) = (head.shape.time, head.size, head.c);
-        let (across, down) = (Panels::new(size, time), Panels::new(time, size));
-        let block = Panels::new(BLOCK, size);
+        let (across, down) = (Panels::new::<S>(size, time), Panels::new::<S>(time, size));
+        let block = Panels::new::<S>(BLOCK, size);
         let stride = across.width().next_multiple_of(STRIP);
         let sums = time.next_multiple_of(STRIP) * down.width();
         let lens = [
@@ -89,7 +89,7 @@ impl WithSimd for Backward<'_> {
                 gradients_of_scores(simd, &inputs, &packed, &mut block, query);
                 gradients_of_queries(simd, &packed, &block, query, dq, &mut dqkv);
             }
-            let panels = Panels::new(rows, size);
+            let panels = Panels::new::<S>(rows, size);
             let (q, dout) = (&mut q[..panels.len()], &mut dout[..panels.len()]);
             panels.pack(Right::Rows(head.row(qkv, first, 0, 3), 3 * c), q);
             panels.pack(Right::Rows(head.row(d_out, first, 0, 1), c), dout);

@@ -7,7 +7,7 @@ use super::head::{AttentionHead, parts};
 use super::panels::{Panels, Right};
 use super::tile::{Left, STRIP, Target, multiply};
 use crate::ops::shared::cpu::memory;
-use crate::ops::shared::cpu::vector::{WIDEST, exp, vectors};
+use crate::ops::shared::cpu::vector::{self, WIDEST, exp, vectors};
 
 pub(super) struct Forward<'a> {
     pub head: AttentionHead<'a>,
@@ -26,7 +26,7 @@ impl WithSimd for Forward<'_> {
         let Self { head, qkv, mut out, log_sum_exp } = self;
         let (time, width) = (head.shape.time, 3 * head.c);
         // The right factors of q k^T and p v.
-        let (keys, vs) = (Panels::new(head.size, time), Panels::new(time, head.size));
+        let (keys, vs) = (Panels::new::<S>(head.size, time), Panels::new::<S>(time, head.size));
         let (stride, out_stride) = (keys.width(), vs.width());
         let lens = [keys.len(), vs.len(), STRIP * stride, STRIP * out_stride];
         let mut memory = memory::take(lens.iter().sum());
@@ -65,14 +65,9 @@ fn softmax<S: Simd>(simd: S, head: &AttentionHead, row: &mut [f32], query: usize
     let (len, end) = (query + 1, row.len());
     // Whole vectors: what lies beyond the query is no larger than any score, and zero in the end.
     row[len..end.min(len + WIDEST)].fill(f32::NEG_INFINITY);
-    let scores = vectors::<S>(row, len);
-    let mut max = simd.splat_f32s(f32::NEG_INFINITY);
-    for score in scores.iter() {
-        max = simd.max_f32s(max, *score);
-    }
-    let max = simd.reduce_max_f32s(max) * scale;
+    let max = vector::max(simd, &row[..len.next_multiple_of(S::F32_LANES)]) * scale;
     let (factor, shift) = (simd.splat_f32s(scale), simd.splat_f32s(-max));
-    for score in scores {
+    for score in vectors::<S>(row, len) {
         *score = exp(simd, simd.mul_add_e_f32s(*score, factor, shift));
     }
     row[len..end.min(len + WIDEST)].fill(0.0);

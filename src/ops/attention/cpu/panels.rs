@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 /// Vectors of columns of the widest panel. With 8 rows: 24 sums, three vectors of the panel and one of
 /// the strip, of 32 registers.
@@ -41,22 +41,11 @@ pub(super) struct Panel<'a> {
     pub columns: usize,
 }
 
-/// Returns the elements of a vector on this CPU, and the vectors of the widest panel.
-fn vector_sizes() -> (usize, usize) {
-    struct Sizes;
-    impl WithSimd for Sizes {
-        type Output = (usize, usize);
-        fn with_simd<S: Simd>(self, _: S) -> (usize, usize) {
-            // With 16 registers, half a strip has 8 sums: of 12 one would be in memory.
-            (S::F32_LANES, if S::REGISTER_COUNT >= 32 { PANEL } else { PANEL - 1 })
-        }
-    }
-    pulp::Arch::new().dispatch(Sizes)
-}
-
 impl Panels {
-    pub fn new(depth: usize, columns: usize) -> Self {
-        let (lanes, widest) = vector_sizes();
+    pub fn new<S: Simd>(depth: usize, columns: usize) -> Self {
+        let lanes = S::F32_LANES;
+        // With 16 registers, half a strip has 8 sums: of 12 one would be in memory.
+        let widest = if S::REGISTER_COUNT >= 32 { PANEL } else { PANEL - 1 };
         Self { depth, columns, lanes, vectors: columns.div_ceil(lanes), widest }
     }
 
@@ -175,23 +164,29 @@ fn interleave(square: &[f32; SIDE * SIDE]) -> [f32; SIDE * SIDE] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::shared::cpu::vectorised;
 
     #[test]
     fn a_factor_is_packed_alike_from_rows_and_from_columns() {
         for (depth, columns) in [(1, 1), (16, 16), (33, 50), (70, 130)] {
+            pack_both(depth, columns);
+        }
+    }
+
+    vectorised! {
+        fn pack_both<S>(_simd; depth: usize, columns: usize) {
             let rows: Vec<f32> = (0..depth * columns).map(|i| i as f32).collect();
             let transposed: Vec<f32> =
                 (0..depth * columns).map(|i| rows[i % depth * columns + i / depth]).collect();
-            let panels = Panels::new(depth, columns);
+            let panels = Panels::new::<S>(depth, columns);
             let [mut by_rows, mut by_columns] = [vec![0.0; panels.len()], vec![0.0; panels.len()]];
             panels.pack(Right::Rows(&rows, columns), &mut by_rows);
             panels.pack(Right::Columns(&transposed, depth), &mut by_columns);
             let by_columns = panels.of(&by_columns, 0..depth);
             for (a, b) in panels.of(&by_rows, 0..depth).zip(by_columns) {
                 let width = a.values.len() / depth;
-                for (k, (a_row, b_row)) in
-                    a.values.chunks(width).zip(b.values.chunks(width)).enumerate()
-                {
+                let (a_rows, b_rows) = (a.values.chunks(width), b.values.chunks(width));
+                for (k, (a_row, b_row)) in a_rows.zip(b_rows).enumerate() {
                     assert_eq!(a_row[..a.columns], b_row[..a.columns]);
                     assert_eq!(a_row[0], rows[k * columns + a.first]);
                 }

@@ -102,18 +102,12 @@ pub(in crate::ops) fn max<S: Simd>(simd: S, row: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use pulp::WithSimd;
-
     use super::*;
+    use crate::ops::shared::cpu::vectorised;
 
-    struct Exponentials<'a>(&'a mut [f32]);
-
-    impl WithSimd for Exponentials<'_> {
-        type Output = ();
-
-        #[inline(always)]
-        fn with_simd<S: Simd>(self, simd: S) {
-            for x in S::as_mut_simd_f32s(self.0).0 {
+    vectorised! {
+        fn exponentials<S>(simd; values: &mut [f32]) {
+            for x in S::as_mut_simd_f32s(values).0 {
                 *x = exp(simd, *x);
             }
         }
@@ -121,16 +115,15 @@ mod tests {
 
     #[test]
     fn exp_matches_the_standard_library() {
-        let x: Vec<f32> = (-8700..8796).map(|i| i as f32 * 0.01 + 0.003).collect();
+        let x: Vec<f32> = (-8700..8788).map(|i| i as f32 * 0.01 + 0.003).collect();
         let mut y = x.clone();
-        y.truncate(x.len() / 16 * 16);
-        pulp::Arch::new().dispatch(Exponentials(&mut y));
+        exponentials(&mut y);
         for (x, y) in x.iter().zip(y) {
             let relative = (f64::from(y) / f64::from(*x).exp() - 1.0).abs();
             assert!(relative < 3e-7, "exp({x}) is off by {relative}");
         }
         let mut special = [f32::NAN, -1e30].repeat(8);
-        pulp::Arch::new().dispatch(Exponentials(&mut special));
+        exponentials(&mut special);
         assert!(special[0].is_nan() && special[1] < 1e-37, "{special:?}");
     }
 }

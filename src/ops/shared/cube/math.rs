@@ -40,10 +40,10 @@ pub(in crate::ops) fn exp(x: f32) -> f32 {
     let r = fma(-exponent, LN_2_HIGH, x);
     let r = fma(-exponent, LN_2_LOW, r);
     let mut tail = comptime!(EXP_SERIES[4]).runtime();
-    tail = fma(tail, r, comptime!(EXP_SERIES[3]));
-    tail = fma(tail, r, comptime!(EXP_SERIES[2]));
-    tail = fma(tail, r, comptime!(EXP_SERIES[1]));
-    tail = fma(tail, r, comptime!(EXP_SERIES[0]));
+    #[unroll]
+    for i in 0..4 {
+        tail = fma(tail, r, comptime!(EXP_SERIES[3 - i]));
+    }
     let series = 1.0f32 + fma(r * r, tail, r);
     let power = f32::reinterpret(u32::cast_from(i32::cast_from(exponent) + 127i32) << 23u32);
     select(x < EXP_LEAST, 0.0f32, series * power)
@@ -59,13 +59,10 @@ pub(in crate::ops) fn ln(x: f32) -> f32 {
     let f = select(large, mantissa * 0.5f32, mantissa) - 1.0f32;
     let exponent = f32::cast_from(select(large, exponent + 1i32, exponent));
     let mut tail = comptime!(LN_SERIES[7]).runtime();
-    tail = fma(tail, f, comptime!(LN_SERIES[6]));
-    tail = fma(tail, f, comptime!(LN_SERIES[5]));
-    tail = fma(tail, f, comptime!(LN_SERIES[4]));
-    tail = fma(tail, f, comptime!(LN_SERIES[3]));
-    tail = fma(tail, f, comptime!(LN_SERIES[2]));
-    tail = fma(tail, f, comptime!(LN_SERIES[1]));
-    tail = fma(tail, f, comptime!(LN_SERIES[0]));
+    #[unroll]
+    for i in 0..7 {
+        tail = fma(tail, f, comptime!(LN_SERIES[6 - i]));
+    }
     let square = f * f;
     let of_mantissa = fma(square * f, tail, fma(square, -0.5f32, f));
     fma(exponent, LN_2_HIGH, fma(exponent, LN_2_LOW, of_mantissa))

@@ -43,14 +43,6 @@ pub(super) enum Instruction {
 }
 
 impl Instruction {
-    fn kind(self) -> TileMatmulKind {
-        match self {
-            Instruction::Mma | Instruction::MmaTf32 => TileMatmulKind::Mma,
-            Instruction::Wmma => TileMatmulKind::Cmma,
-            Instruction::Scalar => TileMatmulKind::Register,
-        }
-    }
-
     /// Returns the sizes from a table: the tile of one instruction, the tiles of a subgroup (of an invocation
     /// without tensor cores), and the subgroups of a workgroup; each `(m, n, k)`. Two stages of the
     /// large tile take 32 KiB of workgroup memory (one without tensor cores 8 KiB, and the output
@@ -118,16 +110,19 @@ impl Instruction {
             .cube_count_strategy(CubeCountStrategy::Flattened)
             .build();
         // While a tile of the right factor is multiplied, the next one is read.
-        let buffering = match self {
-            Instruction::Scalar => PartitionBuffering::Single,
-            _ => PartitionBuffering::Double,
+        let (kind, buffering) = match self {
+            Instruction::Mma | Instruction::MmaTf32 => {
+                (TileMatmulKind::Mma, PartitionBuffering::Double)
+            }
+            Instruction::Wmma => (TileMatmulKind::Cmma, PartitionBuffering::Double),
+            Instruction::Scalar => (TileMatmulKind::Register, PartitionBuffering::Single),
         };
         let swizzle = if aligned {
             self.swizzle(problem.lhs_layout, problem.rhs_layout)
         } else {
             SwizzleModes::default()
         };
-        BatchMatmulBlueprint::builder(self.kind(), self.scheme(tile), plane, problem)
+        BatchMatmulBlueprint::builder(kind, self.scheme(tile), plane, problem)
             .stage_buffering(self.stages())
             .partition_buffering(buffering)
             .shared_swizzle(swizzle)

@@ -180,35 +180,25 @@ impl<'a, E: CubePrimitive> Epilogued<'a, E> {
             let lanes = out.vector_size().comptime();
             let mut sum = Vector::<f32, E::Size>::cast_from(value);
             #[comptime]
-            match &self.epilogue.factor {
-                ComptimeOption::Some(at) => {
-                    let at = Vector::<f32, E::Size>::cast_from(at.read(position));
-                    #[unroll]
-                    for lane in 0..lanes {
-                        let slope = gelu_derivative(at.extract(lane), self.epilogue.exact);
-                        sum.insert(lane, sum.extract(lane) * slope);
-                    }
+            if let ComptimeOption::Some(at) = &self.epilogue.factor {
+                let at = Vector::<f32, E::Size>::cast_from(at.read(position));
+                #[unroll]
+                for lane in 0..lanes {
+                    let slope = gelu_derivative(at.extract(lane), self.epilogue.exact);
+                    sum.insert(lane, sum.extract(lane) * slope);
                 }
-                ComptimeOption::None => {}
-            };
+            }
             #[comptime]
-            match &self.epilogue.bias {
-                ComptimeOption::Some(bias) =>
-                {
-                    #[unroll]
-                    for lane in 0..lanes {
-                        sum.insert(lane, sum.extract(lane) + bias[column as usize + lane]);
-                    }
+            if let ComptimeOption::Some(bias) = &self.epilogue.bias {
+                #[unroll]
+                for lane in 0..lanes {
+                    sum.insert(lane, sum.extract(lane) + bias[column as usize + lane]);
                 }
-                ComptimeOption::None => {}
-            };
+            }
             #[comptime]
-            match &self.epilogue.residual {
-                ComptimeOption::Some(residual) => {
-                    sum += Vector::<f32, E::Size>::cast_from(residual.read(position));
-                }
-                ComptimeOption::None => {}
-            };
+            if let ComptimeOption::Some(residual) = &self.epilogue.residual {
+                sum += Vector::<f32, E::Size>::cast_from(residual.read(position));
+            }
             if comptime!(self.epilogue.accumulate) {
                 sum += Vector::<f32, E::Size>::cast_from(out.read(place));
             }
