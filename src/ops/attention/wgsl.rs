@@ -5,7 +5,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{AttentionShape, scale};
 use crate::config::Matrices;
-use crate::gpu::kernel::{Element, Param, Shader, Spec, Workgroups, pack_of, params, wgsl};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::dropout::wgsl::Mask;
 use crate::ops::shared::wgsl::{Tier, WgslKernels};
 
@@ -20,34 +20,25 @@ params! {
     }
 }
 
-/// A shader of the files that every pass needs, further ones, and the kernel.
-macro_rules! shader {
+/// The shader of a pass: files that every pass needs, further ones, and the kernel.
+macro_rules! pass {
     ($name:literal $(, $part:literal)*) => {
-        Shader {
-            name: $name,
-            parts: &[
-                wgsl!("dropout_mask"),
-                wgsl!("attention_rows"),
-                $(wgsl!($part),)*
-                wgsl!($name),
-            ],
-            params: Params::TYPE,
-        }
+        shader!($name, Params, ["dropout_mask", "attention_rows", $($part,)* $name])
     };
 }
 
 /// A shader whose workgroups are grids of invocations.
 macro_rules! on_grid {
     ($name:literal $(, $part:literal)*) => {
-        shader!($name, "attention_heads", "attention_grid" $(, $part)*)
+        pass!($name, "attention_heads", "attention_grid" $(, $part)*)
     };
 }
 
 /// For software adapters: an invocation owns rows and reads the rows of the other side by shuffles.
 static SHUFFLED: [Shader; 3] = [
-    shader!("attention_forward"),
-    shader!("attention_backward_queries"),
-    shader!("attention_backward_keys"),
+    pass!("attention_forward"),
+    pass!("attention_backward_queries"),
+    pass!("attention_backward_keys"),
 ];
 /// For GPUs: products in f32, in blocks that invocations hold in registers.
 static BLOCKED: [Shader; 3] = [

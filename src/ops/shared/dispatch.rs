@@ -46,10 +46,11 @@ impl Kernels {
     const WITHOUT_GPU: Self = Kernels::Reference;
 
     /// Chooses by the mode and by the language that the device compiles. `on_gpu` is one of the op's
-    /// tensors, if they are on a GPU.
-    pub fn of(on_gpu: Option<FloatTensor<Gpu>>, mode: OpsMode) -> Self {
-        match on_gpu {
+    /// tensors, if they are on a GPU. `supported` is true if the kernels of GPUs support the shapes.
+    pub fn of(on_gpu: Option<FloatTensor<Gpu>>, mode: OpsMode, supported: bool) -> Self {
+        match on_gpu.filter(|_| cfg!(any(feature = "wgpu", feature = "cuda"))) {
             _ if mode.is_reference() => Kernels::Reference,
+            Some(_) if !supported => Kernels::Reference,
             #[cfg(any(feature = "wgpu", feature = "cuda"))]
             Some(tensor) => {
                 let queue = Queue::of(&tensor);
@@ -60,16 +61,6 @@ impl Kernels {
                 Kernels::Cube(CubeKernels { queue, dtype: mode.precision.dtype() })
             }
             _ => Self::WITHOUT_GPU,
-        }
-    }
-
-    /// Takes the reference in place of GPU kernels, unless they support the shapes.
-    pub fn if_supported(self, supported: bool) -> Self {
-        match self {
-            #[cfg(not(target_arch = "wasm32"))]
-            Kernels::Cpu => self,
-            _ if !supported => Kernels::Reference,
-            _ => self,
         }
     }
 }
@@ -231,7 +222,7 @@ macro_rules! op {
         ) -> $output {
             use $crate::ops::shared::dispatch::{Gpu, Kernels, Operand};
             let on_gpu = None$(.or_else(|| Operand::<Gpu>::first(&$tensor)))+;
-            match Kernels::of(on_gpu, mode)$(.if_supported($supported))? {
+            match Kernels::of(on_gpu, mode, true $(&& $supported)?) {
                 Kernels::Reference => reference::$function($($tensor,)+ $($($value),+)?),
                 #[cfg(not(target_arch = "wasm32"))]
                 Kernels::Cpu => {

@@ -16,7 +16,7 @@ mod cube;
 /// without the toolkit, burn's own exp does not compile.
 pub fn softmax(x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
-    if let Kernels::Cube(kernels) = Kernels::of(Operand::<Gpu>::first(&x), mode) {
+    if let Kernels::Cube(kernels) = Kernels::of(Operand::<Gpu>::first(&x), mode, true) {
         return Operand::<Gpu>::raise(cube::forward(&kernels, Operand::<Gpu>::lower(x)));
     }
     #[cfg(not(any(feature = "wgpu", feature = "cuda")))]

@@ -4,8 +4,8 @@ use pulp::{Simd, WithSimd};
 
 use super::super::scale;
 use super::head::{AttentionHead, parts};
-use super::panels::{Panels, Right};
-use super::tile::{Left, STRIP, Target, multiply};
+use super::panels::{Panels, Strided};
+use super::tile::{STRIP, Target, multiply};
 use crate::ops::shared::cpu::memory;
 use crate::ops::shared::cpu::vector::{self, exp, vectors};
 
@@ -78,9 +78,9 @@ impl WithSimd for Backward<'_> {
         ];
         let mut memory = memory::take(lens.iter().sum());
         let [k_transposed, v_transposed, k, q, dout, p, ds, dq, dk, dv] = parts(&mut memory, lens);
-        across.pack(Right::Columns(head.row(qkv, 0, 1, 3), 3 * c), k_transposed);
-        across.pack(Right::Columns(head.row(qkv, 0, 2, 3), 3 * c), v_transposed);
-        down.pack(Right::Rows(head.row(qkv, 0, 1, 3), 3 * c), k);
+        across.pack(Strided::Columns(head.row(qkv, 0, 1, 3), 3 * c), k_transposed);
+        across.pack(Strided::Columns(head.row(qkv, 0, 2, 3), 3 * c), v_transposed);
+        down.pack(Strided::Rows(head.row(qkv, 0, 1, 3), 3 * c), k);
         let packed = Packed { across, down, k_transposed, v_transposed, k };
         for first in (0..time).step_by(BLOCK) {
             let rows = BLOCK.min(time - first);
@@ -91,8 +91,8 @@ impl WithSimd for Backward<'_> {
             }
             let panels = Panels::new::<S>(rows, size);
             let (q, dout) = (&mut q[..panels.len()], &mut dout[..panels.len()]);
-            panels.pack(Right::Rows(head.row(qkv, first, 0, 3), 3 * c), q);
-            panels.pack(Right::Rows(head.row(d_out, first, 0, 1), c), dout);
+            panels.pack(Strided::Rows(head.row(qkv, first, 0, 3), 3 * c), q);
+            panels.pack(Strided::Rows(head.row(d_out, first, 0, 1), c), dout);
             add_columns(simd, &block, block.ds, panels, q, dk);
             add_columns(simd, &block, block.p, panels, dout, dv);
         }
@@ -126,7 +126,7 @@ fn gradients_of_scores<S: Simd>(
         let panels = packed.across.of(right, 0..head.size);
         let seen = panels.take_while(|panel| panel.first < query + rows);
         let to = Target { values: &mut scores[at..], stride, rows, add: false };
-        multiply(simd, Left::Rows(left, width), seen, to);
+        multiply(simd, Strided::Rows(left, width), seen, to);
     }
     let scale = scale(head.size);
     for query in query..query + rows {
@@ -160,7 +160,7 @@ fn gradients_of_queries<S: Simd>(
     dqkv: &mut [&mut [f32]],
 ) {
     let rows = STRIP.min(block.first + block.rows - query);
-    let ds = Left::Rows(&block.ds[(query - block.first) * block.stride..], block.stride);
+    let ds = Strided::Rows(&block.ds[(query - block.first) * block.stride..], block.stride);
     let stride = packed.down.width();
     let to = Target { values: &mut *dq, stride, rows, add: false };
     multiply(simd, ds, packed.down.of(packed.k, 0..query + rows), to);
@@ -184,7 +184,7 @@ fn add_columns<S: Simd>(
     let stride = panels.width();
     for key in (0..block.first + block.rows).step_by(STRIP) {
         let from = key.saturating_sub(block.first);
-        let left = Left::Columns(&left[from * block.stride + key..], block.stride);
+        let left = Strided::Columns(&left[from * block.stride + key..], block.stride);
         // The block that holds a key is the first one that sees it.
         let (values, add) = (&mut sums[key * stride..], key < block.first);
         let to = Target { values, stride, rows: STRIP, add };

@@ -4,8 +4,8 @@ use pulp::{Simd, WithSimd};
 
 use super::super::scale;
 use super::head::{AttentionHead, parts};
-use super::panels::{Panels, Right};
-use super::tile::{Left, STRIP, Target, multiply};
+use super::panels::{Panels, Strided};
+use super::tile::{STRIP, Target, multiply};
 use crate::ops::shared::cpu::memory;
 use crate::ops::shared::cpu::vector::{self, WIDEST, exp, vectors};
 
@@ -31,12 +31,12 @@ impl WithSimd for Forward<'_> {
         let lens = [keys.len(), vs.len(), STRIP * stride, STRIP * out_stride];
         let mut memory = memory::take(lens.iter().sum());
         let [packed_k, packed_v, scores, sums] = parts(&mut memory, lens);
-        keys.pack(Right::Columns(head.row(qkv, 0, 1, 3), width), packed_k);
-        vs.pack(Right::Rows(head.row(qkv, 0, 2, 3), width), packed_v);
+        keys.pack(Strided::Columns(head.row(qkv, 0, 1, 3), width), packed_k);
+        vs.pack(Strided::Rows(head.row(qkv, 0, 2, 3), width), packed_v);
         for query in (0..time).step_by(STRIP) {
             let rows = STRIP.min(time - query);
             let visible = query + rows;
-            let q = Left::Rows(head.row(qkv, query, 0, 3), width);
+            let q = Strided::Rows(head.row(qkv, query, 0, 3), width);
             let seen = keys.of(packed_k, 0..head.size).take_while(|panel| panel.first < visible);
             multiply(simd, q, seen, Target { values: &mut *scores, stride, rows, add: false });
             let mut factors = [0.0; STRIP];
@@ -44,7 +44,7 @@ impl WithSimd for Forward<'_> {
                 let row = &mut scores[r * stride..][..stride];
                 (*factor, log_sum_exp[query + r]) = softmax(simd, &head, row, query + r);
             }
-            let p = Left::Rows(scores, stride);
+            let p = Strided::Rows(scores, stride);
             let to = Target { values: &mut *sums, stride: out_stride, rows, add: false };
             multiply(simd, p, vs.of(packed_v, 0..visible), to);
             for (r, sums) in sums.chunks(out_stride).enumerate().take(rows) {

@@ -8,9 +8,9 @@ use pulp::Simd;
 /// the strip, of 32 registers.
 pub(super) const PANEL: usize = 3;
 
-/// A matrix `[depth, columns]` as the right factor.
+/// A matrix within its rows or columns in memory.
 #[derive(Clone, Copy)]
-pub(super) enum Right<'a> {
+pub(super) enum Strided<'a> {
     /// Row-major, with this many elements from row to row.
     Rows(&'a [f32], usize),
     /// Column-major, with this many elements from column to column.
@@ -86,22 +86,22 @@ impl Panels {
         })
     }
 
-    /// Packs all of `right`.
+    /// Packs all of `right`, `[depth, columns]`.
     #[inline(always)]
-    pub fn pack(&self, right: Right, packed: &mut [f32]) {
+    pub fn pack(&self, right: Strided, packed: &mut [f32]) {
         for index in 0..self.count() {
             let (first, vectors) = self.vectors_of(index);
             let (first, width) = (first * self.lanes, vectors * self.lanes);
             let columns = width.min(self.columns - first);
             let panel = &mut packed[first * self.depth..][..width * self.depth];
             match right {
-                Right::Rows(values, stride) => {
+                Strided::Rows(values, stride) => {
                     for (k, row) in panel.chunks_exact_mut(width).enumerate() {
                         row[..columns].copy_from_slice(&values[k * stride + first..][..columns]);
                         row[columns..].fill(0.0);
                     }
                 }
-                Right::Columns(values, stride) => {
+                Strided::Columns(values, stride) => {
                     for (block, panel) in panel.chunks_mut(SIDE * width).enumerate() {
                         for column in (0..width).step_by(SIDE) {
                             // Columns of padding repeat the last real one.
@@ -180,8 +180,8 @@ mod tests {
                 (0..depth * columns).map(|i| rows[i % depth * columns + i / depth]).collect();
             let panels = Panels::new::<S>(depth, columns);
             let [mut by_rows, mut by_columns] = [vec![0.0; panels.len()], vec![0.0; panels.len()]];
-            panels.pack(Right::Rows(&rows, columns), &mut by_rows);
-            panels.pack(Right::Columns(&transposed, depth), &mut by_columns);
+            panels.pack(Strided::Rows(&rows, columns), &mut by_rows);
+            panels.pack(Strided::Columns(&transposed, depth), &mut by_columns);
             let by_columns = panels.of(&by_columns, 0..depth);
             for (a, b) in panels.of(&by_rows, 0..depth).zip(by_columns) {
                 let width = a.values.len() / depth;

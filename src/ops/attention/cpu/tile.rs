@@ -8,21 +8,11 @@
 
 use pulp::Simd;
 
-use super::panels::{PANEL, Panel};
+use super::panels::{PANEL, Panel, Strided};
 use crate::ops::shared::cpu::vector::WIDEST;
 
 /// Rows of a strip.
 pub(super) const STRIP: usize = 8;
-
-/// A matrix as the left factor, at the first row of a strip and the first column of the depth.
-#[derive(Clone, Copy)]
-pub(super) enum Left<'a> {
-    /// Row-major, with this many elements from row to row.
-    Rows(&'a [f32], usize),
-    /// Column-major, with this many elements from column to column. A whole strip of each column can
-    /// be read, whatever it holds beyond the last row.
-    Columns(&'a [f32], usize),
-}
 
 /// The destination of the product of a strip and a panel: at most [`STRIP`] rows, `stride` elements
 /// apart.
@@ -42,11 +32,13 @@ impl Target<'_> {
     }
 }
 
-/// The product of a strip of `left` and the panels of `right`.
+/// The product of the panels of `right` and a strip of `left`, which begins at the strip's first row and
+/// the first column of the depth. Of each column of a column-major factor a whole strip can be read,
+/// whatever it holds beyond the last row.
 #[inline(always)]
 pub(super) fn multiply<'a, S: Simd>(
     simd: S,
-    left: Left,
+    left: Strided,
     right: impl Iterator<Item = Panel<'a>>,
     mut to: Target,
 ) {
@@ -61,7 +53,7 @@ pub(super) fn multiply<'a, S: Simd>(
 
 /// With fewer registers, a strip is two of half as many rows.
 #[inline(always)]
-fn strip<S: Simd, const V: usize>(simd: S, left: Left, panel: Panel, to: &mut Target) {
+fn strip<S: Simd, const V: usize>(simd: S, left: Strided, panel: Panel, to: &mut Target) {
     if S::REGISTER_COUNT >= 32 {
         rows::<S, STRIP, V>(simd, left, 0, panel, to);
     } else {
@@ -76,14 +68,14 @@ fn strip<S: Simd, const V: usize>(simd: S, left: Left, panel: Panel, to: &mut Ta
 #[expect(clippy::needless_range_loop, reason = "an iterator may keep the sums in memory")]
 fn rows<S: Simd, const R: usize, const V: usize>(
     simd: S,
-    left: Left,
+    left: Strided,
     first: usize,
     panel: Panel,
     to: &mut Target,
 ) {
     let right = S::as_simd_f32s(panel.values).0.as_chunks::<V>().0;
     let sums = match left {
-        Left::Rows(values, stride) => {
+        Strided::Rows(values, stride) => {
             let mut rows: [&[f32]; R] = [&[]; R];
             for (r, row) in rows.iter_mut().enumerate() {
                 // Beyond the last row, that row again: its sums are not stored.
@@ -91,7 +83,7 @@ fn rows<S: Simd, const R: usize, const V: usize>(
             }
             sums(simd, right, RowMajor(rows))
         }
-        Left::Columns(values, stride) => {
+        Strided::Columns(values, stride) => {
             sums(simd, right, ColumnMajor { values: &values[first..], stride })
         }
     };

@@ -1,21 +1,8 @@
-//! How cubek multiplies: which instructions, in tiles of what size, over how many ranges of k.
+//! How cubek multiplies: which instructions, in tiles of what size. docs/kernels.md has the reasons,
+//! under "Products on CUDA".
 //!
-//! cubek can infer this, for shapes and devices in general. For the products of a training step it
-//! then keeps one stage in flight, gives workgroups tiles of 512 x 128 or 32 x 128, and leaves half
-//! of a GPU idle where outputs are small. What is chosen instead:
-//!
-//! - **Two stages, loaded in any order** (`DoubleBufferingMatmulFamily`). cubek's ordered loading
-//!   saves a stage of the left factor, but synchronizes subgroups before each of its loads: compilers
-//!   then move no load ahead of another, and each waits for device memory by itself. It also gives
-//!   each subgroup whole rows of the tile, which reads the right factor from workgroup memory eight
-//!   times. `cp.async` and the tensor memory accelerator are not an option: cubecl's LLVM backend
-//!   has neither. Without tensor cores there is one stage: two would make the kernels four times as
-//!   long, and software renderers, which test them, compile for minutes.
-//! - **`mma.sync`** ([`Instruction::Mma`]), whose factors `ldmatrix` loads and whose sums are read
-//!   where they are, rather than `wmma`, which needs each tile of sums in workgroup memory.
-//! - **128 x 128 outputs** for eight subgroups of 32 x 64, which have 64 registers of sums per lane
-//!   and multiply 21 times per value read from workgroup memory; 64 x 64 where that fills a GPU
-//!   better (`plan::products`). All widths of GPT-2 are multiples of 64, so its steps check no bounds.
+//! Without tensor cores there is one stage: two would make the kernels four times as long, and software
+//! renderers, which test them, compile for minutes.
 
 use burn_cubecl::cubecl::prelude::{Scalar, tf32};
 use cubek::matmul::definition::{MatmulElems, MatmulProblem};
