@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::CrossEntropy;
 use crate::ops::shared::cube::math::{LEAST, exp, ln};
 use crate::ops::shared::cube::product::Epilogue;
-use crate::ops::shared::cube::reduce::{LEAST, group_max, group_sum};
+use crate::ops::shared::cube::reduce::{group_max, group_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, elem, launch};
 use crate::ops::shared::{join, split};
 

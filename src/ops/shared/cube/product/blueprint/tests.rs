@@ -94,9 +94,7 @@ fn problem(([m, n, k], a, b): Shape, factor: ElemType, ranges: usize) -> MatmulP
     let elems = MatmulGlobalElems { lhs: factor, rhs: factor, out };
     let (left, right, address) = (batches().into(), batches().into(), AddressType::default());
     let k = k / ranges;
-    MatmulProblem::from_parameters(
-        m, n, k, left, right, a, b, RowMajor, None, None, elems, address,
-    )
+    MatmulProblem::from_parameters(m, n, k, left, right, a, b, RowMajor, None, None, elems, address)
 }
 
 /// cubek accepts what is chosen for each product of a step on tensor cores, without a device: its
