@@ -11,7 +11,6 @@ pub enum Budget {
     /// The memory that is free when the run starts, less a reserve.
     #[default]
     Auto,
-    /// A number of bytes.
     Bytes(u64),
     /// A percentage of the device's memory, in (0, 100].
     Percent(f64),

@@ -44,7 +44,6 @@ words! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InitFrom {
-    /// Random weights.
     Scratch,
     /// The newest valid checkpoint of the run folder.
     Resume,

@@ -66,12 +66,10 @@ pub enum ConfigError {
         value: String,
         problem: InvalidValue,
     },
-    /// A line that cannot be parsed.
     #[error("{file}:{line}: {problem}\n    {quote}")]
     Syntax {
         file: String,
         line: usize,
-        /// The text of the line.
         quote: String,
         /// A clause that says what is wrong.
         problem: String,
@@ -87,7 +85,6 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Returns what to do next.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             ConfigError::UnknownKey { key, .. } => match nearest(key) {

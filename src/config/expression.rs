@@ -71,21 +71,15 @@ impl<'a> Parser<'a> {
     }
 
     fn unary(&mut self) -> Result<Value, String> {
-        let mut negative = false;
-        let mut signed = false;
-        while let Some(sign @ ('+' | '-')) = self.peek() {
-            self.consume(sign);
-            negative ^= sign == '-';
-            signed = true;
+        let mut sign = None;
+        while let Some(found @ ('+' | '-')) = self.peek() {
+            self.consume(found);
+            sign = Some(if found == '-' { -1 } else { 1 } * sign.unwrap_or(1));
         }
-        match self.atom()? {
-            value if !signed => Ok(value),
-            Value::Integer(value) if negative => {
-                value.checked_neg().map(Value::Integer).ok_or_else(overflow)
-            }
-            Value::Float(value) if negative => Ok(Value::Float(-value)),
-            value @ (Value::Integer(_) | Value::Float(_)) => Ok(value),
-            _ => Err(NUMBERS_ONLY.into()),
+        let value = self.atom()?;
+        match sign {
+            Some(sign) => combine(Value::Integer(sign), value, i64::checked_mul, |a, b| a * b),
+            None => Ok(value),
         }
     }
 

@@ -40,10 +40,15 @@ pub enum ValueKind {
 /// An error about a value. [`ConfigError`](super::ConfigError) adds its key and provenance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InvalidValue {
-    /// The type is wrong.
-    Type { expected: String, hint: String },
+    Type {
+        expected: String,
+        hint: String,
+    },
     /// The type is right, but the value is not allowed.
-    Range { rule: String, hint: String },
+    Range {
+        rule: String,
+        hint: String,
+    },
 }
 
 impl InvalidValue {
@@ -63,23 +68,22 @@ impl InvalidValue {
 impl ValueKind {
     /// Parses text from a flag or the environment.
     pub(crate) fn parse(&self, text: &str) -> Result<Value, InvalidValue> {
-        match self {
+        let value = match self {
             Self::Bool => match text.trim() {
-                "true" | "True" => Ok(Value::Boolean(true)),
-                "false" | "False" => Ok(Value::Boolean(false)),
-                _ => Err(self.type_error()),
+                "true" | "True" => Value::Boolean(true),
+                "false" | "False" => Value::Boolean(false),
+                _ => return Err(self.type_error()),
             },
             Self::Count { .. } | Self::Positive | Self::NonNegative | Self::Fraction => {
-                let value = expression::parse(text).map_err(|problem| InvalidValue::Type {
-                    expected: self.expected(),
-                    hint: format!("{problem}; write it like {}", self.example()),
-                })?;
-                self.accept(value)
+                expression::parse(text).map_err(|problem| {
+                    let (expected, example) = self.expected();
+                    let hint = format!("{problem}; write it like {example}");
+                    InvalidValue::Type { expected, hint }
+                })?
             }
-            Self::Text | Self::Choice(_) | Self::Words(_) | Self::Duration | Self::Memory => {
-                self.accept(Value::String(text.into()))
-            }
-        }
+            _ => Value::String(text.into()),
+        };
+        self.accept(value)
     }
 
     /// Checks the type and range of a literal from a file; converts integers to floats for keys
@@ -91,10 +95,8 @@ impl ValueKind {
             }
             (Self::Count { min, max }, Value::Integer(value)) => check_range(value, *min, *max),
             (Self::Count { .. }, Value::Float(value)) if value.fract() == 0.0 => {
-                Err(InvalidValue::Type {
-                    expected: self.expected(),
-                    hint: format!("write it as {value:.0}"),
-                })
+                let (expected, _) = self.expected();
+                Err(InvalidValue::Type { expected, hint: format!("write it as {value:.0}") })
             }
             (Self::Positive | Self::NonNegative | Self::Fraction, Value::Integer(value)) => {
                 self.check_number(value as f64)
@@ -138,48 +140,35 @@ impl ValueKind {
         }
     }
 
-    /// Describes the expected values as a noun phrase.
-    fn expected(&self) -> String {
+    /// Describes the expected values as a noun phrase, with examples as they are typed.
+    fn expected(&self) -> (String, &'static str) {
+        let first = |words: &[&'static str]| words.first().copied().unwrap_or("");
         match self {
-            Self::Bool => "true or false".into(),
-            Self::Count { .. } => "a whole number".into(),
-            Self::Positive | Self::NonNegative | Self::Fraction => "a number".into(),
-            Self::Text => "text".into(),
-            Self::Choice(words) => format!("one of {}", words.join(", ")),
-            Self::Words(words) => format!("any of {}", words.join(", ")),
-            Self::Duration => "a duration in quotes".into(),
-            Self::Memory => "an amount of memory".into(),
-        }
-    }
-
-    /// Returns example values as they are typed.
-    fn example(&self) -> &'static str {
-        match self {
-            Self::Bool => "true",
-            Self::Count { .. } => "64 or 5_000",
-            Self::Positive | Self::NonNegative => "0.1 or 1e-3",
-            Self::Fraction => "0.9",
-            Self::Text => "\"text\"",
-            Self::Choice(words) | Self::Words(words) => words.first().copied().unwrap_or(""),
-            Self::Duration => "\"2h\" or \"90min\"",
-            Self::Memory => "\"10GiB\", \"90%\", \"auto\" or \"none\"",
+            Self::Bool => ("true or false".into(), "true"),
+            Self::Count { .. } => ("a whole number".into(), "64 or 5_000"),
+            Self::Positive | Self::NonNegative => ("a number".into(), "0.1 or 1e-3"),
+            Self::Fraction => ("a number".into(), "0.9"),
+            Self::Text => ("text".into(), "\"text\""),
+            Self::Choice(words) => (format!("one of {}", words.join(", ")), first(words)),
+            Self::Words(words) => (format!("any of {}", words.join(", ")), first(words)),
+            Self::Duration => ("a duration in quotes".into(), "\"2h\" or \"90min\""),
+            Self::Memory => {
+                ("an amount of memory".into(), "\"10GiB\", \"90%\", \"auto\" or \"none\"")
+            }
         }
     }
 
     pub(super) fn type_error(&self) -> InvalidValue {
-        let hint = format!("write it like {}", self.example());
-        InvalidValue::Type { expected: self.expected(), hint }
+        let (expected, example) = self.expected();
+        InvalidValue::Type { expected, hint: format!("write it like {example}") }
     }
 }
 
 fn check_range(value: i64, min: u64, max: u64) -> Result<Value, InvalidValue> {
-    if u64::try_from(value).is_ok_and(|value| (min..=max).contains(&value)) {
-        return Ok(Value::Integer(value));
-    }
-    let rule = if i128::from(value) < i128::from(min) {
-        format!("it must be at least {min}")
-    } else {
-        format!("it must be at most {max}")
+    let rule = match u64::try_from(value) {
+        Ok(count) if (min..=max).contains(&count) => return Ok(Value::Integer(value)),
+        Ok(count) if count > max => format!("it must be at most {max}"),
+        _ => format!("it must be at least {min}"),
     };
     Err(InvalidValue::range(rule, format!("use a value from {min} to {max}")))
 }

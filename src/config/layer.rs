@@ -161,10 +161,9 @@ impl Layer {
                 })?;
                 self.values.insert(key.name, (value, provenance));
             }
-            Some(KnownKey::Ignored(ignored)) => {
-                let warning =
-                    || format!("{provenance}: {} has no effect: {}", ignored.name, ignored.reason);
-                self.ignored.entry(ignored.name).or_insert_with(warning);
+            Some(KnownKey::Ignored { name, reason }) => {
+                let warning = || format!("{provenance}: {name} has no effect: {reason}");
+                self.ignored.entry(name).or_insert_with(warning);
             }
             None => {
                 let provenance = Box::new(provenance);
@@ -241,7 +240,6 @@ fn literal(value: &DeValue<'_>, kind: &ValueKind) -> Result<Value, InvalidValue>
     }
 }
 
-/// Settings that are paths.
 const PATHS: [&str; 5] = ["data", DATASET.name, "out_dir", "init_from", "hellaswag"];
 
 /// Refuses control characters in a path. They come from the backslashes of Windows, like the tab in

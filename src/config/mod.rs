@@ -39,7 +39,6 @@ use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
-/// The tokens of GPT-2's vocabulary.
 pub(crate) const GPT2_VOCABULARY: u32 = 50_257;
 
 /// The prefix of the names of the built-in data sets.

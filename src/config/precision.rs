@@ -16,7 +16,6 @@ words! {
         /// cores on CUDA, else float32. A run keeps what this became.
         #[default]
         Auto = "auto",
-        /// float32 everywhere.
         Float32 = "float32",
         /// float32 storage; products use tensor cores, which read the upper 19 bits.
         Tf32 = "tf32",

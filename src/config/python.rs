@@ -25,7 +25,7 @@ pub(super) fn assignment(line: &str) -> Result<Option<(&str, Value)>, String> {
     match value {
         Some(value) if name.starts_with(|c: char| !c.is_ascii_digit()) => {
             let value = match keys::lookup(name) {
-                Some(KnownKey::Ignored(_)) => Value::String(value.trim().into()),
+                Some(KnownKey::Ignored { .. }) => Value::String(value.trim().into()),
                 _ => expression::parse(value)?,
             };
             Ok(Some((name, value)))

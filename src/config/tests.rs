@@ -282,18 +282,6 @@ proptest! {
 }
 
 #[test]
-fn every_dtype_is_read() {
-    assert_eq!(Config::default().dtype, Dtype::Auto);
-    for dtype in [Dtype::Auto, Dtype::Float32, Dtype::Tf32, Dtype::Bfloat16, Dtype::Float16] {
-        let text = format!("dtype = '{dtype}'");
-        let layer = Layer::python("a.py", &text).unwrap();
-        assert_eq!(resolve(vec![layer]).unwrap().config.dtype, dtype);
-    }
-    let error = Layer::python("a.py", "dtype = 'half'").unwrap_err().with_hint();
-    assert!(error.contains("float16") && error.contains("auto"), "{error}");
-}
-
-#[test]
 fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
     let latin = b"seed = 1\nout_dir = \"caf\xe9\"\nseed = 2\n".to_vec();
     let error = decode("a.toml", latin).unwrap_err().with_hint();

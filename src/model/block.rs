@@ -89,7 +89,6 @@ pub(super) struct SavedMlp {
     pre_activation: Tensor<2>,
 }
 
-/// The gradients of a block's weights.
 pub(super) struct BlockGradients {
     /// The gradients of the linear layers of attention and of the MLP, flat, in the order of their
     /// fields.

@@ -17,15 +17,12 @@ const VERSION: u32 = 3;
 const ALIGNMENT: usize = 32;
 /// The number of weights that share a scale in `q8_0`.
 const BLOCK: usize = 32;
-/// The version of the quantized formats.
 const QUANTIZATION: u32 = 2;
 
 /// The type that matrices are stored in. Biases, layer norms and positions are f32 always.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GgufType {
-    /// 4 bytes per weight.
     F32,
-    /// 2 bytes per weight.
     F16,
     /// 8 bits per weight, and a scale of 2 bytes for each 32 weights. Matrices whose rows are not
     /// multiples of 32 are f16.
@@ -69,11 +66,9 @@ fn quantize(block: &[f32], bytes: &mut Vec<u8>) {
 
 /// A tensor of a file.
 struct GgufTensor {
-    /// The name in the file.
     name: String,
     /// The name of the weight. `None` for a bias of a model without biases: it is zero.
     weight: Option<String>,
-    /// The shape of the weight.
     shape: Vec<usize>,
     /// True for the matrices of linear layers, which files have as `[out, in]`.
     transposed: bool,
@@ -91,7 +86,6 @@ impl GgufTensor {
     }
 }
 
-/// The content of a file.
 pub struct GgufFile<'a> {
     pub name: &'a str,
     pub architecture: &'a Architecture,

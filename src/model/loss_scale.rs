@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::values;
 
-/// The state of loss scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     /// The factor of the loss's gradient.

@@ -110,7 +110,6 @@ pub struct StepDropout {
     pub first_sequence: u32,
 }
 
-/// Options of a pass through the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
     pub mode: OpsMode,

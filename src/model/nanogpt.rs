@@ -18,7 +18,6 @@ const MAX_BYTES: u64 = 24 << 30;
 /// Prefixes that `torch.compile` and DDP add to the names of weights.
 const PREFIXES: [&str; 2] = ["_orig_mod.", "module."];
 
-/// An opened `ckpt.pt`.
 #[derive(Debug)]
 pub struct NanoGptCheckpoint {
     path: PathBuf,
@@ -72,7 +71,6 @@ fn plain_name(name: &str) -> Option<String> {
     (!name.ends_with(".attn.bias")).then(|| name.to_string())
 }
 
-/// Reads the architecture from `model_args`.
 fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, String> {
     let size = |key: &str, max: usize| match args.get(key) {
         Some(PickleValue::Int(value)) if (1..=max as i64).contains(value) => Ok(*value as usize),

@@ -9,7 +9,6 @@ use super::{Architecture, Gpt, Pass};
 use crate::config::Precision;
 use crate::ops::{self, OpsMode};
 
-/// The options for drawing the next token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleOptions {
     /// Divides the logits. 0 takes the most likely token.
@@ -19,7 +18,6 @@ pub struct SampleOptions {
     pub seed: u64,
 }
 
-/// Draws tokens from a model.
 pub struct Sampler<'a> {
     model: &'a Gpt,
     mode: OpsMode,

@@ -14,10 +14,8 @@ use super::{Gpt, WeightSource};
 use crate::disk::File;
 use crate::plan::STAGED_ELEMENTS;
 
-/// An error of reading or writing weights.
 #[derive(Debug, Error)]
 pub enum WeightError {
-    /// The file could not be opened, read or written.
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
     /// The content of the file is not valid, or not that of the model.
@@ -29,7 +27,6 @@ pub enum WeightError {
 }
 
 impl WeightError {
-    /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
         match self {
             WeightError::Io { .. } => {
@@ -186,7 +183,6 @@ pub fn parameters(model: &Gpt) -> Vec<Parameter> {
     collect.parameters
 }
 
-/// Collects the weights of a module.
 struct Collect {
     path: Vec<String>,
     parameters: Vec<Parameter>,

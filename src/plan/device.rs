@@ -7,19 +7,12 @@ use crate::config::words;
 words! {
     /// The interface through which a device is reached.
     pub enum Backend {
-        /// burn's flex backend on the CPU.
         Cpu = "cpu",
-        /// Vulkan through wgpu.
         Vulkan = "vulkan",
-        /// DirectX 12 through wgpu.
         Dx12 = "dx12",
-        /// Metal through wgpu.
         Metal = "metal",
-        /// OpenGL through wgpu.
         Gl = "gl",
-        /// A browser's WebGPU.
         WebGpu = "webgpu",
-        /// burn's CUDA backend.
         Cuda = "cuda",
     }
 }
@@ -27,9 +20,7 @@ words! {
 words! {
     /// The kind of hardware that a device is.
     pub enum DeviceKind {
-        /// A GPU with its own memory.
         Discrete = "discrete",
-        /// A GPU that shares the CPU's memory.
         Integrated = "integrated",
         /// A GPU that a virtual machine passes through.
         Virtual = "virtual",
@@ -60,7 +51,6 @@ impl DeviceKind {
 pub struct DeviceLine {
     /// The name that `--device` takes, like `vulkan:0`.
     pub id: String,
-    /// The adapter's name.
     pub name: String,
     pub backend: Backend,
     pub kind: DeviceKind,

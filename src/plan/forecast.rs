@@ -10,7 +10,6 @@ use super::{Class, Kernels, Limits, Plan, Row};
 use crate::config::Config;
 use crate::text::{bytes, bytes_of};
 
-/// A plan and its predicted memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
     #[serde(flatten)]
@@ -19,7 +18,6 @@ pub struct Forecast {
     pub predicted_bytes: u64,
     /// `None` = no limit.
     pub budget_bytes: Option<u64>,
-    /// In bytes.
     pub largest_tensor: u64,
     /// The tensors that are live at the peak.
     pub rows: Vec<Row>,
@@ -84,7 +82,6 @@ fn page_bytes(largest: u64) -> u64 {
 }
 
 impl Forecast {
-    /// Predicts the memory of `plan`.
     pub(crate) fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
         let sizes = Sizes::new(config, vocab, limits);
         let mut rows = sizes.rows(&plan);

@@ -59,13 +59,11 @@ pub enum Kernels {
 /// The memory of a device, as far as it is known before a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceMemory {
-    /// Nothing reports it.
     #[default]
     Unknown,
     /// The driver or the system reports it, in bytes.
     Reported {
         total: u64,
-        /// The part that no program uses.
         free: u64,
         /// Who reports it, for messages.
         source: String,

@@ -78,16 +78,10 @@ pub enum PlanError {
         bytes(*need),
         bytes(*have)
     )]
-    TensorTooLarge {
-        /// Bytes of the tensor.
-        need: u64,
-        /// Bytes of the device's largest binding.
-        have: u64,
-    },
+    TensorTooLarge { need: u64, have: u64 },
 }
 
 impl PlanError {
-    /// Returns what to do next.
     pub fn hint(&self) -> Option<String> {
         // The window shows what takes the memory, and changes that make a run fit.
         if cfg!(target_arch = "wasm32") {

@@ -23,9 +23,7 @@ pub(crate) fn ranges_of_k(tiles: usize, k: usize) -> usize {
 /// The tile of a workgroup of a product in cubecl's language, in elements of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    /// 128 x 128.
     Large,
-    /// 64 x 64.
     Small,
 }
 

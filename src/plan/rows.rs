@@ -33,7 +33,6 @@ pub(super) struct Sizes {
     dropout: bool,
     /// Rows of the embedding, including padding.
     vocab: u64,
-    /// Weights in the matrices of the blocks.
     matrices: u64,
     parameters: u64,
     /// Weights of Muon and of AdamW whose state is on this rank: all, or the largest shard.
@@ -95,12 +94,10 @@ impl Sizes {
         self.kernels == Kernels::Cpu
     }
 
-    /// Counts the tokens of a training micro-batch.
     fn tokens(&self, plan: &Plan) -> u64 {
         plan.micro_batch as u64 * self.block_size
     }
 
-    /// Counts the tokens of an evaluation micro-batch.
     fn eval_tokens(&self, plan: &Plan) -> u64 {
         plan.eval_batch_size as u64 * self.eval_block_size
     }
@@ -361,7 +358,6 @@ impl Sizes {
         rows
     }
 
-    /// The end of the backward pass.
     fn embedding_backward(&self, plan: &Plan) -> Vec<Row> {
         let mut rows = self.permanent(plan);
         let of_head = if plan.accumulation > 1 { self.vocab * self.width } else { 0 };

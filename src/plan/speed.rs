@@ -18,7 +18,6 @@ pub struct SpeedPoint {
     pub seconds: f64,
 }
 
-/// The speed of a device in training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceSpeed {
     /// In the order of rising operations per op; never empty.

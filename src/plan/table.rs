@@ -10,11 +10,9 @@ words! {
         Weights = "weights",
         /// Gradients of the parameters, including those accumulated over micro-batches.
         Gradients = "gradients",
-        /// Moments and momenta of the optimizer.
         Optimizer = "optimizer",
         /// Values that the forward pass saves for the backward pass.
         Activations = "activations",
-        /// A chunk of logits.
         Logits = "logits",
         /// Temporary values of a single op.
         Workspace = "workspace",
@@ -26,14 +24,12 @@ words! {
 /// One line of the table: a tensor, or tensors of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// For display.
     pub name: String,
     pub class: Class,
     pub bytes: u64,
 }
 
 impl Row {
-    /// A row of f32 elements.
     pub(super) fn f32(name: &str, class: Class, elements: u64) -> Self {
         Self::new(name, class, elements.saturating_mul(4))
     }

@@ -26,9 +26,7 @@ pub struct Totals {
     pub shortened_from: Option<u64>,
     pub tokens_per_update: u64,
     pub tokens: u64,
-    /// Tokens of the training split, where known.
     pub data_tokens: Option<u64>,
-    /// Passes over the training split.
     pub epochs: Option<f64>,
     pub checkpoint_bytes: u64,
     /// The most checkpoints on the disk at once: the newest ones that the run keeps, the best one, and
@@ -39,7 +37,6 @@ pub struct Totals {
     pub time: Option<TimeEstimate>,
 }
 
-/// An estimated time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimeEstimate {
     pub seconds_per_update: f64,
@@ -47,7 +44,6 @@ pub struct TimeEstimate {
     pub seconds: f64,
     /// The true time is expected between the estimate divided by this factor and multiplied by it.
     pub uncertainty: f64,
-    /// Where the figures come from.
     pub source: String,
 }
 

@@ -25,7 +25,6 @@ const WEIGHTS_PER_BLOCK: f64 = 12.0;
 /// Weights that one op of the gradient norm or of AdamW takes.
 const WEIGHTS_AT_ONCE: f64 = 12.0;
 
-/// Ops of a logits chunk.
 const OPS_PER_CHUNK: f64 = 4.0;
 
 /// Operations of Muon on a block, in units of C^3: each of five steps takes `6 C^3` on each of four

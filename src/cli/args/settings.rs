@@ -61,7 +61,7 @@ impl Args for ConfigFlags {
             command = command.arg(arg);
         }
         // nanoGPT's flags without a meaning here are accepted with a warning. `--device` has one.
-        let ignored = IGNORED.iter().map(|key| key.name).filter(|name| !name.contains('*'));
+        let ignored = IGNORED.iter().map(|(name, _)| *name).filter(|name| !name.contains('*'));
         for name in ignored.filter(|name| *name != "device").chain(WANDB) {
             command = command.arg(Arg::new(name).long(name).hide(true));
         }
@@ -81,7 +81,7 @@ impl FromArgMatches for ConfigFlags {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        let ignored = IGNORED.iter().map(|key| key.name).chain(WANDB);
+        let ignored = IGNORED.iter().map(|(name, _)| *name).chain(WANDB);
         for name in names().chain(ignored) {
             // `device` is a global flag of another type, `wandb_*` is a pattern.
             let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };

@@ -60,7 +60,6 @@ impl Sizes {
         rows
     }
 
-    /// Returns the size of the largest piece.
     fn piece(&self) -> u64 {
         PIECE.min(self.embedding_shard().max(4 * self.largest_matrix()))
     }
