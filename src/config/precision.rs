@@ -33,17 +33,14 @@ words! {
 #[serde(rename_all = "lowercase")]
 pub enum Matrices {
     /// 8 x 8 x 8: Apple, software adapters.
-    Eight,
+    Eight = 8,
     /// 16 x 16 x 16: NVIDIA, AMD.
-    Sixteen,
+    Sixteen = 16,
 }
 
 impl Matrices {
     pub fn side(self) -> u32 {
-        match self {
-            Matrices::Eight => 8,
-            Matrices::Sixteen => 16,
-        }
+        self as u32
     }
 }
 

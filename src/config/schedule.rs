@@ -52,7 +52,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, resolve};
 
     #[test]
     fn a_shorter_schedule_keeps_its_shape() {
@@ -77,7 +76,7 @@ mod tests {
     }
 
     fn shakespeare() -> Config {
-        resolve(vec![Layer::preset("shakespeare-char").unwrap()]).unwrap().config
+        Config::of_preset("shakespeare-char", &[])
     }
 
     #[test]

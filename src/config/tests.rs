@@ -294,19 +294,19 @@ fn a_file_that_is_not_utf_8_is_refused_with_its_line() {
 
 #[test]
 fn the_optimizer_and_its_place_are_read() {
-    let default = Config::default();
-    assert_eq!(
-        (default.optimizer, default.offload_optimizer),
-        (OptimizerKind::AdamW, Choice::Auto)
-    );
-    let text = "optimizer = 'muon'\noffload_optimizer = True\n";
-    let config = resolve(vec![Layer::python("a.py", text).unwrap()]).unwrap().config;
-    assert_eq!((config.optimizer, config.offload_optimizer), (OptimizerKind::Muon, Choice::True));
+    let muon = Layer::python("a.py", "optimizer = 'muon'\noffload_optimizer = True\n").unwrap();
+    let text = "optimizer = \"adamw\"\noffload_optimizer = false";
+    let adamw = Layer::toml("a.toml", text).unwrap();
+    for (layers, optimizer, offload) in [
+        (vec![], OptimizerKind::AdamW, Choice::Auto),
+        (vec![muon], OptimizerKind::Muon, Choice::True),
+        (vec![adamw], OptimizerKind::AdamW, Choice::False),
+    ] {
+        let config = resolve(layers).unwrap().config;
+        assert_eq!((config.optimizer, config.offload_optimizer), (optimizer, offload));
+    }
     let error = Layer::toml("a.toml", "optimizer = \"sgd\"").unwrap_err().with_hint();
     assert!(error.contains("adamw, muon"), "{error}");
-    let text = "optimizer = \"adamw\"\noffload_optimizer = false";
-    let config = resolve(vec![Layer::toml("a.toml", text).unwrap()]).unwrap().config;
-    assert_eq!((config.optimizer, config.offload_optimizer), (OptimizerKind::AdamW, Choice::False));
 }
 
 /// A state file or an event of a version that had neither.

@@ -151,7 +151,7 @@ impl Block {
     ) -> (Tensor<2>, Vec<Tensor<1>>, Tensor<3>) {
         let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = saved;
         let mode = at.pass.mode;
-        let d = at.drop_out(dy.clone(), site::attention_projection(at.index));
+        let d = at.pass.drop_out(dy.clone(), site::attention_projection(at.index), at.time);
         let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), None, mode);
         let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
         let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, None, mode);
@@ -167,7 +167,7 @@ impl Block {
     ) -> (Tensor<2>, Vec<Tensor<1>>, Tensor<3>) {
         let SavedMlp { x, ln_2, h, pre_activation } = saved;
         let mode = at.pass.mode;
-        let d = at.drop_out(dy.clone(), site::mlp_projection(at.index));
+        let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
         let gelu = Some(at.gelu);
         let (d, c_proj) = self.mlp.c_proj.backward(d, pre_activation, gelu, mode);
         let (dh, c_fc) = self.mlp.c_fc.backward(d, h, None, mode);
@@ -183,14 +183,6 @@ impl BlockPass {
             time: self.time,
             heads: self.heads,
             dropout: self.pass.dropout(site::attention(self.index)),
-        }
-    }
-
-    /// Drops out elements of `x` at `site`, if this pass has dropout.
-    fn drop_out(&self, x: Tensor<2>, site: u32) -> Tensor<2> {
-        match self.pass.dropout(site) {
-            Some(dropout) => ops::dropout(x, None, self.time, dropout, self.pass.mode),
-            None => x,
         }
     }
 }

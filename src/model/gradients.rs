@@ -134,9 +134,7 @@ impl Gpt {
             sums.add(half_block(number), [gamma, beta].into_iter().take(of_layer), &mut take);
         }
 
-        if let Some(dropout) = pass.dropout(site::EMBEDDING) {
-            dx = ops::dropout(dx, None, time, dropout, pass.mode);
-        }
+        let dx = pass.drop_out(dx, site::EMBEDDING, time);
         let positions = self.wpe.weight.val().dims()[0];
         let (shards, dwpe) =
             ops::embed_backward(dx, dwte, &batch.tokens, time, positions, pass.mode);

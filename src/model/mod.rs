@@ -171,6 +171,14 @@ impl Pass {
         let at = self.dropout?;
         Some(Dropout::new(at.rate, at.seed, at.step, site, at.first_sequence))
     }
+
+    /// Drops out elements of `x` at `site`, in sequences of `time` positions, if this pass has dropout.
+    fn drop_out(&self, x: Tensor<2>, site: u32, time: usize) -> Tensor<2> {
+        match self.dropout(site) {
+            Some(dropout) => ops::dropout(x, None, time, dropout, self.mode),
+            None => x,
+        }
+    }
 }
 
 impl Gpt {
@@ -277,10 +285,7 @@ impl Gpt {
     fn embed(&self, tokens: Arc<[u32]>, time: usize, pass: Pass) -> Tensor<2> {
         let (wte, wpe) = (self.wte.shards(), self.wpe.weight.val());
         let x = ops::embed(&wte, wpe, tokens, time, pass.mode);
-        match pass.dropout(site::EMBEDDING) {
-            Some(dropout) => ops::dropout(x, None, time, dropout, pass.mode),
-            None => x,
-        }
+        pass.drop_out(x, site::EMBEDDING, time)
     }
 
     /// Returns the options of block `index` in this pass.

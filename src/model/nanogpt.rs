@@ -114,23 +114,19 @@ impl WeightSource for NanoGptCheckpoint {
             return Err(WeightError::shape(path, name, have, &need));
         }
         let bytes = tensor.read().map_err(|error| WeightError::corrupt(path, error))?;
-        let mut values = elements(&bytes, tensor.dtype()).ok_or_else(|| {
+        // The reader returns elements in native byte order, which is little-endian on every system that
+        // wgpt supports.
+        let values = match tensor.dtype() {
+            DType::F32 => to_f32(&bytes, Dtype::F32),
+            DType::F16 => to_f32(&bytes, Dtype::F16),
+            DType::BF16 => to_f32(&bytes, Dtype::BF16),
+            _ => None,
+        };
+        let mut values = values.ok_or_else(|| {
             let reason = format!("`{name}` is {:?}, not f32, f16 or bf16", tensor.dtype());
             WeightError::corrupt(path, reason)
         })?;
         values.truncate(need.iter().product());
         Ok(if transposed { transpose(&values, shape[1], shape[0]) } else { values })
     }
-}
-
-/// Converts elements to f32. The reader returns them in native byte order, which is little-endian on
-/// every system that wgpt supports.
-fn elements(bytes: &[u8], dtype: DType) -> Option<Vec<f32>> {
-    let dtype = match dtype {
-        DType::F32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        _ => return None,
-    };
-    to_f32(bytes, dtype)
 }

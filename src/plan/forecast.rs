@@ -76,11 +76,6 @@ const HOST_FRAGMENTATION: u64 = 16;
 /// Smallest page of the pools: holds several weights of a small model.
 const MIN_PAGE: u64 = 8 << 20;
 
-/// Returns the size of the tensor for which the pools make pages, if the largest one has `largest` bytes.
-fn page_bytes(largest: u64) -> u64 {
-    largest.max(MIN_PAGE)
-}
-
 impl Forecast {
     pub(crate) fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
         let sizes = Sizes::new(config, vocab, limits);
@@ -90,7 +85,7 @@ impl Forecast {
         let overhead = match limits.kernels {
             Kernels::Cpu => Some(HOST_SLACK + held / HOST_FRAGMENTATION),
             _ if !limits.pools => None,
-            _ => Some(FIXED_SLACK + pool_overhead(held, page_bytes(largest_tensor), next)),
+            _ => Some(FIXED_SLACK + pool_overhead(held, largest_tensor.max(MIN_PAGE), next)),
         };
         if let Some(bytes) = overhead {
             rows.push(Row::new("allocator overhead", Class::Slack, bytes));
@@ -155,7 +150,7 @@ impl Forecast {
 
     /// Returns the page size for the pools, in bytes.
     pub(crate) fn page_bytes(&self) -> u64 {
-        page_bytes(self.largest_tensor)
+        self.largest_tensor.max(MIN_PAGE)
     }
 
     /// Returns true if the device has the memory for the run and the host has not.

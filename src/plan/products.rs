@@ -23,16 +23,13 @@ pub(crate) fn ranges_of_k(tiles: usize, k: usize) -> usize {
 /// The tile of a workgroup of a product in cubecl's language, in elements of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tile {
-    Large,
-    Small,
+    Large = 128,
+    Small = 64,
 }
 
 impl Tile {
     pub fn side(self) -> usize {
-        match self {
-            Tile::Large => 128,
-            Tile::Small => 64,
-        }
+        self as usize
     }
 }
 

@@ -10,8 +10,12 @@ fn config(preset: &str, flags: &[(&str, &str)]) -> Config {
     Config::of_preset(preset, flags)
 }
 
+fn limits(budget: Option<u64>) -> Limits {
+    Limits { budget, pools: true, ..Limits::default() }
+}
+
 fn plan_with(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
-    plan(config, 50_257, &Limits { budget: Some(budget), pools: true, ..Limits::default() }, None)
+    plan(config, 50_257, &limits(Some(budget)), None)
 }
 
 #[test]
@@ -75,7 +79,6 @@ fn a_smaller_budget_costs_as_little_time_as_it_can_and_never_the_global_batch() 
 fn the_logits_take_what_is_left_of_the_budget() {
     let requested = config("gpt2", &[("batch_size", "8")]);
     let default = Plan::new(&requested, 50_257).loss_chunk;
-    let limits = |budget| Limits { budget, pools: true, ..Limits::default() };
     let chunk = |config: &Config, limits: &Limits| {
         let forecast = plan(config, 50_257, limits, None).unwrap();
         assert_eq!((forecast.plan.micro_batch, forecast.why.as_str()), (8, ""));
@@ -148,19 +151,6 @@ fn the_largest_binding_limits_the_micro_batch() {
     assert!(forecast.largest_tensor <= 128 << 20);
     let tiny = Limits { largest_tensor: Some(1 << 20), ..limits };
     assert!(matches!(plan(&requested, 50_257, &tiny, None), Err(PlanError::TensorTooLarge { .. })));
-}
-
-#[test]
-fn a_resumed_run_keeps_its_plan_if_it_fits() {
-    let requested = config("gpt2", &[]);
-    let small = plan_with(&requested, 4 * GIB).unwrap();
-    let roomy = Limits { budget: Some(20 * GIB), pools: true, ..Limits::default() };
-    let resumed = keep(&requested, &requested, &small.plan, 50_257, &roomy).unwrap();
-    assert_eq!(resumed.plan, small.plan);
-    let tight = Limits { budget: Some(2 * GIB), ..roomy };
-    assert_eq!(keep(&requested, &requested, &small.plan, 50_257, &tight), None);
-    let other = config("gpt2", &[("micro_batch", "1")]);
-    assert_eq!(keep(&other, &requested, &small.plan, 50_257, &roomy), None);
 }
 
 #[test]
@@ -314,8 +304,7 @@ fn the_speed_of_the_device_decides_between_ways_that_fit() {
     let (slow, fast) = (speed(1e12), speed(1e16));
     let mut differs = false;
     for budget in (30..50).map(|twentieth| twentieth * GIB / 20) {
-        let limits = Limits { budget: Some(budget), pools: true, ..Limits::default() };
-        let chosen = |speed| plan(&requested, 50_257, &limits, Some(speed));
+        let chosen = |speed| plan(&requested, 50_257, &limits(Some(budget)), Some(speed));
         let (Ok(slow), Ok(fast)) = (chosen(&slow), chosen(&fast)) else { continue };
         assert!(fast.plan.micro_batch >= slow.plan.micro_batch, "{budget}");
         differs |= fast.plan.grad_checkpoint && !slow.plan.grad_checkpoint;
@@ -325,7 +314,7 @@ fn the_speed_of_the_device_decides_between_ways_that_fit() {
 
 #[test]
 fn a_running_trainer_leaves_its_optimizer_where_it_is() {
-    let limits = |budget| Limits { budget: Some(budget), pools: true, ..Limits::default() };
+    let limits = |budget| limits(Some(budget));
     let auto = config("gpt2-medium", &[]);
     let replan = |plan: &Plan, budget| replan(&auto, plan, 50_257, &limits(budget), None);
     let on_device = plan(&auto, 50_257, &limits(12 * GIB), None).unwrap().plan;
@@ -357,13 +346,16 @@ fn smaller_plans_keep_any_global_batch() {
 
 #[test]
 fn a_plan_is_kept_only_for_the_same_request() {
-    let limits = Limits { budget: Some(20 * GIB), pools: true, ..Limits::default() };
     let before = config("gpt2", &[]);
-    let planned = plan(&before, 50_257, &limits, None).unwrap().plan;
-    let kept = |flags: &[(&str, &str)]| {
+    // A smaller budget than that of the limits below.
+    let planned = plan_with(&before, 4 * GIB).unwrap().plan;
+    let kept_in = |flags: &[(&str, &str)], budget| {
+        let limits = limits(Some(budget));
         keep(&config("gpt2", flags), &before, &planned, 50_257, &limits).map(|kept| kept.plan)
     };
+    let kept = |flags: &[(&str, &str)]| kept_in(flags, 20 * GIB);
     assert_eq!(kept(&[]), Some(planned.clone()));
+    assert_eq!(kept_in(&[], 2 * GIB), None, "it does not fit");
     // The split does not depend on it.
     assert_eq!(kept(&[("learning_rate", "1e-3")]), Some(planned.clone()));
     for changed in [

@@ -35,7 +35,17 @@ impl Sizes {
 
     /// Lists what the host holds besides the program.
     pub(in crate::plan) fn host_rows(&self, plan: &Plan) -> Vec<Row> {
-        let mut rows = if plan.offload_optimizer { self.offloaded() } else { Vec::new() };
+        let mut rows = Vec::new();
+        if plan.offload_optimizer {
+            let [muon, adamw] = self.by_optimizer;
+            let masters = if self.precision.is_half() { self.parameters } else { adamw };
+            rows.extend([
+                Row::f32("master weights", Class::Weights, masters),
+                Row::f32("AdamW moments", Class::Optimizer, 2 * adamw),
+                Row::f32("Muon momentum", Class::Optimizer, muon),
+                Row::new("staging", Class::Slack, HOST_PIECES * self.piece()),
+            ]);
+        }
         if self.trains_apart {
             rows.extend([
                 Row::f32("weights of the last average", Class::Optimizer, self.parameters),
@@ -44,18 +54,6 @@ impl Sizes {
                 Row::f32("change since then", Class::Workspace, self.parameters),
             ]);
         }
-        rows
-    }
-
-    fn offloaded(&self) -> Vec<Row> {
-        let [muon, adamw] = self.by_optimizer;
-        let masters = if self.precision.is_half() { self.parameters } else { adamw };
-        let mut rows = vec![
-            Row::f32("master weights", Class::Weights, masters),
-            Row::f32("AdamW moments", Class::Optimizer, 2 * adamw),
-            Row::f32("Muon momentum", Class::Optimizer, muon),
-            Row::new("staging", Class::Slack, HOST_PIECES * self.piece()),
-        ];
         rows.retain(|row| row.bytes > 0);
         rows
     }
