@@ -67,108 +67,73 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     let config: Config = values
         .try_into()
         .map_err(|e: toml::de::Error| ConfigError::Table(e.message().to_owned()))?;
-    Check { config: &config, provenance: &provenance }.all()?;
-    Ok(Resolved { config, warnings, provenance })
+    let resolved = Resolved { config, warnings, provenance };
+    resolved.check()?;
+    Ok(resolved)
 }
 
-/// Checks the rules between keys. The rules for a single key are in its kind.
-struct Check<'a> {
-    config: &'a Config,
-    provenance: &'a BTreeMap<&'static str, Provenance>,
-}
-
-impl Check<'_> {
-    fn all(&self) -> Result<(), ConfigError> {
-        self.sources()?;
-        self.heads()?;
-        self.batch()?;
-        self.ranks()?;
-        self.evaluation()?;
-        self.schedule()
-    }
-
-    fn sources(&self) -> Result<(), ConfigError> {
-        let data = self.config.data.as_str();
+impl Resolved {
+    /// Checks the rules between keys. The rules for a single key are in its kind.
+    fn check(&self) -> Result<(), ConfigError> {
+        let config = &self.config;
+        let data = config.data.as_str();
         if data.starts_with(BUILTIN) && !BUILTIN_DATA.contains(&data) {
             let rule = "this built-in data does not exist";
             let hint = format!("use {} or the path of a folder", BUILTIN_DATA.join(", "));
             return self.error("data", &[], format!("{data:?}"), rule, hint);
         }
-        if self.config.init_from == InitFrom::Path(String::new()) {
+        if config.init_from == InitFrom::Path(String::new()) {
             let hint = "use scratch, resume or a path";
             return self.error("init_from", &[], "\"\"", "it must not be empty", hint);
         }
-        Ok(())
-    }
 
-    fn heads(&self) -> Result<(), ConfigError> {
-        let (n_embd, n_head) = (self.config.n_embd.get(), self.config.n_head.get());
+        let (n_embd, n_head) = (config.n_embd.get(), config.n_head.get());
         let is_valid = |heads: &u32| n_embd % heads == 0 && n_embd / heads <= MAX_HEAD_SIZE;
-        if is_valid(&n_head) {
-            return Ok(());
+        if !is_valid(&n_head) {
+            let rule = if n_embd % n_head != 0 {
+                format!("it must divide n_embd = {n_embd}")
+            } else {
+                let size = n_embd / n_head;
+                format!("with n_embd = {n_embd} a head is {size} wide, more than {MAX_HEAD_SIZE}")
+            };
+            let fewer = (1..n_head.min(n_embd + 1)).rev().find(is_valid);
+            let more = (n_head.saturating_add(1)..=n_embd).find(is_valid);
+            let valid: Vec<_> = [fewer, more].iter().flatten().map(u32::to_string).collect();
+            let hint = format!("set n_head to {}", valid.join(" or "));
+            return self.error("n_head", &["n_embd"], n_head, rule, hint);
         }
-        let rule = if n_embd % n_head != 0 {
-            format!("it must divide n_embd = {n_embd}")
-        } else {
-            let size = n_embd / n_head;
-            format!("with n_embd = {n_embd} a head is {size} wide, more than {MAX_HEAD_SIZE}")
-        };
-        let fewer = (1..n_head.min(n_embd + 1)).rev().find(is_valid);
-        let more = (n_head.saturating_add(1)..=n_embd).find(is_valid);
-        let valid: Vec<_> = [fewer, more].iter().flatten().map(u32::to_string).collect();
-        self.error(
-            "n_head",
-            &["n_embd"],
-            n_head,
-            rule,
-            format!("set n_head to {}", valid.join(" or ")),
-        )
-    }
 
-    fn batch(&self) -> Result<(), ConfigError> {
-        let Config { batch_size, gradient_accumulation_steps, .. } = self.config;
-        let global = self.config.global_batch();
-        let micro = u64::from(self.config.micro_batch().get());
+        let (global, micro) = (config.global_batch(), u64::from(config.micro_batch().get()));
         let divides = |micro: &u64| global.is_multiple_of(*micro);
-        if divides(&micro) {
-            return Ok(());
+        if !divides(&micro) {
+            let Config { batch_size, gradient_accumulation_steps, .. } = config;
+            let fewer = (1..=micro.min(global)).rev().find(divides).unwrap_or(1);
+            let rule = format!(
+                "it must divide the global batch of {global} (batch_size {batch_size} x \
+                 gradient_accumulation_steps {gradient_accumulation_steps})"
+            );
+            let others = ["batch_size", "gradient_accumulation_steps"];
+            let hint = format!("set micro_batch to {fewer}");
+            return self.error("micro_batch", &others, micro, rule, hint);
         }
-        let fewer = (1..=micro.min(global)).rev().find(divides).unwrap_or(1);
-        let rule = format!(
-            "it must divide the global batch of {global} (batch_size {batch_size} x \
-             gradient_accumulation_steps {gradient_accumulation_steps})"
-        );
-        let others = ["batch_size", "gradient_accumulation_steps"];
-        self.error("micro_batch", &others, micro, rule, format!("set micro_batch to {fewer}"))
-    }
-
-    fn ranks(&self) -> Result<(), ConfigError> {
-        let config = self.config;
-        if !(config.shard_optimizer && config.trains_apart()) {
-            return Ok(());
+        if config.shard_optimizer && config.trains_apart() {
+            let rule =
+                "with local updates each rank has an optimizer of its own, which cannot be divided";
+            let hint = "set sync_every to 1, or shard_optimizer to false";
+            return self.error("sync_every", &["shard_optimizer"], config.sync_every, rule, hint);
         }
-        let rule =
-            "with local updates each rank has an optimizer of its own, which cannot be divided";
-        let hint = "set sync_every to 1, or shard_optimizer to false";
-        self.error("sync_every", &["shard_optimizer"], config.sync_every, rule, hint)
-    }
 
-    fn evaluation(&self) -> Result<(), ConfigError> {
-        let (window, block_size) = (self.config.eval_block_size, self.config.block_size.get());
-        if window <= block_size {
-            return Ok(());
+        let (window, block_size) = (config.eval_block_size, config.block_size.get());
+        if window > block_size {
+            let rule = format!("it must not exceed block_size = {block_size}");
+            let hint = format!("set eval_block_size to {block_size}, or leave it out");
+            return self.error("eval_block_size", &["block_size"], window, rule, hint);
         }
-        let rule = format!("it must not exceed block_size = {block_size}");
-        let hint = format!("set eval_block_size to {block_size}, or leave it out");
-        self.error("eval_block_size", &["block_size"], window, rule, hint)
-    }
 
-    fn schedule(&self) -> Result<(), ConfigError> {
-        let Config { decay_lr, learning_rate, min_lr, warmup_iters, lr_decay_iters, .. } =
-            *self.config;
+        let Config { learning_rate, min_lr, warmup_iters, lr_decay_iters, .. } = *config;
         // Without decay these keys have no effect. nanoGPT's finetuning config relies on that: its
         // learning rate is below the default min_lr.
-        if !decay_lr {
+        if !config.decay_lr {
             return Ok(());
         }
         if lr_decay_iters == 0 {

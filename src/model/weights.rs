@@ -89,12 +89,10 @@ impl WeightFile {
         let metadata: Metadata = serde_json::from_slice(&header)
             .map_err(|error| WeightError::corrupt(path, format!("bad header: {error}")))?;
         let data_start = 8 + header_len;
-        let data_len = metadata.data_len() as u64;
-        if data_start + data_len != len {
-            let reason = format!(
-                "{len} bytes, but its header describes {}: cut short or damaged",
-                data_start + data_len
-            );
+        let end = data_start + metadata.data_len() as u64;
+        if end != len {
+            let reason =
+                format!("{len} bytes, but its header describes {end}: cut short or damaged");
             return Err(WeightError::corrupt(path, reason));
         }
         let prefixed = metadata.tensors().keys().any(|name| name.starts_with("transformer."));
