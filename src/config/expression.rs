@@ -194,15 +194,12 @@ fn escape(c: Option<char>) -> Result<char, String> {
 /// Parses a decimal number as Python does: `_` only between digits, no leading zero on an integer.
 fn number(word: &str) -> Result<Value, String> {
     let not_a_number = || format!("`{word}` is not a decimal number");
-    let digit = |at: Option<&u8>| at.is_some_and(u8::is_ascii_digit);
-    let bytes = word.as_bytes();
-    let lone_underscore = bytes.iter().enumerate().any(|(at, &byte)| {
-        byte == b'_' && !(at > 0 && digit(bytes.get(at - 1)) && digit(bytes.get(at + 1)))
-    });
-    if lone_underscore {
+    let parts: Vec<&str> = word.split('_').collect();
+    let digit = |c: char| c.is_ascii_digit();
+    if !parts.windows(2).all(|pair| pair[0].ends_with(digit) && pair[1].starts_with(digit)) {
         return Err(not_a_number());
     }
-    let digits = word.replace('_', "");
+    let digits = parts.concat();
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         if digits.starts_with('0') && digits.bytes().any(|byte| byte != b'0') {
             return Err(format!("`{word}` starts with a zero"));

@@ -106,7 +106,7 @@ impl DeviceProfile {
 
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
         let share = |total: u64, share: f64| (total as f64 * share) as u64;
-        match (vram_budget, &self.memory) {
+        let (budget, of) = match (vram_budget, &self.memory) {
             (requested, DeviceMemory::Target(size)) => {
                 let budget = match requested {
                     Budget::Bytes(budget) => budget.min(*size),
@@ -114,30 +114,28 @@ impl DeviceProfile {
                     Budget::Auto => share(*size, TARGET_SHARE),
                     Budget::Unlimited => *size,
                 };
-                (Some(budget), format!("{} of a GPU with {}", bytes(budget), bytes(*size)))
+                (budget, format!(" of a GPU with {}", bytes(*size)))
             }
-            (Budget::Bytes(budget), _) => (Some(budget), format!("{}, as set", bytes(budget))),
-            (Budget::Unlimited, _) => (None, "none, as set".into()),
+            (Budget::Bytes(budget), _) => (budget, ", as set".into()),
+            (Budget::Unlimited, _) => return (None, "none, as set".into()),
             (Budget::Percent(percent), DeviceMemory::Reported { total, source, .. }) => {
-                let budget = share(*total, percent / 100.0);
-                let total = bytes(*total);
-                (Some(budget), format!("{}, {percent}% of {total} ({source})", bytes(budget)))
+                let of = format!(", {percent}% of {} ({source})", bytes(*total));
+                (share(*total, percent / 100.0), of)
             }
             (Budget::Auto, DeviceMemory::Reported { total, free, source }) => {
                 let budget = free_for_a_run(*total, *free);
-                let (free, total) = (bytes(*free), bytes(*total));
-                let text = format!("{}; {free} of {total} are free ({source})", bytes(budget));
-                (Some(budget), text)
+                let [free, total] = [*free, *total].map(bytes);
+                (budget, format!("; {free} of {total} are free ({source})"))
             }
             (Budget::Auto | Budget::Percent(_), DeviceMemory::Assumed(budget)) => {
-                (Some(*budget), format!("{}, the default of a browser", bytes(*budget)))
+                (*budget, ", the default of a browser".into())
             }
-            (Budget::Auto | Budget::Percent(_), DeviceMemory::Unknown) => (
-                None,
-                "none: the memory of the device is unknown; --vram_budget=10GiB sets a budget"
-                    .into(),
-            ),
-        }
+            (Budget::Auto | Budget::Percent(_), DeviceMemory::Unknown) => {
+                let advice = "--vram_budget=10GiB sets a budget";
+                return (None, format!("none: the memory of the device is unknown; {advice}"));
+            }
+        };
+        (Some(budget), format!("{}{of}", bytes(budget)))
     }
 }
 

@@ -75,10 +75,6 @@ impl DeviceSpeed {
         Self { points: line(flop_per_s), published: Some("assumed".into()) }
     }
 
-    pub fn is_measured(&self) -> bool {
-        self.published.is_none()
-    }
-
     pub fn source(&self) -> String {
         self.published.clone().unwrap_or_else(|| "measured on this device".into())
     }
@@ -108,7 +104,7 @@ impl DeviceSpeed {
         let ratio = |point: &SpeedPoint| (point.flop / flop).max(flop / point.flop);
         let nearest = self.points.iter().map(ratio).fold(f64::INFINITY, f64::min);
         match nearest {
-            _ if !self.is_measured() => GUESSED,
+            _ if self.published.is_some() => GUESSED,
             ..=SIMILAR_WORK => SIMILAR,
             _ if nearest <= SIMILAR_WORK.powi(3) => MEASURED,
             _ => GUESSED,
@@ -140,7 +136,7 @@ mod tests {
             let speed = DeviceSpeed::published(gpu, Precision::FLOAT32).unwrap();
             let seconds = speed.seconds(work);
             assert!((0.75..1.33).contains(&(seconds / expected)), "{name}: {seconds} s");
-            assert_eq!((speed.uncertainty(work), speed.is_measured()), (GUESSED, false));
+            assert_eq!(speed.uncertainty(work), GUESSED);
             let matrices = gpu.abilities().precision(Dtype::Auto).unwrap();
             let half = DeviceSpeed::published(gpu, matrices).unwrap();
             // The launches take as long.

@@ -239,15 +239,15 @@ mod tests {
         Config::of_preset("gpt2", &[])
     }
 
-    fn totals(data: Option<DataSize>) -> Totals {
-        let config = gpt2();
-        let speed = published("RTX 3060");
-        Totals::new(&config, 50_257, &Plan::new(&config, 50_257), data, Some(&speed), true)
-    }
-
     #[test]
     fn the_gpt2_preset_takes_years_on_a_small_gpu_and_says_so() {
-        let totals = totals(Some(DataSize { train: 9_035_582_198, val: 4_434_897 }));
+        let (config, speed) = (gpt2(), published("RTX 3060"));
+        let data = Some(DataSize { train: 9_035_582_198, val: 4_434_897 });
+        let plan = Plan::new(&config, 50_257);
+        let totals = Totals::new(&config, 50_257, &plan, data, Some(&speed), true);
+        for (label, text) in totals.lines() {
+            assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
+        }
         assert_eq!((totals.parameters, totals.tokens_per_update), (124_439_808, 491_520));
         assert_eq!(totals.tokens, 294_912_000_000);
         assert!((totals.epochs.unwrap() - 32.6).abs() < 0.1);
@@ -281,14 +281,6 @@ mod tests {
             let expected = updates as f64 * pace.update + f64::from(evaluations) * pace.evaluation;
             let seconds = pace.estimate(updates).seconds;
             assert!((seconds / expected - 1.0).abs() < 1e-9, "{updates}: {seconds}, {expected}");
-        }
-    }
-
-    #[test]
-    fn lines_fit_80_columns_with_their_labels() {
-        let data = Some(DataSize { train: 9_035_582_198, val: 4_434_897 });
-        for (label, text) in totals(data).lines() {
-            assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
         }
     }
 
