@@ -121,9 +121,22 @@ impl Block {
         saved: SavedBlock,
         at: BlockPass,
     ) -> (Tensor<2>, BlockGradients) {
-        let (dx, mlp, ln_2) = self.backward_mlp(dy, saved.mlp, at);
-        let (dx, attention, ln_1) = self.backward_attention(dx, saved.attention, at);
-        (dx, BlockGradients { linear: [attention, mlp], norms: [ln_1, ln_2] })
+        let SavedBlock { attention, mlp } = saved;
+        let mode = at.pass.mode;
+        let SavedMlp { x, ln_2, h, pre_activation } = mlp;
+        let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
+        let (d, mlp_proj) = self.mlp.c_proj.backward(d, pre_activation, Some(at.gelu), mode);
+        let (dh, c_fc) = self.mlp.c_fc.backward(d, h, None, mode);
+        let (dy, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
+
+        let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = attention;
+        let d = at.pass.drop_out(dy.clone(), site::attention_projection(at.index), at.time);
+        let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), None, mode);
+        let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
+        let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, None, mode);
+        let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, Some(dy), mode);
+        let linear = [[c_attn, c_proj].concat(), [c_fc, mlp_proj].concat()];
+        (dx, BlockGradients { linear, norms: [ln_1, ln_2] })
     }
 
     fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
@@ -141,38 +154,6 @@ impl Block {
         let (gelu, site) = (Some(at.gelu), site::mlp_projection(at.index));
         let y = self.mlp.c_proj.add_to(x.clone(), pre_activation.clone(), gelu, site, at);
         (y, SavedMlp { x, ln_2, h, pre_activation })
-    }
-
-    fn backward_attention(
-        &self,
-        dy: Tensor<2>,
-        saved: SavedAttention,
-        at: BlockPass,
-    ) -> (Tensor<2>, Vec<Tensor<1>>, Tensor<3>) {
-        let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = saved;
-        let mode = at.pass.mode;
-        let d = at.pass.drop_out(dy.clone(), site::attention_projection(at.index), at.time);
-        let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), None, mode);
-        let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
-        let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, None, mode);
-        let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, Some(dy), mode);
-        (dx, [c_attn, c_proj].concat(), ln_1)
-    }
-
-    fn backward_mlp(
-        &self,
-        dy: Tensor<2>,
-        saved: SavedMlp,
-        at: BlockPass,
-    ) -> (Tensor<2>, Vec<Tensor<1>>, Tensor<3>) {
-        let SavedMlp { x, ln_2, h, pre_activation } = saved;
-        let mode = at.pass.mode;
-        let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
-        let gelu = Some(at.gelu);
-        let (d, c_proj) = self.mlp.c_proj.backward(d, pre_activation, gelu, mode);
-        let (dh, c_fc) = self.mlp.c_fc.backward(d, h, None, mode);
-        let (dx, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
-        (dx, [c_fc, c_proj].concat(), ln_2)
     }
 }
 

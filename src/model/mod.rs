@@ -223,7 +223,6 @@ impl Gpt {
     /// over its tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        let (x, _) = self.ln_f.forward(x, pass.mode);
         let wte = self.wte.factors(pass.mode);
         ops::linear_cross_entropy(x, wte, batch.targets.clone(), loss, pass.mode)
     }
@@ -239,7 +238,6 @@ impl Gpt {
         pass: Pass,
     ) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        let (x, _) = self.ln_f.forward(x, pass.mode);
         let (wte, vocab) = (self.wte.factors(pass.mode), self.architecture.vocab_size);
         let loss = |span: &Range<usize>| {
             let x = x.clone().narrow(0, span.start, span.len());
@@ -254,8 +252,7 @@ impl Gpt {
     /// sampling. This is for small inputs: training never holds all logits.
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
         let mode = mode.in_precision(Precision::FLOAT32);
-        let x = self.hidden(tokens, sequences, Pass { mode, dropout: None });
-        self.head(self.ln_f.forward(x, mode).0)
+        self.head(self.hidden(tokens, sequences, Pass { mode, dropout: None }))
     }
 
     /// Returns the logits `[n, vocab]` of the final layer norm's output `[n, c]`, in float32.
@@ -271,14 +268,15 @@ impl Gpt {
         logits.narrow(1, 0, self.architecture.vocab_size)
     }
 
-    /// Returns the residual stream after the last block, `[sequences * time, c]`.
+    /// Returns the output of the final layer norm, `[sequences * time, c]`.
     fn hidden(&self, tokens: Arc<[u32]>, sequences: usize, pass: Pass) -> Tensor<2> {
         let time = tokens.len() / sequences;
         let x = self.embed(tokens, time, pass);
         let blocks = self.h.iter().enumerate();
-        blocks.fold(x, |x, (index, block)| {
+        let x = blocks.fold(x, |x, (index, block)| {
             block.infer(x, self.block_pass(index, sequences, time, pass))
-        })
+        });
+        self.ln_f.forward(x, pass.mode).0
     }
 
     /// Returns the residual stream before the first block, `[sequences * time, c]`.
