@@ -197,7 +197,7 @@ impl Chat {
         }
         self.writer.piece("")?;
         let is_cut = answer.is_cut();
-        let ids = answer.into_ids();
+        let ids = answer.ids;
         self.conversation.record(&ids);
         Ok(End { tokens: ids.len(), forgotten: prompt.forgotten, is_cut })
     }

@@ -218,7 +218,7 @@ pub struct Answer<'a> {
     template: &'a ChatTemplate,
     sampler: Sampler<'a>,
     room: usize,
-    ids: Vec<u32>,
+    pub ids: Vec<u32>,
     text: TextStream,
     has_ended: bool,
 }
@@ -243,10 +243,6 @@ impl Answer<'_> {
     /// Returns true if the answer has reached its most tokens before the model ended it.
     pub fn is_cut(&self) -> bool {
         !self.has_ended && self.ids.len() >= self.room
-    }
-
-    pub fn into_ids(self) -> Vec<u32> {
-        self.ids
     }
 }
 

@@ -104,6 +104,16 @@ impl TrainError {
         move |source| TrainError::Io { action, path, source }
     }
 
+    /// Returns the error of a setting that is not the one in `path`.
+    pub(crate) fn other_model(
+        key: &'static str,
+        [configured, loaded]: [impl ToString; 2],
+        path: &Path,
+    ) -> Self {
+        let [configured, loaded] = [configured.to_string(), loaded.to_string()];
+        TrainError::OtherModel { key, configured, loaded, path: path.to_path_buf() }
+    }
+
     pub(crate) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
         TrainError::Checkpoint { path: path.to_path_buf(), reason: reason.to_string() }
     }

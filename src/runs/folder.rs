@@ -28,7 +28,7 @@ pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 /// A run folder that this process has locked, or in which another rank than the first keeps its log.
 #[derive(Debug)]
 pub struct RunFolder {
-    path: PathBuf,
+    pub path: PathBuf,
     /// `None` on other ranks than the first, which write nothing but their log.
     events: Option<File>,
     log: File,
@@ -77,10 +77,6 @@ impl RunFolder {
         let folder = path.join(RANKS_FOLDER);
         disk::create_dir_all(&folder).map_err(TrainError::io("create", &folder))?;
         Ok(Self::with_log(path, append(&folder.join(format!("{rank}.log")))?))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     pub fn checkpoints(&self) -> PathBuf {

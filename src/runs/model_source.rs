@@ -277,12 +277,7 @@ pub fn check_same(
 ) -> Result<(), TrainError> {
     for ((key, configured), (_, loaded)) in settings(configured).into_iter().zip(settings(loaded)) {
         if configured != loaded {
-            return Err(TrainError::OtherModel {
-                key,
-                configured,
-                loaded,
-                path: path.to_path_buf(),
-            });
+            return Err(TrainError::other_model(key, [configured, loaded], path));
         }
     }
     Ok(())

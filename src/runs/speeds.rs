@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use crate::config::Precision;
 use crate::disk;
 use crate::gpu::{Backend, DeviceInfo};
@@ -22,14 +20,13 @@ const MAX_POINTS: usize = 16;
 /// A new point replaces those whose operations per op are within this factor.
 const SAME_WORK: f64 = 1.5;
 
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-struct Speeds(BTreeMap<String, Vec<SpeedPoint>>);
+/// The content of the file: points by device, the newest last.
+type Speeds = BTreeMap<String, Vec<SpeedPoint>>;
 
 /// Returns the speed of a device in the precision of `mode`: measured, else from the peak that its
 /// vendor publishes, if that is known.
 pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
-    let measured = || Speeds::read(&file()?).of(&key(device, mode)?);
+    let measured = || DeviceSpeed::measured(read(&file()?).remove(&key(device, mode)?)?);
     let published = || {
         // In another precision than f32, CUDA has kernels with peaks of their own.
         let is_known = device.id.backend != Backend::Cuda || mode.precision == Precision::FLOAT32;
@@ -41,8 +38,8 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
 
 pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]) {
     if let (Some(file), Some(key)) = (file(), key(device, mode)) {
-        let mut speeds = Speeds::read(&file);
-        speeds.add(key, points);
+        let mut speeds = read(&file);
+        add(&mut speeds, key, points);
         // It is only a cache.
         let _ = disk::replace_json(&file, &speeds);
     }
@@ -77,29 +74,23 @@ fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
 
 const VERSION: &str = concat!("wgpt ", env!("CARGO_PKG_VERSION"));
 
-impl Speeds {
-    fn read(file: &Path) -> Self {
-        let text = disk::read(file).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
-    }
+fn read(file: &Path) -> Speeds {
+    let text = disk::read(file).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
 
-    fn of(&self, key: &str) -> Option<DeviceSpeed> {
-        DeviceSpeed::measured(self.0.get(key)?.clone())
+/// Adds points, and drops what other versions of wgpt measured.
+fn add(speeds: &mut Speeds, key: String, points: &[SpeedPoint]) {
+    speeds.retain(|key, _| key.ends_with(VERSION));
+    let known = speeds.entry(key).or_default();
+    for new in points {
+        let is_same =
+            |old: &SpeedPoint| (old.flop / new.flop).max(new.flop / old.flop) <= SAME_WORK;
+        known.retain(|old| !is_same(old));
+        known.push(*new);
     }
-
-    /// Adds points, and drops what other versions of wgpt measured.
-    fn add(&mut self, key: String, points: &[SpeedPoint]) {
-        self.0.retain(|key, _| key.ends_with(VERSION));
-        let known = self.0.entry(key).or_default();
-        for new in points {
-            let is_same =
-                |old: &SpeedPoint| (old.flop / new.flop).max(new.flop / old.flop) <= SAME_WORK;
-            known.retain(|old| !is_same(old));
-            known.push(*new);
-        }
-        let excess = known.len().saturating_sub(MAX_POINTS);
-        known.drain(..excess);
-    }
+    let excess = known.len().saturating_sub(MAX_POINTS);
+    known.drain(..excess);
 }
 
 #[cfg(test)]
@@ -116,32 +107,32 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("new/wgpt").join(SPEEDS_FILE);
         let key = format!("a GPU, {VERSION}");
-        let mut speeds = Speeds::read(&file);
-        assert_eq!(speeds.of(&key), None);
-        speeds.add(key.clone(), &[point(1e6, 1e-5), point(1e9, 1e-3)]);
+        let mut speeds = read(&file);
+        assert_eq!(speeds.get(&key), None);
+        add(&mut speeds, key.clone(), &[point(1e6, 1e-5), point(1e9, 1e-3)]);
         disk::replace_json(&file, &speeds).unwrap();
-        let read = Speeds::read(&file);
-        assert_eq!(read, speeds);
-        let speed = read.of(&key).unwrap();
+        let found = read(&file);
+        assert_eq!(found, speeds);
+        let speed = DeviceSpeed::measured(found[&key].clone()).unwrap();
         assert!(
             (speed.seconds(Work { flop: 4e9, ops: 4.0, host_seconds: 0.0 }) - 4e-3).abs() < 1e-9
         );
         disk::write(&file, "{\"a\": [{\"fl").unwrap();
-        assert_eq!(Speeds::read(&file), Speeds::default());
+        assert_eq!(read(&file), Speeds::default());
     }
 
     #[test]
     fn newer_points_and_versions_replace_older_ones() {
         let mut speeds = Speeds::default();
-        speeds.add("a GPU, wgpt 0.0.1".into(), &[point(1e6, 1.0)]);
+        add(&mut speeds, "a GPU, wgpt 0.0.1".into(), &[point(1e6, 1.0)]);
         let key = format!("a GPU, {VERSION}");
-        speeds.add(key.clone(), &[point(1e6, 1.0), point(1e9, 2.0)]);
-        speeds.add(key.clone(), &[point(1.4e6, 3.0)]);
-        assert_eq!(speeds.0.keys().collect::<Vec<_>>(), [&key]);
-        assert_eq!(speeds.0[&key], [point(1e9, 2.0), point(1.4e6, 3.0)]);
+        add(&mut speeds, key.clone(), &[point(1e6, 1.0), point(1e9, 2.0)]);
+        add(&mut speeds, key.clone(), &[point(1.4e6, 3.0)]);
+        assert_eq!(speeds.keys().collect::<Vec<_>>(), [&key]);
+        assert_eq!(speeds[&key], [point(1e9, 2.0), point(1.4e6, 3.0)]);
         let many: Vec<SpeedPoint> = (0..40).map(|i| point(2f64.powi(i), 1.0)).collect();
-        speeds.add(key.clone(), &many);
-        assert_eq!(speeds.0[&key].len(), MAX_POINTS);
-        assert_eq!(speeds.0[&key].last(), many.last());
+        add(&mut speeds, key.clone(), &many);
+        assert_eq!(speeds[&key].len(), MAX_POINTS);
+        assert_eq!(speeds[&key].last(), many.last());
     }
 }

@@ -48,12 +48,14 @@ impl<'a> Journal<'a> {
     /// Begins to report `task`, which has `total` parts, or an unknown number if that is 0. Views would
     /// stand still meanwhile.
     pub fn report(&mut self, task: Task, total: u64) -> Reporter<'_> {
-        Reporter::new(task, total, &self.watchdog, &mut *self.emit)
+        let interval = if task == Task::Step { STEP_INTERVAL } else { INTERVAL };
+        let (watchdog, emit) = (&self.watchdog, &mut *self.emit);
+        Reporter { task, total, watchdog, emit, interval, reported: Instant::now() }
     }
 
     /// Returns the error of a run whose loss or gradient was not finite after `iter` updates.
     pub fn not_finite(&self, iter: u64, scaling: Option<LossScale>) -> TrainError {
-        TrainError::NotFinite { iter, scaling, has_checkpoint: has_checkpoint(self.folder.path()) }
+        TrainError::NotFinite { iter, scaling, has_checkpoint: has_checkpoint(&self.folder.path) }
     }
 }
 
@@ -67,17 +69,7 @@ pub(super) struct Reporter<'a> {
     reported: Instant,
 }
 
-impl<'a> Reporter<'a> {
-    fn new(
-        task: Task,
-        total: u64,
-        watchdog: &'a Watchdog,
-        emit: &'a mut dyn FnMut(&Event),
-    ) -> Self {
-        let interval = if task == Task::Step { STEP_INTERVAL } else { INTERVAL };
-        Self { task, total, watchdog, emit, interval, reported: Instant::now() }
-    }
-
+impl Reporter<'_> {
     /// Reports that `done` parts are done, if that is due.
     pub fn report(&mut self, done: u64) {
         if self.reported.elapsed() >= self.interval {
@@ -102,8 +94,14 @@ mod tests {
     #[test]
     fn only_work_that_lasts_is_reported() {
         let (watchdog, mut seen) = (Watchdog::new(true), Vec::new());
-        let mut emit = |event: &Event| seen.push(event.clone());
-        let mut reporter = Reporter::new(Task::Evaluation, 9, &watchdog, &mut emit);
+        let mut reporter = Reporter {
+            task: Task::Evaluation,
+            total: 9,
+            watchdog: &watchdog,
+            emit: &mut |event: &Event| seen.push(event.clone()),
+            interval: INTERVAL,
+            reported: Instant::now(),
+        };
         for (done, interval) in [(1, 3600), (2, 0), (3, 3600), (4, 0)] {
             reporter.interval = Duration::from_secs(interval);
             reporter.report(done);

@@ -28,7 +28,6 @@ pub(super) struct Learner {
     pub last_update: Option<Update>,
     /// Updates skipped before this process, because their gradients were not finite.
     skipped: u64,
-    scales_loss: bool,
 }
 
 /// The results of an update, still on the device.
@@ -65,7 +64,7 @@ impl Learner {
         let masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
         let (mut model, optimizer) = if let Some((checkpoint, _)) = &setup.origin.loaded {
-            let mut own = OwnStates::find(checkpoint, config, setup.origin.folder.path(), group)?;
+            let mut own = OwnStates::find(checkpoint, config, &setup.origin.folder.path, group)?;
             if own.are_missing {
                 let text = "not every rank has its optimizer state of this checkpoint: all continue \
                             with that of rank 0, and losses will differ slightly from those of an \
@@ -87,13 +86,7 @@ impl Learner {
         if keeps_copies {
             model.keep_half_weights(mode.precision);
         }
-        Ok(Self {
-            model: Some(model),
-            optimizer,
-            last_update: None,
-            skipped: 0,
-            scales_loss: mode.precision.scales_loss(),
-        })
+        Ok(Self { model: Some(model), optimizer, last_update: None, skipped: 0 })
     }
 
     pub fn model(&self) -> &Gpt {
@@ -129,7 +122,7 @@ impl Learner {
         let loss = f64::from(scalar(update.loss.clone()).await);
         let norm = f64::from(scalar(update.norm.clone()).await);
         let loss_scale = self.optimizer.read_loss_scale().await;
-        if self.scales_loss {
+        if self.optimizer.loss_scale().is_some() {
             // A loss that is not finite counts as its gradient does.
             if loss_scale.has_failed() {
                 return Err(Diverged { since: 0, scaling: Some(loss_scale) });
@@ -159,7 +152,8 @@ impl Learner {
     /// Returns the state of loss scaling as a checkpoint has it.
     pub async fn saved_loss_scale(&self) -> Option<LossScale> {
         let loss_scale = self.optimizer.read_loss_scale().await;
-        Some(loss_scale).filter(|scale| self.scales_loss || scale.skipped > 0)
+        let scales_loss = self.optimizer.loss_scale().is_some();
+        Some(loss_scale).filter(|scale| scales_loss || scale.skipped > 0)
     }
 
     pub fn saved(&self) -> SavedTensors<'_> {

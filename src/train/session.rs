@@ -166,7 +166,7 @@ impl<'a> Session<'a> {
         let config = &self.job.config;
         let wants_offload = config.offload_optimizer == Choice::True;
         if wants_offload && !self.steps.plan().offload_optimizer {
-            let is_sharded = self.learner.optimizer.is_sharded();
+            let is_sharded = self.learner.optimizer.sharding.is_some();
             let place = if is_sharded { "with shard_optimizer" } else { "on the CPU" };
             self.journal.warn(format!("offload_optimizer=true has no effect {place}"));
         }
@@ -216,7 +216,7 @@ impl<'a> Session<'a> {
         let config = &self.job.config;
         let padded = config::padded_vocab(self.learner.vocabulary());
         self.journal.emit(Event::Start {
-            run: self.journal.folder.path().to_path_buf(),
+            run: self.journal.folder.path.clone(),
             device: self.device.info.line(),
             config: Box::new(config.clone()),
             params: config.parameters(u64::from(padded)),

@@ -118,7 +118,7 @@ impl Setup {
         let is_sharded = Shard::of(&config, &ranks.group).is_some();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
         let (rank, plan) = (ranks.group.rank(), forecast.plan.clone());
-        let limit = PlanLimit::new(origin.folder.path(), rank, plan, can_offload);
+        let limit = PlanLimit::new(&origin.folder.path, rank, plan, can_offload);
         let config = with_absolute_paths(config, &data, &run);
         Ok(Self {
             job: Job { config, mode, dataset, quiz, started },
@@ -208,12 +208,10 @@ fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
         }
         size => Err(match &config.init_from {
             InitFrom::Path(path) if has_chats => TrainError::OtherTokenizer { path: path.into() },
-            _ => TrainError::OtherModel {
-                key: "vocab_size",
-                configured: size.to_string(),
-                loaded: dataset.vocab_size.to_string(),
-                path: PathBuf::from(&dataset.name),
-            },
+            _ => {
+                let sizes = [size, dataset.vocab_size];
+                TrainError::other_model("vocab_size", sizes, dataset.name.as_ref())
+            }
         }),
     }
 }
@@ -245,12 +243,7 @@ fn check_same_optimizer(config: &Config, saved: &Config, path: &Path) -> Result<
     if config.optimizer == saved.optimizer {
         return Ok(());
     }
-    Err(TrainError::OtherModel {
-        key: "optimizer",
-        configured: config.optimizer.to_string(),
-        loaded: saved.optimizer.to_string(),
-        path: path.to_path_buf(),
-    })
+    Err(TrainError::other_model("optimizer", [config.optimizer, saved.optimizer], path))
 }
 
 /// Refuses a model with a weight that the device cannot bind to a kernel.

@@ -35,7 +35,7 @@ pub struct Optimizer {
     /// that other ranks update.
     parts: Vec<PartState>,
     /// Present if the states are divided among ranks.
-    sharding: Option<Sharding>,
+    pub(crate) sharding: Option<Sharding>,
     /// Present if the states are in host memory; `None` if they are on the model's device.
     offload: Option<Offload>,
     /// Present if ranks train apart.
@@ -167,17 +167,6 @@ impl Optimizer {
         if let Some(offload) = &mut self.offload {
             offload.watchdog = watchdog.clone();
         }
-    }
-
-    /// Returns true if the states are divided among ranks.
-    pub fn is_sharded(&self) -> bool {
-        self.sharding.is_some()
-    }
-
-    /// Returns the division of the states among ranks.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub(crate) fn sharding(&self) -> Option<&Sharding> {
-        self.sharding.as_ref()
     }
 
     /// Returns the time that updates in host memory took since this was last called, from the end

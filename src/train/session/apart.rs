@@ -26,7 +26,7 @@ impl Session<'_> {
 
     /// Returns true if every rank has a part in a checkpoint, so that all save at the same updates.
     pub(super) fn saves_together(&self) -> bool {
-        self.job.config.trains_apart() || self.learner.optimizer.is_sharded()
+        self.job.config.trains_apart() || self.learner.optimizer.sharding.is_some()
     }
 
     /// Remembers the weights with which this process begins, and says what is to be computed.
@@ -107,8 +107,8 @@ impl Session<'_> {
         let existing = group.share(checkpoint::iterations(&folder.checkpoints()))?;
         let mut failed = None;
         if rank > 0 {
-            own_states::prune(folder.path(), rank, &existing);
-            let file = own_states::file(folder.path(), rank, iteration);
+            own_states::prune(&folder.path, rank, &existing);
+            let file = own_states::file(&folder.path, rank, iteration);
             let architecture = self.learner.model().architecture();
             let written = own_states::write(&file, architecture, self.learner.own_states()).await;
             failed =

@@ -129,14 +129,12 @@ impl Session<'_> {
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Checkpoint => self.save().await?,
-                Command::Sample { prompt } if self.ranks.group.is_first() => {
-                    self.sample(
-                        &prompt,
-                        self.job.config.seed.wrapping_add(self.position.iteration),
-                    )
-                    .await;
+                Command::Sample { prompt } => {
+                    let seed = self.job.config.seed.wrapping_add(self.position.iteration);
+                    if self.ranks.group.is_first() {
+                        self.sample(&prompt, seed).await;
+                    }
                 }
-                Command::Sample { .. } => {}
                 Command::Set(setting) => self.set(setting).await?,
             }
         }

@@ -144,7 +144,7 @@ impl Session<'_> {
     /// Divides the global batch in proportion to the speeds of the ranks, which all measure at the same
     /// time, unless their shares are known. Records the shares.
     pub(super) async fn settle_shares(&mut self) -> Result<(), TrainError> {
-        let run = self.journal.folder.path().to_path_buf();
+        let run = self.journal.folder.path.clone();
         if self.ranks.division.is_unmeasured {
             // Not a speed to keep: ranks on one machine slow each other down.
             let time = self.mean_micro_batch().await?;

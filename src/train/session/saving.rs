@@ -51,7 +51,7 @@ impl Session<'_> {
         match self.write_checkpoint().await {
             Err(error @ (TrainError::NotFinite { .. } | TrainError::Ranks(_))) => Err(error),
             Err(error) => {
-                let has_checkpoint = has_checkpoint(self.journal.folder.path());
+                let has_checkpoint = has_checkpoint(&self.journal.folder.path);
                 let last = if has_checkpoint { "; the last one is unchanged" } else { "" };
                 let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
                 self.journal.warn(format!("no checkpoint was written: {error}{last}{hint}"));
@@ -67,7 +67,7 @@ impl Session<'_> {
         self.saved = Instant::now();
         self.results().await?;
         self.write_own_states().await?;
-        let is_sharded = self.learner.optimizer.is_sharded();
+        let is_sharded = self.learner.optimizer.sharding.is_some();
         let group = &mut self.ranks.group;
         if !group.is_first() {
             if is_sharded {

@@ -48,7 +48,7 @@ impl Session<'_> {
         let optimizer = &mut self.learner.optimizer;
         let (model, norm) = optimizer.update(model, gradients, step, learning_rate, tokens).await;
         #[cfg(not(target_arch = "wasm32"))]
-        let model = match optimizer.sharding() {
+        let model = match &optimizer.sharding {
             None => model,
             Some(sharding) => {
                 let (group, watchdog) = (&mut self.ranks.group, &self.device.watchdog);
