@@ -69,12 +69,12 @@ impl Param for () {
 }
 
 macro_rules! params {
-    (
+    ($(
         $(#[$attribute:meta])*
         $visibility:vis struct $name:ident {
             $($(#[$of_field:meta])* $field_visibility:vis $field:ident: $type:ty),* $(,)?
         }
-    ) => {
+    )+) => {$(
         $(#[$attribute])*
         #[derive(Clone, Debug, Default)]
         $visibility struct $name {
@@ -91,6 +91,6 @@ macro_rules! params {
                 $($crate::gpu::kernel::Param::write(&self.$field, words);)*
             }
         }
-    };
+    )+};
 }
 pub(crate) use params;

@@ -27,9 +27,7 @@ mod kernels {
         struct CopyParams {
             packs: usize,
         }
-    }
 
-    params! {
         struct MultiplyAddParams {
             packs: usize,
             rounds: usize,

@@ -106,8 +106,7 @@ impl Watchdog {
     /// Restarts the timer, if it runs. Call this when the device has answered within an update, or if
     /// nothing was waiting for it.
     pub fn restart(&self) {
-        let mut timer = self.timer();
-        *timer = timer.map(|timer| timer.restart(Instant::now()));
+        self.restart_allowing(Duration::ZERO);
     }
 
     /// Allows a silence of `allowed` while the returned value lives, because something else than the

@@ -14,18 +14,16 @@ pub(super) fn forward(
 ) -> CpuTensor {
     let shape = x.shape();
     let [n, c] = shape.dims();
-    let saved = (contiguous(x), residual.map(contiguous));
-    let (x, residual) = (values(&saved.0), saved.1.as_ref().map(values));
+    let (x, residual) = (contiguous(x), residual.map(contiguous));
     let mut y = memory::take(n * c);
     // Tasks are rows, not sequences: a micro-batch may have one sequence.
     y.par_chunks_mut(c).enumerate().with_min_len(16).for_each(|(row, y)| {
         let key = dropout.sequence_key(row / time);
         let first = (row % time * c) as u32;
-        let x = &x[row * c..(row + 1) * c];
-        let residual = residual.map(|residual| &residual[row * c..(row + 1) * c]);
-        drop_out(y, x, residual, dropout, (key, first));
+        let of_row = |x| &values(x)[row * c..(row + 1) * c];
+        drop_out(y, of_row(&x), residual.as_ref().map(of_row), dropout, (key, first));
     });
-    memory::recycle([saved.0].into_iter().chain(saved.1));
+    memory::recycle([x].into_iter().chain(residual));
     from_values(y, shape)
 }
 

@@ -14,6 +14,12 @@ params! {
         threshold: u32,
         scale: f32,
     }
+
+    struct Params {
+        elements: usize,
+        per_sequence: usize,
+        mask: Mask,
+    }
 }
 
 impl From<&Dropout> for Mask {
@@ -21,14 +27,6 @@ impl From<&Dropout> for Mask {
         let Dropout { key: [key0, key1], first_sequence, .. } = *dropout;
         let (threshold, scale) = (dropout.threshold(), dropout.scale());
         Self { key0, key1, first_sequence, threshold, scale }
-    }
-}
-
-params! {
-    struct Params {
-        elements: usize,
-        per_sequence: usize,
-        mask: Mask,
     }
 }
 

@@ -17,18 +17,14 @@ params! {
         first: usize,
         rows: usize,
     }
-}
 
-params! {
     struct TokensParams {
         buckets: usize,
         width: usize,
         starts: usize,
         shard_rows: usize,
     }
-}
 
-params! {
     struct PositionsParams {
         packs: usize,
         used: usize,

@@ -13,17 +13,13 @@ params! {
         rows: usize,
         eps: f32,
     }
-}
 
-params! {
     struct BackwardParams {
         rows: usize,
         rows_per_group: usize,
         accumulates: u32,
     }
-}
 
-params! {
     struct WeightsParams {
         tensors: Vec<SegmentParams>,
     }
@@ -51,10 +47,6 @@ fn forward_spec(tier: Tier, activation: Element, width: usize, beta: bool) -> Sp
     rows_spec(&FORWARD, tier, activation, width).with("BETA", beta)
 }
 
-fn backward_spec(tier: Tier, activation: Element, width: usize) -> Spec {
-    rows_spec(&BACKWARD, tier, activation, width)
-}
-
 fn weights_spec(width: usize) -> Spec {
     Spec::new(&WEIGHTS, ELEMENTWISE).packed(pack_of(&[width]))
 }
@@ -64,7 +56,7 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     for width in [1, 39, 384, 768, 1600] {
         specs.push(weights_spec(width).with("SPAN", ELEMENTWISE).with("TENSORS", 2));
         for activation in Element::ALL {
-            specs.push(backward_spec(tier, activation, width));
+            specs.push(rows_spec(&BACKWARD, tier, activation, width));
             specs.extend([false, true].map(|beta| forward_spec(tier, activation, width, beta)));
         }
     }
@@ -98,11 +90,11 @@ pub(super) fn backward(
     residual: Option<CubeTensor>,
 ) -> (CubeTensor, CubeTensor) {
     let [n, c] = x.shape().dims();
-    let (dtype, spec) = (x.dtype, backward_spec(kernels.tier, Element::of(&x), c));
+    let spec = rows_spec(&BACKWARD, kernels.tier, Element::of(&x), c);
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let accumulates = u32::from(residual.is_some());
-    let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], dtype), owned);
+    let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], x.dtype), owned);
     let partial = kernels.queue.empty([groups, 2, c]);
     kernels.queue.launch(
         spec,

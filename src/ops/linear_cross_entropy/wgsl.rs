@@ -16,9 +16,7 @@ params! {
         first: usize,
         scale: f32,
     }
-}
 
-params! {
     struct SumParams {
         elements: usize,
         scale: f32,

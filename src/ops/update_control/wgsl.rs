@@ -11,9 +11,7 @@ params! {
         divisor: f32,
         tensors: Vec<SegmentParams>,
     }
-}
 
-params! {
     struct DecisionParams {
         elements: usize,
         grad_clip: f32,
