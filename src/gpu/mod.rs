@@ -108,13 +108,6 @@ impl DeviceInfo {
             kind: self.kind,
         }
     }
-
-    /// Returns the error of kernels that compute on this device in the dtypes of `abilities`, and not
-    /// in `dtype`.
-    pub(crate) fn lacks(&self, dtype: Dtype, abilities: Abilities) -> DeviceError {
-        let known = abilities.dtypes();
-        DeviceError::Dtype { id: self.id, name: self.name.clone(), dtype, known }
-    }
 }
 
 /// A build without CUDA has none of its devices.

@@ -104,23 +104,10 @@ mod tests {
     #[test]
     fn loops_are_written_out_with_constant_indices() {
         let text = unroll(NESTED, &[("OTHER", 3), ("ROWS", 1)]);
-        let lines: Vec<&str> =
-            text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         assert_eq!(
-            lines,
-            [
-                "let own = 1u;",
-                "{",
-                "let sum_i = x[0u];",
-                "{",
-                "y[0u][0u] += sum_i;",
-                "}",
-                "{",
-                "y[0u][1u] += sum_i;",
-                "}",
-                "}",
-                "after(i);",
-            ]
+            text.split_whitespace().collect::<Vec<_>>().join(" "),
+            "let own = 1u; { let sum_i = x[0u]; { y[0u][0u] += sum_i; } { y[0u][1u] += sum_i; } } \
+             after(i);"
         );
     }
 

@@ -69,8 +69,10 @@ impl OpsMode {
     /// If the device does not compute in it.
     pub fn for_run(self, dtype: Dtype, device: &DeviceInfo) -> Result<Self, DeviceError> {
         let abilities = self.abilities(device);
-        let precision = abilities.precision(dtype);
-        let precision = precision.ok_or_else(|| device.lacks(dtype, abilities))?;
+        let Some(precision) = abilities.precision(dtype) else {
+            let (id, name, known) = (device.id, device.name.clone(), abilities.dtypes());
+            return Err(DeviceError::Dtype { id, name, dtype, known });
+        };
         Ok(self.in_precision(precision).on(device.kind))
     }
 

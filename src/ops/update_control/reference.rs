@@ -37,23 +37,17 @@ pub(super) fn decide(
     let finite = total.clone().lower_equal_elem(f32::MAX);
     let applied = finite.clone().float();
     let norm = total.sqrt();
-    let factor = factor(norm.clone(), &loss_scale, settings);
+    let mut factor = (element(&loss_scale, 0) * settings.divisor).recip();
+    if settings.grad_clip != 0.0 {
+        let clip = ((norm.clone() + NORM_EPS).recip() * settings.grad_clip).clamp_max(1.0);
+        factor = clip * factor;
+    }
     let none = Tensor::zeros([1], (&norm.device(), DType::F32));
     let factor = none.mask_where(finite, factor);
     let [step_size, second_correction] = corrections(&loss_scale, settings);
     let control = Tensor::cat(vec![factor, applied.clone(), step_size, second_correction], 0);
     let loss_scale = next_scale(loss_scale, applied, settings.scales_loss);
     UpdateControl { norm, control, loss_scale }
-}
-
-/// Returns the factor of the gradients, if they are finite.
-fn factor(norm: Tensor<1>, loss_scale: &Tensor<1>, settings: UpdateSettings) -> Tensor<1> {
-    let UpdateSettings { grad_clip, divisor, .. } = settings;
-    let factor = (element(loss_scale, 0) * divisor).recip();
-    if grad_clip == 0.0 {
-        return factor;
-    }
-    ((norm + NORM_EPS).recip() * grad_clip).clamp_max(1.0) * factor
 }
 
 /// `learning_rate / (1 - beta1^t)` and `1 / sqrt(1 - beta2^t)`.
