@@ -38,7 +38,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
         .take_while(|&index| CubeDevice::cuda(index).is_ok())
         .map(|index| {
             let gpu = Device::cuda(index);
-            let identity = gpu.identity();
+            let (dtypes, identity) = (dtypes(&gpu), gpu.identity());
             let address = identity.as_ref().and_then(|gpu| gpu.physical.as_ref()?.pci_address);
             DeviceInfo {
                 id: DeviceId { backend: Backend::Cuda, index },
@@ -48,22 +48,16 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
                 max_binding: None,
                 // In Vulkan's form, under which the driver reports free memory.
                 pci: address.map(|address| address.to_string()),
-                abilities: abilities(&gpu),
+                abilities: Abilities {
+                    tf32: dtypes.contains(&Dtype::Tf32),
+                    bfloat16: dtypes.contains(&Dtype::Bfloat16),
+                    float16: dtypes.contains(&Dtype::Float16),
+                    ..Abilities::default()
+                },
                 adapter: None,
             }
         })
         .collect()
-}
-
-fn abilities(gpu: &Device) -> Abilities {
-    let dtypes = dtypes(gpu);
-    let has = |dtype| dtypes.contains(&dtype);
-    Abilities {
-        tf32: has(Dtype::Tf32),
-        bfloat16: has(Dtype::Bfloat16),
-        float16: has(Dtype::Float16),
-        ..Abilities::default()
-    }
 }
 
 /// Returns a warning if this is an NVIDIA GPU without tensor cores for `dtype`. Products then take

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +13,8 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Reads the power of a device while it works.
 pub struct PowerMeter {
-    is_done: Arc<AtomicBool>,
+    /// The readings end when it is dropped.
+    stop: Sender<()>,
     readings: JoinHandle<Vec<f64>>,
 }
 
@@ -23,22 +23,20 @@ impl PowerMeter {
     pub fn start(info: &DeviceInfo) -> Option<Self> {
         let pci = info.pci.as_deref()?.to_ascii_lowercase();
         watts(&pci)?;
-        let is_done = Arc::new(AtomicBool::new(false));
-        let done = is_done.clone();
+        let (stop, stopped) = mpsc::channel();
         let readings = std::thread::spawn(move || {
             let mut readings = Vec::new();
-            while !done.load(Ordering::Relaxed) {
-                std::thread::sleep(INTERVAL);
+            while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 readings.extend(watts(&pci));
             }
             readings
         });
-        Some(Self { is_done, readings })
+        Some(Self { stop, readings })
     }
 
     /// Stops reading. Returns the median of the readings in watts, or `None` without any.
     pub fn finish(self) -> Option<f64> {
-        self.is_done.store(true, Ordering::Relaxed);
+        drop(self.stop);
         // A thread that panicked has no readings.
         let mut readings = self.readings.join().unwrap_or_default();
         readings.sort_by(f64::total_cmp);
@@ -84,7 +82,7 @@ mod tests {
     #[test]
     fn the_median_of_the_readings_is_returned() {
         let meter = |readings: Vec<f64>| PowerMeter {
-            is_done: Arc::default(),
+            stop: mpsc::channel().0,
             readings: std::thread::spawn(|| readings),
         };
         assert_eq!(meter(vec![300.0, 20.0, 310.0]).finish(), Some(300.0));

@@ -55,7 +55,7 @@ async fn adapters(backends: &[Backend]) -> Vec<Listed> {
 
 fn describe(id: DeviceId, adapter: &wgpu::Adapter) -> DeviceInfo {
     let (info, limits) = (adapter.get_info(), adapter.limits());
-    let kind = kind(&info);
+    let (kind, matrices) = (kind(&info), matrices::listed(adapter));
     DeviceInfo {
         id,
         kind,
@@ -63,16 +63,14 @@ fn describe(id: DeviceId, adapter: &wgpu::Adapter) -> DeviceInfo {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
         pci: Some(info.device_pci_bus_id).filter(|pci| !pci.is_empty()),
         max_binding: Some(limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)),
-        abilities: abilities(adapter, kind),
+        abilities: Abilities {
+            float16: adapter.features().contains(wgpu::Features::SHADER_F16),
+            matrices,
+            emulated: matrices.is_some() && kind == DeviceKind::Software,
+            ..Abilities::default()
+        },
         adapter: Some(report(adapter)),
     }
-}
-
-fn abilities(adapter: &wgpu::Adapter, kind: DeviceKind) -> Abilities {
-    let float16 = adapter.features().contains(wgpu::Features::SHADER_F16);
-    let matrices = matrices::listed(adapter);
-    let emulated = matrices.is_some() && kind == DeviceKind::Software;
-    Abilities { float16, matrices, emulated, ..Abilities::default() }
 }
 
 fn backend(backend: wgpu::Backend) -> Option<Backend> {
