@@ -25,7 +25,7 @@ pub enum Command {
 
 /// A setting that can change during a run, with its new value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "KeyValue", into = "KeyValue")]
+#[serde(tag = "key", content = "value", rename_all = "snake_case", try_from = "KeyValue")]
 pub enum Setting {
     /// `learning_rate`: constant from here on, in place of the schedule.
     LearningRate(f64),
@@ -42,7 +42,7 @@ pub enum Setting {
 }
 
 /// A setting as it is written in JSON.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct KeyValue {
     key: String,
     value: Value,
@@ -74,19 +74,6 @@ fn count(value: &Value) -> Option<NonZeroU64> {
     let whole = |value: f64| value.fract() == 0.0 && (0.0..2f64.powi(53)).contains(&value);
     let float = || value.as_f64().filter(|&value| whole(value)).map(|value| value as u64);
     NonZeroU64::new(value.as_u64().or_else(float)?)
-}
-
-impl From<Setting> for KeyValue {
-    fn from(setting: Setting) -> Self {
-        let (key, value) = match setting {
-            Setting::LearningRate(rate) => ("learning_rate", rate.into()),
-            Setting::EvalInterval(count) => ("eval_interval", count.get().into()),
-            Setting::LogInterval(count) => ("log_interval", count.get().into()),
-            Setting::VramBudget(bytes) => ("vram_budget", bytes.get().into()),
-            Setting::StopOnClose(stop) => ("stop_on_close", stop.into()),
-        };
-        Self { key: key.into(), value }
-    }
 }
 
 #[cfg(test)]

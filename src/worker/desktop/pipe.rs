@@ -123,7 +123,7 @@ pub(super) fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker>
 }
 
 /// Passes on the lines of a pipe until it closes.
-pub(super) fn read_lines(pipe: impl Read, say: impl Fn(&str)) {
+pub(super) fn read_lines(pipe: impl Read, mut say: impl FnMut(&str)) {
     for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
         say(String::from_utf8_lossy(&line).trim_end_matches('\r'));
     }
@@ -143,17 +143,13 @@ pub(crate) fn detach(process: &mut Process) {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-
     use super::*;
 
     #[test]
     fn lines_are_passed_on_without_their_ends() {
-        let said = RefCell::new(Vec::new());
-        read_lines(&b"error: a\r\n  hint: \xff\nlast"[..], |line| {
-            said.borrow_mut().push(line.to_string())
-        });
-        assert_eq!(said.into_inner(), ["error: a", "  hint: \u{fffd}", "last"]);
+        let mut said = Vec::new();
+        read_lines(&b"error: a\r\n  hint: \xff\nlast"[..], |line| said.push(line.to_string()));
+        assert_eq!(said, ["error: a", "  hint: \u{fffd}", "last"]);
     }
 
     #[test]
