@@ -260,7 +260,6 @@ impl ChartState {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct VisibleRange {
-    /// Keep the newest iteration visible.
     pub follow: bool,
     /// Show everything; `from` and `to` are ignored.
     #[serde(skip)]
@@ -281,7 +280,6 @@ impl Default for VisibleRange {
 }
 
 impl VisibleRange {
-    /// Shows everything, in all charts.
     pub fn fit(&mut self, ctx: &egui::Context) {
         // Charts that this pass has already drawn reset in the next one.
         self.fit_until = ctx.cumulative_pass_nr() + 1;

@@ -110,7 +110,6 @@ pub(super) fn choice(ui: &mut Ui, state: &mut ChatState) {
     ui.selectable_value(&mut state.is_open, false, "Texts");
 }
 
-/// Draws that choice, the system prompt, and a button for a new conversation.
 fn head(ui: &mut Ui, state: &mut ChatState) {
     choice(ui, state);
     ui.separator();
@@ -125,7 +124,6 @@ fn head(ui: &mut Ui, state: &mut ChatState) {
     }
 }
 
-/// Draws the field for a message with its button. Enter sends it.
 fn message_field(
     ui: &mut Ui,
     reason: Option<&str>,

@@ -38,7 +38,6 @@ struct Inputs {
     limits: Limits,
 }
 
-/// A plan with the inputs that it was made from.
 struct CachedPlan {
     inputs: Inputs,
     /// The plan or, if none fits, the plan that needs the least; `None` if a tensor is too large for
@@ -395,17 +394,35 @@ mod tests {
         form
     }
 
-    /// A device with 8 GiB, of which the budget `auto` is 6 GiB.
-    fn device() -> FitState {
-        let (total, reserve) = (8u64 << 30, (8u64 << 30) / 20);
-        let memory = DeviceMemory::Reported {
-            total,
-            free: (6 << 30) + reserve,
-            source: "a test".to_string(),
-        };
-        let limits = Limits { pools: true, ..Limits::default() };
+    /// A device with 8 GiB.
+    fn device_with(free: u64, host_budget: Option<u64>) -> FitState {
+        let memory = DeviceMemory::Reported { total: 8 << 30, free, source: "a test".into() };
+        let limits = Limits { pools: true, host_budget, ..Limits::default() };
         let device = DeviceProfile { memory, limits, ..DeviceProfile::default() };
         FitState { device: Some(device), ..FitState::default() }
+    }
+
+    /// A device with 8 GiB, of which the budget `auto` is 6 GiB.
+    fn device() -> FitState {
+        device_with((6 << 30) + (8 << 30) / 20, None)
+    }
+
+    /// A device whose memory holds GPT-2 large only without its optimizer, in a machine with this
+    /// much memory for that.
+    fn small_device(host_budget: u64) -> FitState {
+        device_with(8 << 30, Some(host_budget))
+    }
+
+    /// Applies each change of a refusal, after which the run has to fit.
+    fn fixes_help(state: &mut FitState, refused: &SettingsForm) {
+        let refusal = state.refusal(refused).unwrap();
+        assert!(!refusal.fixes.is_empty());
+        for fix in refusal.fixes {
+            let mut form = refused.clone();
+            apply(&mut form, &fix.set);
+            assert_eq!(state.refusal(&form), None, "{fix}");
+            assert!(!in_words(&fix.set).contains(['=', '_']), "{fix}");
+        }
     }
 
     #[test]
@@ -424,17 +441,6 @@ mod tests {
             (budget_text(6.5), budget_text(8.0)),
             ("6.5GiB".to_string(), "8GiB".to_string())
         );
-    }
-
-    /// A device whose memory holds GPT-2 large only without its optimizer, in a machine with this
-    /// much memory for that.
-    fn small_device(host_budget: u64) -> FitState {
-        let memory =
-            DeviceMemory::Reported { total: 8 << 30, free: 8 << 30, source: "a test".into() };
-        let host_budget = Some(host_budget);
-        let limits = Limits { pools: true, host_budget, ..Limits::default() };
-        let device = DeviceProfile { memory, limits, ..DeviceProfile::default() };
-        FitState { device: Some(device), ..FitState::default() }
     }
 
     #[test]
@@ -482,13 +488,7 @@ mod tests {
             let tight = form(settings);
             let refusal = state.refusal(&tight).unwrap();
             assert!(refusal.reason.contains(" more than the budget of "), "{refusal:?}");
-            assert!(!refusal.fixes.is_empty());
-            for fix in refusal.fixes {
-                let mut form = tight.clone();
-                apply(&mut form, &fix.set);
-                assert_eq!(state.refusal(&form), None, "{fix}");
-                assert!(!in_words(&fix.set).contains(['=', '_']), "{fix}");
-            }
+            fixes_help(state, &tight);
         }
     }
 
@@ -513,12 +513,7 @@ mod tests {
         let refusal = state.refusal(&large).unwrap();
         let by_device = refusal.reason.contains(" more than the budget of ");
         assert!(by_device || refusal.reason.contains(" of host memory"), "{refusal:?}");
-        assert!(!refusal.fixes.is_empty());
-        for fix in refusal.fixes {
-            let mut form = large.clone();
-            apply(&mut form, &fix.set);
-            assert_eq!(state.refusal(&form), None, "{fix}");
-        }
+        fixes_help(state, &large);
         // With this setting, only host memory counts.
         let mut form = large.clone();
         form.set("offload_optimizer", "true");

@@ -348,13 +348,7 @@ mod tests {
     fn the_vocabulary_comes_from_the_setting_then_the_data() {
         let mut form = SettingsForm::default();
         assert_eq!(form.vocab_size(), None);
-        form.data = Some(Ok(DataInfo {
-            vocab_size: 65,
-            train_tokens: 1000,
-            val_tokens: 100,
-            tokenizer: None,
-            excerpt: String::new(),
-        }));
+        form.data = Some(Ok(DataInfo { vocab_size: 65, ..DataInfo::default() }));
         assert_eq!(form.vocab_size(), Some(65));
         form.set("vocab_size", "100");
         assert_eq!(form.vocab_size(), Some(100));

@@ -16,7 +16,6 @@ const PAGE: usize = 100;
 #[derive(Default)]
 pub(super) struct LogView {
     only_problems: bool,
-    /// Pages of earlier lines that were requested.
     earlier_pages: usize,
 }
 
@@ -66,7 +65,6 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     intent
 }
 
-/// Explains the failure in one sentence without technical terms.
 fn summary(cause: Option<Cause>) -> &'static str {
     match cause {
         None => "The run failed.",

@@ -39,14 +39,12 @@ impl Default for TextOptions {
 const MAX_TOKENS: u32 = 10_000;
 const MAX_TOP_K: u32 = GPT2_VOCABULARY;
 
-/// The prompt until another is typed.
 const FIRST_PROMPT: &str = "Once upon a time";
 
 /// Width of the button next to a field, in points.
 const BUTTON_WIDTH: f32 = 66.0;
 
 impl PromptState {
-    /// Draws the prompt, its button and the options.
     pub fn show(
         &mut self,
         ui: &mut Ui,

@@ -80,7 +80,6 @@ fn models(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
     intent
 }
 
-/// Offers to continue crashed runs that have a checkpoint.
 fn offers(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
     let Library { runs, dismissed, .. } = library;
     let id = |run: &RunSummary| (run.path.clone(), run.modified);
@@ -146,7 +145,6 @@ fn usage_in_words(usage: StorageUsage) -> String {
     format!("Stored in this browser: {} of {}{until}", bytes(used), bytes(quota))
 }
 
-/// Draws the settings in which the two selected runs differ.
 fn comparison(ui: &mut Ui, library: &Library) {
     let [a, b] = &library.selected[..] else { return };
     ui.separator();

@@ -35,10 +35,8 @@ const TITLES: &[(&str, &str)] = &[
     ("card-24gb", "24 GB graphics card: GPT-2 XL, 1558M"),
 ];
 
-/// Width of the labels before preset, data and device, in points.
 const LABEL_WIDTH: f32 = 44.0;
 
-/// Draws the panel.
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let started = start(ui, shared);
     pending_changes(ui, &shared.settings.form, &shared.shown);

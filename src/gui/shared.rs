@@ -62,7 +62,6 @@ impl Default for Settings {
 }
 
 impl Shared {
-    /// Returns the display name of the shown run.
     pub fn shown_name(&self) -> Option<&str> {
         self.shown.folder.as_deref().map(|folder| self.library.title(folder))
     }
@@ -86,7 +85,6 @@ impl ShownRun {
         trained.is_some() && trained == self.folder.as_ref()
     }
 
-    /// Returns true if this window trains a run.
     pub fn has_own_trainer(&self) -> bool {
         self.trainer.as_ref().is_some_and(|trainer| trainer.is_own)
     }

@@ -221,7 +221,7 @@ pub(crate) enum Topic {
 }
 
 /// The size of a data set, and its beginning.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DataInfo {
     pub vocab_size: u32,
     pub train_tokens: u64,

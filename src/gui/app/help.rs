@@ -10,7 +10,6 @@ use crate::gui::widgets::button;
 use crate::gui::{Intent, control};
 use crate::protocol::{Command, Request};
 
-/// The help, and the report in it.
 #[derive(Default)]
 pub(super) struct Help {
     pub is_open: bool,

@@ -27,7 +27,6 @@ const READ_DEVICE: f64 = 10.0;
 /// The connection to the service. A request is sent again when its subject changes.
 pub(super) struct Requests {
     pub client: Client,
-    /// The run that was requested last, to be shown.
     pub run: Option<PathBuf>,
     pub data: Option<String>,
     /// The device, and when it was requested, in seconds of the window's clock; `None` reads it
@@ -47,7 +46,6 @@ impl Requests {
         self.client.send(request);
     }
 
-    /// Requests the record of a run, to show it.
     pub fn show(&mut self, run: PathBuf) {
         self.run = Some(run.clone());
         self.send(Request::ReadRun { run, view: View::Main });

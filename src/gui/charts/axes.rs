@@ -18,7 +18,6 @@ const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3600.0;
 const DAY: f64 = 86400.0;
 
-/// The x axis of all charts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum XAxis {
     /// Updates made before.
@@ -109,7 +108,6 @@ fn short(value: f64, step: f64) -> String {
     format!("{:.*}{name}", decimals(step / unit), value / unit)
 }
 
-/// The unit of a curve's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// Nats per token.
@@ -123,7 +121,6 @@ pub(super) enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scale {
     pub unit: Unit,
-    /// Draw the logarithm to base 10.
     pub log: bool,
 }
 

@@ -38,12 +38,10 @@ pub(super) struct Curve<'a> {
     pub count: Option<&'a Cumulative>,
     /// Name in the legend, where curves of equal names share an entry.
     pub name: &'a str,
-    /// Name in the hover label.
     pub hover_name: String,
     pub color: Color32,
     pub width: f32,
     pub dashed: bool,
-    /// Draw a dot at each point.
     pub dots: bool,
 }
 
@@ -90,7 +88,6 @@ impl<'a> Curve<'a> {
         }
     }
 
-    /// Returns the first and the last x.
     fn extent(&self) -> Option<[f64; 2]> {
         let ends = self.series.bounds()?.map(|[iter, _]| iter);
         Some(self.count.map_or(ends, |count| ends.map(|iter| count.at(iter))))
@@ -105,14 +102,12 @@ impl<'a> Curve<'a> {
     }
 }
 
-/// A horizontal line at a fixed value.
 pub(super) struct ReferenceLine {
     pub name: String,
     pub value: f64,
     pub color: Color32,
 }
 
-/// A chart of a run.
 pub(super) struct Chart<'a> {
     /// The quantity shown; identifies the chart.
     name: &'static str,
@@ -144,7 +139,6 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Adds a curve of the run.
     pub fn add(&mut self, name: &'a str, series: &'a Series, color: Color32) -> &mut Curve<'a> {
         self.curves.push_mut(Curve::new(name, series, self.axis.count(self.run), color))
     }

@@ -33,10 +33,8 @@ const LEAST_LINES: usize = 3;
 /// The maximum number of characters of a sample that a card lays out.
 const MOST_TEXT: usize = 400;
 
-/// Radius of the marks on the curve.
 const MARK: f32 = 4.0;
 
-/// Minimum distance of two marks.
 const MARK_DISTANCE: f32 = 7.0;
 
 /// A sample, and its place on the curve in plot coordinates.
@@ -45,7 +43,6 @@ pub(super) struct Mark<'a> {
     pub place: PlotPoint,
 }
 
-/// The space that the ribbon takes above a chart.
 #[derive(Clone, Copy)]
 pub(super) struct Space {
     rect: Rect,
@@ -97,7 +94,6 @@ pub(super) fn show(
 
 struct Ribbon<'a> {
     marks: &'a [Mark<'a>],
-    /// The place of each mark.
     places: Vec<Pos2>,
     /// The marks in the visible part of the chart.
     visible: Vec<usize>,

@@ -22,7 +22,6 @@ use desktop as system;
 
 pub use system::*;
 
-/// True if the window is a page in a browser.
 pub(super) const IS_PAGE: bool = cfg!(target_arch = "wasm32");
 
 /// Takes intents for the next frame, from any thread.
@@ -54,7 +53,6 @@ pub(super) enum Choice {
 }
 
 impl Choice {
-    /// Returns the title of the dialog.
     pub fn title(&self) -> &'static str {
         match self {
             Choice::Texts | Choice::DataFolder => "Data to train on",

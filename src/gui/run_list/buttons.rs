@@ -62,7 +62,9 @@ fn overlay(
     shown: Option<&Path>,
 ) -> Option<Intent> {
     let overlaid: Vec<PathBuf> = overlays.iter().map(|known| known.run.clone()).collect();
-    let others = others(selected, shown);
+    // None if no run is shown.
+    let is_other = |run: &&PathBuf| shown.is_some_and(|shown| *run != shown);
+    let others: Vec<PathBuf> = selected.iter().filter(is_other).cloned().collect();
     let is_on = !others.is_empty() && others.iter().all(|run| overlaid.contains(run));
     let help =
         "Draw the curves of the selected runs with the curves of the shown run, or hide them";
@@ -73,12 +75,6 @@ fn overlay(
     let disabled = others.is_empty().then_some(reason);
     let is_clicked = action(ui, Button::new("Overlay").selected(is_on), disabled, help);
     is_clicked.then(|| Intent::Overlay(toggled(&overlaid, others)))
-}
-
-/// Returns the selected runs besides the shown one; none if no run is shown.
-fn others(selected: &[PathBuf], shown: Option<&Path>) -> Vec<PathBuf> {
-    let Some(shown) = shown else { return Vec::new() };
-    selected.iter().filter(|run| *run != shown).cloned().collect()
 }
 
 /// Removes `runs` from the overlaid ones if all of them are, else adds them.
@@ -96,11 +92,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlay_draws_the_other_selected_runs() {
+    fn overlay_adds_runs_or_removes_them_all() {
         let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
-        let selected = paths(&["a", "b", "c"]);
-        assert_eq!(others(&selected, Some(Path::new("b"))), paths(&["a", "c"]));
-        assert_eq!(others(&selected, None), paths(&[]));
         assert_eq!(toggled(&paths(&["d"]), paths(&["a", "c"])), paths(&["d", "a", "c"]));
         assert_eq!(toggled(&paths(&["a"]), paths(&["a", "c"])), paths(&["a", "c"]));
         assert_eq!(toggled(&paths(&["a", "d", "c"]), paths(&["a", "c"])), paths(&["d"]));

@@ -44,7 +44,6 @@ struct Suited {
     limits: Limits,
     has_gpu: bool,
     preset: &'static str,
-    /// Parameters of its model.
     parameters: u64,
 }
 
@@ -315,7 +314,6 @@ const NEEDS_GPU: u64 = 100_000_000;
 /// The size of the data of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Corpus {
-    /// Tokens of the training split.
     tokens: u64,
     vocab: u32,
 }
@@ -352,13 +350,8 @@ mod tests {
         let mut shared = Shared::default();
         shared.settings.form.set_preset(preset);
         shared.choose_data("data/mine");
-        shared.settings.form.data = Some(Ok(DataInfo {
-            vocab_size: 65,
-            train_tokens: tokens,
-            val_tokens: tokens / 10,
-            tokenizer: Some(TokenizerKind::Char),
-            excerpt: "Once".into(),
-        }));
+        let data = DataInfo { vocab_size: 65, train_tokens: tokens, ..DataInfo::default() };
+        shared.settings.form.data = Some(Ok(data));
         shared
     }
 

@@ -8,7 +8,6 @@ use crate::gui::form::{SettingsForm, is_same};
 use crate::gui::theme;
 use crate::gui::widgets::{cell, note};
 
-/// Groups that are open at first.
 const OPEN: &[&str] = &["model", "batch and memory"];
 
 /// Width of the name as a fraction of the row, and its maximum in points.

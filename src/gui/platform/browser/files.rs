@@ -14,7 +14,6 @@ use crate::web::{document, error_text};
 /// The most bytes of text that a page takes: it holds them several times while they are prepared.
 const MAX_TEXT: u64 = 256 << 20;
 
-/// The separator of documents that are prepared together.
 const SEPARATOR: &str = "<|endoftext|>";
 
 /// Reads texts and joins them, under the name of the first.
@@ -39,13 +38,11 @@ pub(super) async fn texts(files: &[File]) -> Result<Intent, String> {
     Ok(Intent::Prepare(Texts::Text { name, text: texts.join(SEPARATOR) }))
 }
 
-/// Reads the zip of a model.
 pub(super) async fn model(file: &File) -> Result<Intent, String> {
     let zip = contents(file).await.map_err(|error| format!("{}: {error}", file.name()))?;
     Ok(Intent::Import { name: stem(file), zip })
 }
 
-/// The file's name without its extension.
 fn stem(file: &File) -> String {
     let name = file.name();
     name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem).to_string()
@@ -69,7 +66,6 @@ pub(super) struct FileDialog {
 }
 
 impl FileDialog {
-    /// Opens a dialog for files of these kinds.
     pub fn open(accept: &str, mut take: impl FnMut(Vec<File>) + 'static) -> Result<Self, JsValue> {
         let input: HtmlInputElement = document()?.create_element("input")?.unchecked_into();
         input.set_type("file");

@@ -25,11 +25,9 @@ pub(in crate::gui) use url::overrides;
 /// The folder in which runs are created and listed.
 pub(in crate::gui) use crate::worker::browser::RUNS;
 
-/// The kinds of texts that can be chosen.
 pub(in crate::gui) const TEXTS_HINT: &str =
     "Texts of yours, in UTF-8. They are read here and sent nowhere.";
 
-/// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {
     "Texts can be dropped on this page too, or pasted with Ctrl+V."
 }
@@ -60,7 +58,6 @@ impl Platform {
         Self { outbox, dialog: None, url: Url::default(), status: Status::default() }
     }
 
-    /// Reads files that were dropped on the page.
     pub fn read_dropped(&self) {
         let take = |input: &mut egui::InputState| std::mem::take(&mut input.raw.dropped_files);
         let files = self.outbox.ctx.input_mut(take);
@@ -98,7 +95,6 @@ impl Platform {
         }
     }
 
-    /// Sets the title of the page.
     pub fn set_title(&self, title: &str) {
         if let Ok(page) = document() {
             page.set_title(title);

@@ -26,7 +26,6 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Updates the element, if it is time.
     pub fn update(&mut self, ctx: &Context, progress: &Progress, pace: Duration) {
         let now = ctx.input(|input| input.time);
         let pause = pace.as_secs_f64().max(ATTRIBUTES);

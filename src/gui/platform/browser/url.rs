@@ -8,10 +8,8 @@ use crate::data::is_builtin;
 use crate::gui::form::SettingsForm;
 use crate::gui::platform::Overrides;
 
-/// Settings that mean nothing in another browser.
 const OF_THIS_BROWSER: &[&str] = &["data", "init_from", "out_dir"];
 
-/// The name of the preset in the fragment.
 const PRESET: &str = "preset";
 
 /// The URL as it was written last.
@@ -74,7 +72,6 @@ fn replace(fragment: &str) -> Result<(), JsValue> {
     window.history()?.replace_state_with_url(&JsValue::NULL, "", Some(&url))
 }
 
-/// Reads the settings in the URL.
 pub(in crate::gui) fn overrides() -> Overrides {
     let mut found = Overrides::default();
     for pair in fragment().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {

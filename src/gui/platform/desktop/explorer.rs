@@ -49,7 +49,6 @@ pub(crate) fn owner() -> Owner {
     }
 }
 
-/// Returns the name of the program that started this one.
 fn parent() -> Option<String> {
     let mut system = System::new().ok()?;
     let mut refresh = |pid: Pid| {
@@ -79,7 +78,6 @@ fn start_again() -> std::io::Result<()> {
     process.spawn().map(drop)
 }
 
-/// Shows an error in a dialog.
 pub(crate) fn alert(text: &str) {
     let dialog = rfd::MessageDialog::new().set_level(rfd::MessageLevel::Error);
     dialog.set_title("wgpt").set_description(text).show();

@@ -23,11 +23,9 @@ pub use window::{GuiError, open};
 /// The first folder in which runs are created and listed.
 pub(in crate::gui) const RUNS: &str = "out";
 
-/// The kinds of texts that can be chosen.
 pub(in crate::gui) const TEXTS_HINT: &str =
     "Texts of yours: any UTF-8 text, .jsonl or .parquet files";
 
-/// The hint below the buttons that choose data.
 pub(in crate::gui) fn drop_hint() -> &'static str {
     // winit has no drag and drop on Wayland.
     match std::env::var_os("WAYLAND_DISPLAY") {
@@ -69,7 +67,6 @@ fn dialog(choice: &Choice) -> Option<Vec<PathBuf>> {
     if cfg!(any(windows, target_os = "macos")) { Some(chosen.unwrap_or_default()) } else { chosen }
 }
 
-/// Opens dialogs.
 pub(in crate::gui) struct Platform {
     outbox: Outbox,
     screenshot: Option<Screenshot>,
@@ -112,7 +109,6 @@ impl Platform {
         });
     }
 
-    /// Sets the title of the window.
     pub fn set_title(&self, title: &str) {
         self.outbox.ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.into()));
     }
@@ -127,7 +123,6 @@ impl Platform {
         }
     }
 
-    /// Shows a folder in the system's file manager.
     pub fn open_folder(&self, folder: &Path) -> std::io::Result<()> {
         let program = match std::env::consts::OS {
             "windows" => "explorer",

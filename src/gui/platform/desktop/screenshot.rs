@@ -15,14 +15,12 @@ const IDLE: f64 = 2.0;
 const CHECK: Duration = Duration::from_millis(200);
 
 pub(super) struct Screenshot {
-    /// The file to write, a PNG.
     pub path: PathBuf,
     /// True if the run has to end first.
     pub wait_for_run: bool,
 }
 
 impl Screenshot {
-    /// Returns true if it is time.
     pub fn is_due(&self, ctx: &egui::Context, progress: &Progress) -> bool {
         let is_idle = !self.wait_for_run && ctx.input(|input| input.time) > IDLE;
         let is_due = is_idle || progress.has_ended();

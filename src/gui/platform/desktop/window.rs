@@ -91,7 +91,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("winit panicked").into()
 }
 
-/// Opens the window and returns when it is closed.
 pub fn open(options: Options) -> Result<(), GuiError> {
     // Built here and not by eframe, so that wgpt exits with an error message if the display is
     // missing.
