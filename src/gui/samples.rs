@@ -25,7 +25,7 @@ impl SampleState {
         let requested = self.prompt.show(ui, progress, &mut self.focus, on_cpu);
         if requested.is_some() {
             // The new text is the newest.
-            self.selection.follow_newest();
+            self.selection.chosen = None;
         }
         if let Some((prompt, written)) = &self.prompt.writing {
             ui.separator();
@@ -66,9 +66,9 @@ fn selector(ui: &mut Ui, progress: &Progress, selection: &mut Selection, mut ind
             ui.spacing_mut().slider_width = (ui.available_width() - 370.0).clamp(80.0, 320.0);
             let slider = egui::Slider::new(&mut index, 0..=count - 1).show_value(false);
             let slider = ui.add(slider).labelled_by(label.id);
-            let is_newest = selection.follows_newest().then_some("This is the newest sample.");
+            let is_newest = selection.chosen.is_none().then_some("This is the newest sample.");
             if button(ui, "Newest", is_newest, "Show each new sample as it arrives.") {
-                selection.follow_newest();
+                selection.chosen = None;
             } else if slider.changed() {
                 selection.choose(index, count);
             }
@@ -121,10 +121,11 @@ fn placeholder(progress: &Progress) -> &'static str {
 /// newest. Samples are counted from 0.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
+    /// `None` shows each new sample as it arrives.
     chosen: Option<usize>,
     pointed_at: Option<usize>,
     /// The sample under the pointer in the pass that is being drawn.
-    next: Option<usize>,
+    pub next: Option<usize>,
 }
 
 impl Selection {
@@ -135,21 +136,9 @@ impl Selection {
         known.or(count.checked_sub(1))
     }
 
-    pub fn follows_newest(&self) -> bool {
-        self.chosen.is_none()
-    }
-
     /// Shows one of `count` samples until another is chosen; the newest follows new ones.
     pub fn choose(&mut self, index: usize, count: usize) {
         self.chosen = Some(index).filter(|&index| index + 1 < count);
-    }
-
-    pub fn follow_newest(&mut self) {
-        self.chosen = None;
-    }
-
-    pub fn point_at(&mut self, index: usize) {
-        self.next = Some(index);
     }
 
     /// Ends a pass over all panels. The sample under the pointer is shown from the next pass on, so
@@ -172,14 +161,14 @@ mod tests {
         let (mut selection, ctx) = (Selection::default(), egui::Context::default());
         assert_eq!((selection.shown(0), selection.shown(5)), (None, Some(4)));
         selection.choose(1, 5);
-        selection.point_at(2);
+        selection.next = Some(2);
         assert_eq!(selection.shown(5), Some(1), "not before the pass ends");
         selection.end_pass(&ctx);
         assert_eq!(selection.shown(5), Some(2));
         selection.end_pass(&ctx);
-        assert_eq!((selection.shown(5), selection.follows_newest()), (Some(1), false));
+        assert_eq!((selection.shown(5), selection.chosen), (Some(1), Some(1)));
         assert_eq!(selection.shown(1), Some(0), "another run has fewer");
         selection.choose(4, 5);
-        assert!(selection.follows_newest());
+        assert_eq!(selection.chosen, None);
     }
 }

@@ -26,13 +26,13 @@ impl App {
                 self.warn("the shown run does not train".into());
             }
             Intent::Send(command) => self.send_command(&command),
-            Intent::Ask(request) => self.requests.send(request),
+            Intent::Ask(request) => self.requests.client.send(request),
             Intent::Start => self.start_run(),
             Intent::Continue(run) => self.continue_run(absolute(&run)),
             Intent::Show(run) => self.requests.show(absolute(&run)),
             Intent::Overlay(runs) => {
                 for run in self.shared.library.overlay(runs) {
-                    self.requests.send(Request::ReadRun { run, view: View::Overlay });
+                    self.requests.client.send(Request::ReadRun { run, view: View::Overlay });
                 }
             }
             Intent::Try => {
@@ -47,7 +47,7 @@ impl App {
             Intent::Prepare(texts) => self.prepare(texts),
             Intent::Import { name, zip } => {
                 let folder = self.sibling("models");
-                self.requests.send(Request::Import { folder, name, zip });
+                self.requests.client.send(Request::Import { folder, name, zip });
             }
             Intent::ListRuns(folder) => self.look_for_runs_in(&folder),
             Intent::Override(overrides) => self.apply_overrides(overrides),
@@ -66,7 +66,7 @@ impl App {
 
     pub(super) fn begin(&mut self) {
         if !self.options.still {
-            self.requests.send(Request::Devices);
+            self.requests.client.send(Request::Devices);
         }
         let own = self.shared.settings.form.clone();
         if self.options.demo {
@@ -110,7 +110,7 @@ impl App {
         };
         self.shared.data.preparing = name.map(|name| (name.to_string_lossy().into_owned(), 0.0));
         let folder = self.sibling("data");
-        self.requests.send(Request::Prepare { texts, folder });
+        self.requests.client.send(Request::Prepare { texts, folder });
     }
 
     /// Returns the folder `name` next to the folder of the runs, as nanoGPT's `data` is next to its
@@ -135,7 +135,7 @@ impl App {
         let device = if on_cpu { CPU.into() } else { self.shared.settings.device.clone() };
         let TextOptions { temperature, top_k, tokens } = samples.prompt.options;
         let request = SampleRequest { path, input, tokens, temperature, top_k, seed, device };
-        self.requests.send(Request::Sample(request));
+        self.requests.client.send(Request::Sample(request));
     }
 
     /// Sends a command to the trainer if this window has started it.
@@ -219,14 +219,14 @@ impl App {
     fn end_text(&mut self) {
         let samples = &mut self.shared.samples;
         if samples.chat.take_back() | samples.prompt.writing.take().is_some() {
-            self.requests.send(Request::StopSample);
+            self.requests.client.send(Request::StopSample);
         }
     }
 
     /// Requests what the shown model can do.
     pub(super) fn request_model(&mut self) {
         if let Some(path) = self.shared.shown.folder.clone() {
-            self.requests.send(Request::DescribeModel { path });
+            self.requests.client.send(Request::DescribeModel { path });
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sends requests to the service. Takes its replies, and the events of the trainer.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::plan::DeviceKind;
 use crate::protocol::{Event, Job, Progress, Reply, Request, RunPhase, Sample, StopReason, View};
-use crate::runs::{self, RunSummary};
+use crate::runs;
 use crate::worker::Client;
 
 /// The time between two reads of the record of another process's run.
@@ -42,13 +42,9 @@ impl Requests {
         Self { client, run: None, data: None, device: None, comparison: Vec::new(), listed: None }
     }
 
-    pub fn send(&mut self, request: Request) {
-        self.client.send(request);
-    }
-
     pub fn show(&mut self, run: PathBuf) {
         self.run = Some(run.clone());
-        self.send(Request::ReadRun { run, view: View::Main });
+        self.client.send(Request::ReadRun { run, view: View::Main });
     }
 
     /// Requests what has changed since it was requested last. `now` is in seconds.
@@ -56,14 +52,14 @@ impl Requests {
         let Shared { settings, library, fit, .. } = shared;
         if self.listed.is_none_or(|at| now - at >= LIST_RUNS.as_secs_f64()) {
             self.listed = Some(now);
-            self.send(Request::ListRuns { folder: absolute(&settings.runs) });
+            self.client.send(Request::ListRuns { folder: absolute(&settings.runs) });
         }
         let spec = settings.form.text("data");
         if self.data.as_ref() != Some(&spec) {
             self.data = Some(spec.clone());
             settings.form.data = None;
             if !spec.is_empty() {
-                self.send(Request::DescribeData { spec });
+                self.client.send(Request::DescribeData { spec });
             }
         }
         if self.device.as_ref().is_none_or(|(choice, at)| {
@@ -71,13 +67,13 @@ impl Requests {
             is_old || *choice != settings.device
         }) {
             self.device = Some((settings.device.clone(), now));
-            self.send(Request::Device { choice: settings.device.clone() });
+            self.client.send(Request::Device { choice: settings.device.clone() });
         }
         if let [a, b] = &library.selected[..]
             && self.comparison != library.selected
         {
             library.difference = None;
-            self.send(Request::Compare { runs: [a.clone(), b.clone()] });
+            self.client.send(Request::Compare { runs: [a.clone(), b.clone()] });
             self.comparison.clone_from(&library.selected);
         }
     }
@@ -149,7 +145,20 @@ impl App {
                 shared.choose_data(&spec);
                 shared.data.warnings = (spec, warnings);
             }
-            Reply::Runs { folder, runs } => self.take_runs(&folder, runs),
+            // Another folder may have been chosen meanwhile.
+            Reply::Runs { folder, .. } if folder != absolute(&shared.settings.runs) => {}
+            Reply::Runs { runs, .. } => {
+                shared.library.runs = runs;
+                // A page that is loaded again shows the newest run.
+                if IS_PAGE
+                    && shared.shown.folder.is_none()
+                    && self.requests.run.is_none()
+                    && let Some(newest) = shared.library.runs.first()
+                {
+                    shared.library.selected = vec![newest.path.clone()];
+                    self.requests.show(newest.path.clone());
+                }
+            }
             Reply::Stored { data, models, usage } => {
                 let library = &mut shared.library;
                 (library.data, library.models, library.usage) = (data, models, usage);
@@ -241,24 +250,6 @@ impl App {
                 };
                 self.warn(format!("{problem}{text}"));
             }
-        }
-    }
-
-    fn take_runs(&mut self, folder: &Path, runs: Vec<RunSummary>) {
-        let Shared { settings, shown, library, .. } = &mut self.shared;
-        // Another folder may have been chosen meanwhile.
-        if folder != absolute(&settings.runs) {
-            return;
-        }
-        library.runs = runs;
-        // A page that is loaded again shows the newest run.
-        if IS_PAGE
-            && shown.folder.is_none()
-            && self.requests.run.is_none()
-            && let Some(newest) = library.runs.first()
-        {
-            library.selected = vec![newest.path.clone()];
-            self.requests.show(newest.path.clone());
         }
     }
 }

@@ -111,7 +111,7 @@ impl Ribbon<'_> {
         let visible = self.visible.iter().copied();
         let nearest = visible.min_by(|&a, &b| distance(a).total_cmp(&distance(b)));
         let Some(nearest) = nearest else { return };
-        selection.point_at(nearest);
+        selection.next = Some(nearest);
         if chart.clicked() {
             selection.choose(nearest, self.marks.len());
         }
@@ -141,7 +141,7 @@ impl Ribbon<'_> {
             let response = ui.interact(rect, id, egui::Sense::click());
             card(ui, &response, self.marks[at].sample, space.lines, at == self.shown);
             if response.hovered() {
-                selection.point_at(at);
+                selection.next = Some(at);
             }
             if response.clicked() {
                 selection.choose(at, self.marks.len());

@@ -60,8 +60,14 @@ pub(super) fn show(
         ui.interact(rect, id, egui::Sense::hover()).on_hover_text(hover);
         start += segment.bytes;
     }
-    if let Some(step) = now {
-        memory_in_use(ui, step, bar, &at);
+    // The memory in use as a thin line below the bar, with a mark at its peak.
+    let (top, bottom) = (bar.bottom() + 2.0, bar.bottom() + 2.0 + THIN);
+    if let Some(held) = now.and_then(|step| step.vram_bytes) {
+        let rect = Rect::from_min_max(pos2(bar.left(), top), pos2(at(held), bottom));
+        ui.painter().rect_filled(rect, 0.0, theme::good(ui));
+    }
+    if let Some(peak) = now.and_then(|step| step.vram_peak_bytes) {
+        ui.painter().vline(at(peak), top..=bottom, (2.0, theme::good(ui)));
     }
     if let Some(budget) = budget {
         let bottom = bar.bottom() + thin;
@@ -108,19 +114,6 @@ fn segments(ui: &Ui, forecast: &Forecast, others: Option<u64>) -> Vec<MemorySegm
     };
     let all = Class::ALL.iter().map(of_class).chain([others]);
     all.filter(|segment| segment.bytes > 0).collect()
-}
-
-/// Draws a thin line below the bar: the memory in use, with a mark at its peak.
-fn memory_in_use(ui: &Ui, step: &Step, bar: Rect, at: &dyn Fn(u64) -> f32) {
-    let (top, bottom) = (bar.bottom() + 2.0, bar.bottom() + 2.0 + THIN);
-    let color = theme::good(ui);
-    if let Some(held) = step.vram_bytes {
-        let rect = Rect::from_min_max(pos2(bar.left(), top), pos2(at(held), bottom));
-        ui.painter().rect_filled(rect, 0.0, color);
-    }
-    if let Some(peak) = step.vram_peak_bytes {
-        ui.painter().vline(at(peak), top..=bottom, (2.0, color));
-    }
 }
 
 fn legend(ui: &mut Ui, segments: &[MemorySegment]) {

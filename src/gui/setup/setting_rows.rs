@@ -122,9 +122,12 @@ fn editor(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::
 fn text_field(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {
     let id = egui::Id::unique(("setting", key.name));
     let mut text = form.text(key.name);
+    let pressed =
+        |key| ui.input_mut(|input| input.count_and_consume_key(Modifiers::NONE, key)) as i64;
+    let steps = || pressed(Press::ArrowUp) - pressed(Press::ArrowDown);
     if let ValueKind::Count { min, max } = key.kind
         && ui.memory(|memory| memory.has_focus(id))
-        && let Some(next) = step_count(&text, arrow_steps(ui), min, max)
+        && let Some(next) = step_count(&text, steps(), min, max)
     {
         text = next;
         form.set(key.name, text.as_str());
@@ -147,13 +150,6 @@ fn text_field(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> eg
         form.set(key.name, text);
     }
     response
-}
-
-/// Counts the presses of the up key less the presses of the down key, and consumes them.
-fn arrow_steps(ui: &Ui) -> i64 {
-    let pressed =
-        |key| ui.input_mut(|input| input.count_and_consume_key(Modifiers::NONE, key)) as i64;
-    pressed(Press::ArrowUp) - pressed(Press::ArrowDown)
 }
 
 /// Returns the count `steps` away from `text`, clamped to the range. `None` if `steps` is 0 or
