@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Command, Setting};
 
-/// What happens to a run when its window closes.
+/// The fate of a run when its window closes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::gui) enum WhenClosed {
     /// A dialog asks; without an answer the run continues.
@@ -51,9 +51,8 @@ impl Closing {
                 *self = Self::Yes;
                 ui.ctx().send_viewport_cmd(ViewportCommand::Close);
             }
-            Some(None) => *self = Self::No,
-            None if modal.should_close() => *self = Self::No,
-            None => {}
+            None if !modal.should_close() => {}
+            _ => *self = Self::No,
         }
         modal.inner.flatten()
     }

@@ -55,25 +55,20 @@ pub(super) fn shortcuts(ui: &Ui, help: &mut Help, shown: &ShownRun) -> Vec<Inten
     }
     let live = |command: Command| shown.is_live().then_some(Intent::Send(command));
     let newest = shown.progress.checkpoints.last();
-    let mut intents = Vec::new();
-    for (modifiers, key, intent) in [
+    let has_focus = ctx.memory(|memory| memory.focused().is_some());
+    let space = control::pause_or_continue(&shown.progress, shown.is_live());
+    let keys = [
         (CTRL, Key::Enter, Some(Intent::Start)),
         (CTRL, Key::O, Some(Intent::Choose(Choice::Texts))),
         (CTRL, Key::S, live(Command::Checkpoint)),
         (CTRL, Key::Period, live(Command::Stop)),
         (CTRL, Key::E, newest.map(|newest| Intent::Choose(Choice::Export(newest.path.clone())))),
-        (
-            Modifiers::NONE,
-            Key::Space,
-            control::pause_or_continue(&shown.progress, shown.is_live())
-                .filter(|_| ctx.memory(|memory| memory.focused().is_none())),
-        ),
-    ] {
-        if intent.is_some() && pressed(modifiers, key) {
-            intents.extend(intent);
-        }
-    }
-    intents
+        (Modifiers::NONE, Key::Space, space.filter(|_| !has_focus)),
+    ];
+    let of_pressed = |(modifiers, key, intent): (_, _, Option<Intent>)| {
+        intent.filter(|_| pressed(modifiers, key))
+    };
+    keys.into_iter().filter_map(of_pressed).collect()
 }
 
 impl Help {
