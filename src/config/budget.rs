@@ -51,12 +51,10 @@ impl TryFrom<String> for Budget {
             .replace('_', "")
             .parse()
             .map_err(|_| format!("`{text}` is not an amount of memory"))?;
-        if unit == "%" {
-            return if number > 0.0 && number <= 100.0 {
-                Ok(Budget::Percent(number))
-            } else {
-                Err("a percentage must be above 0% and at most 100%".into())
-            };
+        match unit {
+            "%" if number > 0.0 && number <= 100.0 => return Ok(Budget::Percent(number)),
+            "%" => return Err("a percentage must be above 0% and at most 100%".into()),
+            _ => {}
         }
         let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
         let Some((_, bytes)) = known else {

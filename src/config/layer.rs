@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 /// The values that one source sets. Their names, types and ranges are valid; the rules between keys
 /// are checked by [`resolve`](super::resolve()).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Layer {
     pub(super) source: Source,
     /// The name of the file if it is a nanoGPT `.py` config.
@@ -130,13 +130,7 @@ impl Layer {
     }
 
     fn new(source: Source) -> Self {
-        Layer {
-            source,
-            nanogpt_file: None,
-            values: BTreeMap::new(),
-            ignored: BTreeMap::new(),
-            warnings: Vec::new(),
-        }
+        Self { source, ..Self::default() }
     }
 
     /// Sets one key, or records that it has no effect. If a key is set twice, the later value wins,
