@@ -35,11 +35,9 @@ impl NanoGptCheckpoint {
         let wrong = |reason: String| WeightError::corrupt(path, reason);
         let bytes = disk::metadata(path).map_err(WeightError::io(path))?.len();
         if bytes > MAX_BYTES {
-            let limit = MAX_BYTES >> 30;
-            return Err(wrong(format!(
-                "{} GiB, but a checkpoint may have at most {limit} GiB",
-                bytes >> 30
-            )));
+            let [size, limit] = [bytes, MAX_BYTES].map(|bytes| bytes >> 30);
+            let reason = format!("{size} GiB, but a checkpoint may have at most {limit} GiB");
+            return Err(wrong(reason));
         }
         let not_nanogpt = |error| wrong(format!("not a nanoGPT checkpoint: {error}"));
         let reader = PytorchReader::with_top_level_key(path, "model").map_err(not_nanogpt)?;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
-use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use thiserror::Error;
 
@@ -227,8 +226,19 @@ impl TensorFile {
         tensors: &[&Parameter],
         metadata: HashMap<String, String>,
     ) -> Result<Self, WeightError> {
-        let header =
-            header(tensors, metadata).map_err(|error| WeightError::corrupt(path, error))?;
+        let mut end = 0;
+        let infos = tensors.iter().map(|tensor| {
+            let (start, shape) = (end, tensor.shape.clone());
+            end += bytes(tensor);
+            let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) };
+            (tensor.name.clone(), info)
+        });
+        let metadata = Metadata::new(Some(metadata), infos.collect());
+        let text = metadata.and_then(|metadata| Ok(serde_json::to_vec(&metadata)?));
+        let mut text = text.map_err(|error| WeightError::corrupt(path, error))?;
+        // The length of the JSON text comes first. Spaces pad it to a multiple of 8 bytes.
+        text.resize(text.len().next_multiple_of(8), b' ');
+        let header = [&(text.len() as u64).to_le_bytes()[..], &text].concat();
         let mut file = File::create(path).map_err(WeightError::io(path))?;
         file.write_all(&header).map_err(WeightError::io(path))?;
         Ok(Self { path: path.to_path_buf(), file })
@@ -276,28 +286,6 @@ pub async fn write_tensors(
 /// Returns the size of a tensor in the file.
 fn bytes(tensor: &Parameter) -> usize {
     4 * tensor.shape.iter().product::<usize>()
-}
-
-/// Returns the header of a file with these tensors in this order: the length of a JSON text, and
-/// the text, padded with spaces to a multiple of 8 bytes.
-fn header(
-    tensors: &[&Parameter],
-    metadata: HashMap<String, String>,
-) -> Result<Vec<u8>, SafeTensorError> {
-    let mut end = 0;
-    let infos = tensors.iter().map(|tensor| {
-        let start = end;
-        end += bytes(tensor);
-        let shape = tensor.shape.clone();
-        let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) };
-        (tensor.name.clone(), info)
-    });
-    let metadata = Metadata::new(Some(metadata), infos.collect())?;
-    let mut text = serde_json::to_vec(&metadata)?;
-    text.resize(text.len().next_multiple_of(8), b' ');
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.append(&mut text);
-    Ok(header)
 }
 
 #[cfg(test)]
