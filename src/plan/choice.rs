@@ -223,8 +223,7 @@ impl Search<'_> {
                 format!("the requested settings need {need}, the budget is {budget}")
             }
             _ if !requested.fits_host() => {
-                let free = requested.host_budget_bytes.unwrap_or(0);
-                let [need, free] = [requested.host_bytes, free].map(bytes);
+                let [need, free] = [requested.host_bytes, requested.host_budget()].map(bytes);
                 format!("the requested settings need {need} of host memory, {free} are free")
             }
             _ => "with the requested settings a tensor exceeds the device's largest binding".into(),
@@ -237,9 +236,12 @@ impl Search<'_> {
         let forecasts: Vec<Forecast> =
             self.candidates().into_iter().map(|plan| self.forecast(plan)).collect();
         // A plan that fits the device lacks host memory.
-        let lacks = |forecast: &&Forecast| match forecast.fits_device(self.limits) {
-            true => (false, forecast.host_bytes.saturating_sub(forecast.host_budget())),
-            false => (true, forecast.predicted_bytes),
+        let lacks = |forecast: &&Forecast| {
+            if forecast.fits_device(self.limits) {
+                (false, forecast.host_bytes.saturating_sub(forecast.host_budget()))
+            } else {
+                (true, forecast.predicted_bytes)
+            }
         };
         let least = forecasts.iter().min_by_key(lacks).expect("the requested plan is a candidate");
         let need = least.largest_tensor;

@@ -107,12 +107,11 @@ impl RanksEstimate {
 pub fn parse_network(text: &str) -> Result<f64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let number = lower.trim_end_matches("/s").trim_end_matches("bit").trim_end_matches("bps");
-    let (number, unit) = match number.char_indices().last() {
-        Some((at, 'g')) => (&number[..at], 1e9),
-        Some((at, 'm')) => (&number[..at], 1e6),
-        _ => ("", 1.0),
+    let scaled = |letter: char, unit: f64| {
+        let number = number.strip_suffix(letter)?.trim().parse::<f64>().ok()?;
+        Some(number * unit)
     };
-    let bits = number.trim().parse::<f64>().ok().map(|number| number * unit);
+    let bits = scaled('g', 1e9).or_else(|| scaled('m', 1e6));
     let bits = bits.filter(|bits| bits.is_finite() && *bits > 0.0);
     bits.ok_or_else(|| "give bits per second, like 1Gbit or 100Mbit".into())
 }
