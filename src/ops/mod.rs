@@ -1,18 +1,9 @@
 //! The operations that carry the model, one folder each.
 //!
 //! An op is a pair of plain functions: the forward pass, which also returns what the backward pass
-//! needs, and the hand-written backward pass. No graph is recorded. In each folder,
-//!
-//! | file | what it holds |
-//! |---|---|
-//! | `mod.rs` | the doc and the signatures, each written once in `op!` |
-//! | `reference.rs` | tensor operations: any device, for comparison |
-//! | `cpu.rs` | loops over slices, for burn's `flex` backend |
-//! | `wgsl.rs` | launches of the kernels in `shaders/` |
-//! | `cube.rs` | kernels in cubecl's language, for devices that do not compile WGSL: CUDA |
-//!
-//! with functions of the same name and arguments. `shared` holds what several ops use: `op!`, which
-//! chooses the implementation, launches, matrix products and reductions.
+//! needs, and the hand-written backward pass. No graph is recorded. docs/architecture.md lists the files
+//! of an op, which have functions of the same name and arguments. `shared` holds what several ops use:
+//! `op!`, which chooses the implementation, launches, matrix products and reductions.
 //!
 //! All activations are `[n, c]` with `n = batch * time`: a batched product would make burn
 //! materialise `[batch, in, out]` for every weight gradient.

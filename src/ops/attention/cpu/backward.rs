@@ -1,13 +1,13 @@
 //! The backward pass of one head.
 
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 use super::super::scale;
 use super::head::{AttentionHead, parts};
 use super::panels::{Panels, Strided};
 use super::tile::{STRIP, Target, multiply};
-use crate::ops::shared::cpu::memory;
 use crate::ops::shared::cpu::vector::{self, exp, vectors};
+use crate::ops::shared::cpu::{memory, vectorised};
 
 /// Queries per block. A block's probabilities and their gradients, for all keys, stay in the second
 /// cache until the gradients of keys and values are summed from their columns.
@@ -22,20 +22,11 @@ pub(super) struct HeadInputs<'a> {
     pub log_sum_exp: &'a [f32],
 }
 
-pub(super) struct Backward<'a> {
-    pub inputs: HeadInputs<'a>,
-    /// For each position, the head's row of the gradients of q, k and v.
-    pub dqkv: Vec<&'a mut [f32]>,
-}
-
-/// The right factors of the products: `k^T` and `v^T` `[size, time]`, `k` `[time, size]`, and a block's
-/// `q` and `dout` `[BLOCK, size]`.
+/// The right factors of the scores' products, `k^T` and `v^T` `[size, time]`.
 struct Packed<'a> {
-    across: Panels,
-    down: Panels,
-    k_transposed: &'a [f32],
-    v_transposed: &'a [f32],
+    panels: Panels,
     k: &'a [f32],
+    v: &'a [f32],
 }
 
 /// A block of queries.
@@ -50,14 +41,12 @@ struct Block<'a> {
     ds: &'a mut [f32],
 }
 
-impl WithSimd for Backward<'_> {
-    type Output = ();
-
+vectorised! {
     /// With `p` the probabilities and `delta = rowsum(dout * out)`: `dv = p^T dout`,
-    /// `ds = p * (dout v^T - delta) * scale`, `dq = ds k`, `dk = ds^T q`.
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { inputs, mut dqkv } = self;
+    /// `ds = p * (dout v^T - delta) * scale`, `dq = ds k`, `dk = ds^T q`. For each position, `dqkv` has
+    /// the head's row of the gradients of q, k and v.
+    pub(super) fn backward<S>(simd; inputs: HeadInputs<'_>, dqkv: Vec<&mut [f32]>) {
+        let mut dqkv = dqkv;
         let HeadInputs { head, qkv, dout: d_out, .. } = inputs;
         let (time, size, c) = (head.shape.time, head.size, head.c);
         let (across, down) = (Panels::new::<S>(size, time), Panels::new::<S>(time, size));
@@ -81,13 +70,20 @@ impl WithSimd for Backward<'_> {
         across.pack(Strided::Columns(head.row(qkv, 0, 1, 3), 3 * c), k_transposed);
         across.pack(Strided::Columns(head.row(qkv, 0, 2, 3), 3 * c), v_transposed);
         down.pack(Strided::Rows(head.row(qkv, 0, 1, 3), 3 * c), k);
-        let packed = Packed { across, down, k_transposed, v_transposed, k };
+        let packed = Packed { panels: across, k: k_transposed, v: v_transposed };
+        let width = down.width();
         for first in (0..time).step_by(BLOCK) {
             let rows = BLOCK.min(time - first);
             let mut block = Block { first, rows, stride, p, ds };
             for query in (first..first + rows).step_by(STRIP) {
                 gradients_of_scores(simd, &inputs, &packed, &mut block, query);
-                gradients_of_queries(simd, &packed, &block, query, dq, &mut dqkv);
+                let rows = STRIP.min(first + rows - query);
+                let left = Strided::Rows(&block.ds[(query - first) * stride..], stride);
+                let to = Target { values: &mut *dq, stride: width, rows, add: false };
+                multiply(simd, left, down.of(k, 0..query + rows), to);
+                for (r, dq) in dq.chunks(width).enumerate().take(rows) {
+                    dqkv[3 * (query + r)].copy_from_slice(&dq[..size]);
+                }
             }
             let panels = Panels::new::<S>(rows, size);
             let (q, dout) = (&mut q[..panels.len()], &mut dout[..panels.len()]);
@@ -96,7 +92,6 @@ impl WithSimd for Backward<'_> {
             add_columns(simd, &block, block.ds, panels, q, dk);
             add_columns(simd, &block, block.p, panels, dout, dv);
         }
-        let width = down.width();
         for (t, rows) in dqkv.chunks_mut(3).enumerate() {
             rows[1].copy_from_slice(&dk[t * width..][..size]);
             rows[2].copy_from_slice(&dv[t * width..][..size]);
@@ -119,11 +114,11 @@ fn gradients_of_scores<S: Simd>(
     let rows = STRIP.min(end - query);
     let at = (query - block.first) * stride;
     let products = [
-        (head.row(qkv, query, 0, 3), 3 * head.c, packed.k_transposed, &mut *block.p),
-        (head.row(dout, query, 0, 1), head.c, packed.v_transposed, &mut *block.ds),
+        (head.row(qkv, query, 0, 3), 3 * head.c, packed.k, &mut *block.p),
+        (head.row(dout, query, 0, 1), head.c, packed.v, &mut *block.ds),
     ];
     for (left, width, right, scores) in products {
-        let panels = packed.across.of(right, 0..head.size);
+        let panels = packed.panels.of(right, 0..head.size);
         let seen = panels.take_while(|panel| panel.first < query + rows);
         let to = Target { values: &mut scores[at..], stride, rows, add: false };
         multiply(simd, Strided::Rows(left, width), seen, to);
@@ -147,26 +142,6 @@ fn gradients_of_scores<S: Simd>(
         let seen = end.next_multiple_of(STRIP);
         p[len..seen].fill(0.0);
         ds[len..seen].fill(0.0);
-    }
-}
-
-#[inline(always)]
-fn gradients_of_queries<S: Simd>(
-    simd: S,
-    packed: &Packed,
-    block: &Block,
-    query: usize,
-    dq: &mut [f32],
-    dqkv: &mut [&mut [f32]],
-) {
-    let rows = STRIP.min(block.first + block.rows - query);
-    let ds = Strided::Rows(&block.ds[(query - block.first) * block.stride..], block.stride);
-    let stride = packed.down.width();
-    let to = Target { values: &mut *dq, stride, rows, add: false };
-    multiply(simd, ds, packed.down.of(packed.k, 0..query + rows), to);
-    for (r, dq) in dq.chunks(stride).enumerate().take(rows) {
-        let row = &mut dqkv[3 * (query + r)];
-        row.copy_from_slice(&dq[..row.len()]);
     }
 }
 

@@ -1,29 +1,23 @@
 //! The forward pass of one head.
 
-use pulp::{Simd, WithSimd};
+use pulp::Simd;
 
 use super::super::scale;
 use super::head::{AttentionHead, parts};
 use super::panels::{Panels, Strided};
 use super::tile::{STRIP, Target, multiply};
-use crate::ops::shared::cpu::memory;
 use crate::ops::shared::cpu::vector::{self, WIDEST, exp, vectors};
+use crate::ops::shared::cpu::{memory, vectorised};
 
-pub(super) struct Forward<'a> {
-    pub head: AttentionHead<'a>,
-    /// Of all heads.
-    pub qkv: &'a [f32],
-    /// The head's row of each position.
-    pub out: Vec<&'a mut [f32]>,
-    pub log_sum_exp: &'a mut [f32],
-}
-
-impl WithSimd for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { head, qkv, mut out, log_sum_exp } = self;
+vectorised! {
+    /// `qkv` is of all heads, `out` has the head's row of each position.
+    pub(super) fn forward<S>(simd;
+        head: AttentionHead<'_>,
+        qkv: &[f32],
+        out: Vec<&mut [f32]>,
+        log_sum_exp: &mut [f32],
+    ) {
+        let mut out = out;
         let (time, width) = (head.shape.time, 3 * head.c);
         // The right factors of q k^T and p v.
         let (keys, vs) = (Panels::new::<S>(head.size, time), Panels::new::<S>(time, head.size));

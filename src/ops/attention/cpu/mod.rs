@@ -16,8 +16,7 @@ mod head;
 mod panels;
 mod tile;
 
-use backward::{Backward, HeadInputs};
-use forward::Forward;
+use backward::HeadInputs;
 use head::AttentionHead;
 
 pub(super) fn forward(qkv: CpuTensor, shape: AttentionShape) -> (CpuTensor, CpuTensor) {
@@ -32,7 +31,7 @@ pub(super) fn forward(qkv: CpuTensor, shape: AttentionShape) -> (CpuTensor, CpuT
     by_head(&mut out, 1, c, shape).into_par_iter().zip(log_sums).enumerate().for_each(
         |(index, (out, log_sum_exp))| {
             let head = AttentionHead::new(index, c, shape);
-            pulp::Arch::new().dispatch(Forward { head, qkv, out, log_sum_exp });
+            forward::forward(head, qkv, out, log_sum_exp);
         },
     );
     (
@@ -57,8 +56,7 @@ pub(super) fn backward(
     by_head(&mut dqkv, 3, c, shape).into_par_iter().enumerate().for_each(|(index, dqkv)| {
         let head = AttentionHead::new(index, c, shape);
         let log_sum_exp = &log_sum_exp[index * shape.time..][..shape.time];
-        let inputs = HeadInputs { head, qkv, out, dout, log_sum_exp };
-        pulp::Arch::new().dispatch(Backward { inputs, dqkv });
+        backward::backward(HeadInputs { head, qkv, out, dout, log_sum_exp }, dqkv);
     });
     memory::recycle(saved);
     from_values(dqkv, [n, width].into())

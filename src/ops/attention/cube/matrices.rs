@@ -94,7 +94,7 @@ pub(super) fn attend<T: Float, N: Size>(
         by *= p.mask.scale;
     }
     strip.store(&sums, out, &p.merged(pair, size), first, by);
-    if strip.is_first() && query < p.time {
+    if strip.nth == 0 && query < p.time {
         log_sum_exp[pair * p.time + query] = reference + ln(total);
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn backward_queries<T: Float, N: Size>(
     let own_delta = strip.row_product(d_out, out, outputs.at(query));
     let statistic = p.statistic(pair, query);
     let offset = log_sum_exp[statistic];
-    if strip.is_first() && query < p.time {
+    if strip.nth == 0 && query < p.time {
         delta[statistic] = own_delta;
     }
 

@@ -25,11 +25,8 @@ impl TileLayout {
     /// For heads of `size` vectors of `vector` elements. In a tile are rows of two matrices, and two
     /// values for each row, within `memory` bytes.
     pub fn new(memory: usize, size: usize, vector: usize, dropout: bool) -> Self {
-        let mut tile = 32;
-        while tile > 8 && tile * (2 * size * vector + 2) * 4 > memory {
-            tile /= 2;
-        }
-        Self { size, tile, dropout }
+        let fits = |tile: &usize| tile * (2 * size * vector + 2) * 4 <= memory;
+        Self { size, tile: [32, 16].into_iter().find(fits).unwrap_or(8), dropout }
     }
 }
 
@@ -69,12 +66,11 @@ pub(super) fn attend<T: Float, N: Size>(
 ) {
     let size = comptime!(layout.size);
     let tile = comptime!(layout.tile);
-    let lane = UNIT_POS as usize;
     let units = UNITS as usize;
     let pair = p.pair();
     // The last queries see the most keys: they come first.
     let first = (p.blocks - 1 - CUBE_POS_X as usize) * units;
-    let own = first + lane;
+    let own = first + UNIT_POS as usize;
     let mask_key = p.mask_key(pair);
 
     let mut keys = tile_of_rows::<N>(layout);
@@ -151,11 +147,10 @@ pub(super) fn backward_queries<T: Float, N: Size>(
 ) {
     let size = comptime!(layout.size);
     let tile = comptime!(layout.tile);
-    let lane = UNIT_POS as usize;
     let units = UNITS as usize;
     let pair = p.pair();
     let first = (p.blocks - 1 - CUBE_POS_X as usize) * units;
-    let own = first + lane;
+    let own = first + UNIT_POS as usize;
     let mask_key = p.mask_key(pair);
 
     let mut keys = tile_of_rows::<N>(layout);

@@ -22,7 +22,7 @@ pub(super) struct Strip<T: Float, N: Size> {
     /// The lane's row in the strip.
     row: usize,
     /// The lane's number among those that share the row.
-    nth: usize,
+    pub nth: usize,
     staged: Shared<[Vector<T, N>]>,
     scores: Shared<[Vector<f32, N>]>,
     factors: Shared<[Vector<T, N>]>,
@@ -52,11 +52,6 @@ impl<T: Float, N: Size> Strip<T, N> {
     /// Returns the lane's row in the workgroup's.
     pub fn own_row(&self) -> usize {
         self.first + self.row
-    }
-
-    /// True in the first of the lanes that share a row.
-    pub fn is_first(&self) -> bool {
-        self.nth == 0
     }
 
     /// Stages `count` rows from `first` on, as staged rows from `to` on, by the whole workgroup.

@@ -1,6 +1,6 @@
 //! Products of float16 matrices on cooperative matrices, with sums in float32.
 
-use super::{Elements, Flags, Fusion, GemmLayout, Params, Product, Variant, bands};
+use super::{Elements, Flags, Fusion, GemmLayout, Params, Product, Split, Variant, bands};
 use crate::config::Matrices;
 use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, shader};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
@@ -118,14 +118,6 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
     specs
 }
 
-/// k in ranges, each multiplied by other workgroups.
-#[derive(Clone, Copy)]
-struct Split {
-    ranges: usize,
-    /// Elements of k in each range but the last.
-    depth: usize,
-}
-
 impl Split {
     /// Splits k if the product has few tiles and is one dispatch.
     fn of(units: Units, size: [usize; 3]) -> Self {
@@ -144,32 +136,11 @@ pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Prod
     let units = Units::of(&kernels.queue, matrices);
     let split = Split::of(units, product.size);
     if split.ranges > 1 {
-        multiply_ranges(kernels, units, product, split);
-    } else {
-        let many = LARGE.count(matrices, product.size) >= MANY_TILES;
-        multiply_tiles(kernels, units, if many { LARGE } else { SMALL }, product, split);
+        return multiply_ranges(kernels, units, product, split);
     }
-}
-
-fn multiply_tiles(
-    kernels: &WgslKernels,
-    units: Units,
-    tile: Tile,
-    product: &Product,
-    Split { ranges: splits, depth: split_depth }: Split,
-) {
+    let tile = if LARGE.count(matrices, product.size) >= MANY_TILES { LARGE } else { SMALL };
     let spec = spec(units, tile, product.variant());
-    let [rows, columns] = tile.size(units.matrices);
-    let columns = product.size[1].div_ceil(columns);
-    for band in bands(product.size, rows) {
-        let row_tiles = (band[1] - band[0]).div_ceil(rows);
-        kernels.queue.launch(
-            spec.clone(),
-            Workgroups::Plane(columns, row_tiles * splits),
-            &product.buffers([product.a.tensor, product.b.tensor].map(Some)),
-            &Params { row_tiles, splits, split_depth, ..product.params(band) },
-        );
-    }
+    product.launch(&kernels.queue, &spec, tile.size(matrices), split);
 }
 
 /// Computes the products over ranges of k, and then their sum.
@@ -184,7 +155,8 @@ fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split
         ..Fusion::default()
     };
     let of_ranges = Product { out: (&products).into(), fusion, ..*product };
-    multiply_tiles(kernels, units, SMALL, &of_ranges, split);
+    let of_range = spec(units, SMALL, of_ranges.variant());
+    of_ranges.launch(&kernels.queue, &of_range, SMALL.size(units.matrices), split);
     kernels.queue.launch(
         sum_spec(product.variant()),
         Workgroups::cover(m * n / product.pack() as usize, ELEMENTWISE),

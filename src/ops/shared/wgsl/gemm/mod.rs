@@ -4,7 +4,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
-use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
+use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::shared::DISPATCH_OPERATIONS;
 use crate::plan::products::MANY_TILES;
 
@@ -205,6 +205,21 @@ impl Product<'_> {
         }
     }
 
+    /// Launches a kernel whose workgroups compute tiles of `[rows, columns]`, each for a range of k.
+    fn launch(&self, queue: &Queue, spec: &Spec, [rows, columns]: [usize; 2], split: Split) {
+        let Split { ranges: splits, depth: split_depth } = split;
+        let columns = self.size[1].div_ceil(columns);
+        for band in bands(self.size, rows) {
+            let row_tiles = (band[1] - band[0]).div_ceil(rows);
+            queue.launch(
+                spec.clone(),
+                Workgroups::Plane(columns, row_tiles * splits),
+                &self.buffers([self.a.tensor, self.b.tensor].map(Some)),
+                &Params { row_tiles, splits, split_depth, ..self.params(band) },
+            );
+        }
+    }
+
     /// Returns the buffers of a kernel: two inputs, the output, and the operands of the epilogue.
     fn buffers<'b>(&'b self, inputs: [Option<&'b CubeTensor>; 2]) -> [Option<&'b CubeTensor>; 6] {
         let Fusion { bias, derivative, residual, bias_gradient, .. } = self.fusion;
@@ -213,6 +228,14 @@ impl Product<'_> {
         let out = Some(self.out.tensor);
         [first, second, out, bias.or(bias_gradient), residual, pre_activation]
     }
+}
+
+/// k in ranges, each multiplied by other workgroups.
+#[derive(Clone, Copy)]
+struct Split {
+    ranges: usize,
+    /// Elements of k in each range but the last.
+    depth: usize,
 }
 
 /// The types of a product's matrices in memory.
@@ -337,15 +360,8 @@ impl WgslKernels {
             Tier::Wide if many && !self.queue.few_registers() => (2, [128; 2]),
             Tier::Wide => (1, [64; 2]),
         };
-        let (rows, columns) = (rows as usize, columns as usize);
+        let tile = [rows, columns].map(|side| side as usize);
         let spec = product.variant().spec(self.tier, blocks);
-        for [first, last] in bands(product.size, rows) {
-            self.queue.launch(
-                spec.clone(),
-                Workgroups::Plane(n.div_ceil(columns), (last - first).div_ceil(rows)),
-                &product.buffers([product.a.tensor, product.b.tensor].map(Some)),
-                &product.params([first, last]),
-            );
-        }
+        product.launch(&self.queue, &spec, tile, Split { ranges: 1, depth: product.size[2] });
     }
 }
