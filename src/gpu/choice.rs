@@ -215,23 +215,17 @@ mod tests {
 
     #[test]
     fn ranks_take_the_other_gpus_like_the_best() {
-        let numbered = |index, kind| {
+        use DeviceKind::{Discrete, Integrated, Software};
+        let numbered = |(index, kind)| {
             let id = DeviceId { backend: Backend::Vulkan, index };
             DeviceInfo { id, ..info(Backend::Vulkan, kind) }
         };
-        let kinds = [
-            DeviceKind::Discrete,
-            DeviceKind::Integrated,
-            DeviceKind::Discrete,
-            DeviceKind::Software,
-        ];
-        let found: Vec<DeviceInfo> =
-            (0..).zip(kinds).map(|(at, kind)| numbered(at, kind)).collect();
-        let taken = |local| other(&found, &found[0], local).map(|info| info.id.index);
-        assert_eq!([1, 2].map(taken), [Some(2), None]);
+        let found = [(0, Discrete), (1, Integrated), (2, Discrete), (3, Software)].map(numbered);
         // The best is not always the first.
-        let taken = other(&found, &found[2], 1).map(|info| info.id.index);
-        assert_eq!(taken, Some(0));
+        for (best, local, expected) in [(0, 1, Some(2)), (0, 2, None), (2, 1, Some(0))] {
+            let taken = other(&found, &found[best], local).map(|info| info.id.index);
+            assert_eq!(taken, expected, "rank {local} next to {best}");
+        }
         assert_eq!(names(&found[..2]), "vulkan:0, vulkan:1");
     }
 

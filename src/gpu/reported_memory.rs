@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::DeviceInfo;
-#[cfg(target_os = "linux")]
+#[cfg(not(target_arch = "wasm32"))]
 use crate::disk;
 
 /// A device's memory as the operating system or the driver reports it, in bytes.
@@ -81,8 +81,9 @@ pub fn host_memory() -> Option<ReportedMemory> {
 }
 
 /// Returns the limit of this process's address space (`ulimit -v`) and the part of it that is left,
-/// in bytes; `None` without a limit.
-#[cfg(target_os = "linux")]
+/// in bytes; `None` without a limit, and on systems without Linux's files, which report none to a
+/// program without unsafe code.
+#[cfg(not(target_arch = "wasm32"))]
 fn address_space() -> Option<(u64, u64)> {
     let limits = disk::read_to_string("/proc/self/limits").ok()?;
     let limit = address_space_limit(&limits)?;
@@ -90,21 +91,15 @@ fn address_space() -> Option<(u64, u64)> {
     Some((limit, limit.saturating_sub(mapped(&status)?)))
 }
 
-/// Returns `None`: no other system has such a limit, or reports it to a program without unsafe code.
-#[cfg(all(not(target_os = "linux"), not(target_arch = "wasm32")))]
-fn address_space() -> Option<(u64, u64)> {
-    None
-}
-
 /// Reads the soft limit of the address space in bytes from the text of `/proc/self/limits`.
-#[cfg(target_os = "linux")]
+#[cfg(not(target_arch = "wasm32"))]
 fn address_space_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 /// Reads the mapped memory in bytes from the text of `/proc/self/status`.
-#[cfg(target_os = "linux")]
+#[cfg(not(target_arch = "wasm32"))]
 fn mapped(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -115,7 +110,6 @@ fn mapped(status: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn the_limit_of_the_address_space_is_read() {
         let limits = |soft: &str| {
@@ -130,6 +124,7 @@ mod tests {
         assert_eq!(address_space_limit(""), None);
         assert_eq!(mapped("Name:\twgpt\nVmSize:\t  123456 kB\n"), Some(123_456 << 10));
         assert_eq!(mapped("VmSize:\t\n"), None);
+        #[cfg(target_os = "linux")]
         assert!(mapped(&disk::read_to_string("/proc/self/status").unwrap()).is_some());
     }
 

@@ -20,7 +20,7 @@ pub(super) fn forward(
 ) -> CpuTensor {
     let [_, c] = x.shape().dims();
     let (x, wte) = (contiguous(x), contiguous(join::<Flex>(wte).0));
-    sum_losses(values(&x), vocabulary(&wte, c, &loss), &targets, &loss, None)
+    sum_losses(values(&x), Factor::new(values(&wte), [loss.vocab, c]), &targets, &loss, None)
 }
 
 pub(super) fn gradients(
@@ -34,7 +34,7 @@ pub(super) fn gradients(
     let (wte, shard_rows) = join::<Flex>(wte);
     let ([n, c], [padded, _]) = (x.shape().dims(), wte.shape().dims());
     let (x_tensor, wte) = (contiguous(x), contiguous(wte));
-    let (x, w) = (values(&x_tensor), vocabulary(&wte, c, &loss));
+    let (x, w) = (values(&x_tensor), Factor::new(values(&wte), [loss.vocab, c]));
     let mut dx = memory::take(n * c);
     let mut dw = memory::take(padded * c);
     let (dw_real, padding) = dw.split_at_mut(loss.vocab * c);
@@ -51,16 +51,12 @@ pub(super) fn gradients(
     (total, (dx, split::<Flex>(dw, &shard_rows)))
 }
 
-/// Returns the rows of the vocabulary: padding takes no part in the softmax.
-fn vocabulary<'a>(wte: &'a CpuTensor, c: usize, loss: &CrossEntropy) -> Factor<'a> {
-    Factor::new(values(wte), [loss.vocab, c])
-}
-
 /// The scale of the gradients, and what takes the rows of a chunk and the gradient of its logits.
 type UseGradient<'a> = (f32, &'a mut dyn FnMut(Range<usize>, Factor, Factor));
 
-/// Returns the scaled sum of the losses of all rows of `x` `[n, c]`, chunk by chunk. With `gradient`, it
-/// passes on the rows of each chunk and the gradient of its logits.
+/// Returns the scaled sum of the losses of all rows of `x` `[n, c]`, chunk by chunk. `w` has no padding,
+/// which takes no part in the softmax. With `gradient`, it passes on the rows of each chunk and the
+/// gradient of its logits.
 fn sum_losses(
     x: &[f32],
     w: Factor,
