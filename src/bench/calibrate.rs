@@ -65,7 +65,6 @@ fn config(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::DeviceChoice;
     use crate::plan::DeviceSpeed;
 
     #[test]
@@ -83,8 +82,7 @@ mod tests {
     /// The estimate for a model that was not measured, against its real steps.
     #[test]
     fn a_calibration_predicts_the_steps_of_another_model() {
-        let choice: DeviceChoice = "cpu".parse().unwrap();
-        let device = gpu::open(choice).unwrap();
+        let device = gpu::open("cpu".parse().unwrap()).unwrap();
         let ratio = || {
             let points = calibrate(&device, OpsMode::AUTO).unwrap();
             assert!(points.len() >= 2, "{points:?}");

@@ -57,12 +57,8 @@ pub(super) fn update(
         let segments: Vec<Segment> = segments.collect();
         let (spec, span) = (spec(pack, has_half), TENSOR_SPAN / pack as usize);
         let AdamW { beta1, beta2, eps, .. } = scalars;
-        kernels.launch_on_tensors(spec, span, &[&control], &segments, |tensors| Params {
-            beta1,
-            beta2,
-            eps,
-            tensors,
-        });
+        let params = |tensors| Params { beta1, beta2, eps, tensors };
+        kernels.launch_on_tensors(spec, span, &[&control], &segments, params);
     }
     weights.into_iter().map(|(w, half, _, moments, _)| (w, half, moments)).collect()
 }

@@ -52,10 +52,8 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
             specs.extend([&TOKENS, &POSITIONS].map(|shader| spec(shader, width, activation)));
             // The base is a weight or, for a second shard, an activation.
             for weight in Element::ALL {
-                specs.push(forward_spec(width, [weight, weight, activation]));
-                if weight != activation {
-                    specs.push(forward_spec(width, [weight, activation, activation]));
-                }
+                let spec = |base| forward_spec(width, [weight, base, activation]);
+                specs.extend([weight, activation].map(spec));
             }
         }
     }
