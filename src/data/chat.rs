@@ -185,15 +185,9 @@ impl ChatTemplate {
         Ok(ids)
     }
 
-    /// Returns for each token of whole conversations whether it counts in the loss when it is
-    /// predicted: the text of the assistant and its end.
-    pub fn counted(&self, ids: &[u32]) -> Vec<bool> {
-        self.counted_after(false, ids)
-    }
-
-    /// Does the same for tokens that begin within a message. `is_open` is true if the assistant wrote
-    /// that message.
-    pub(super) fn counted_after(&self, mut is_open: bool, ids: &[u32]) -> Vec<bool> {
+    /// Returns for each token whether it counts in the loss when it is predicted: the text of the assistant
+    /// and its end. `is_open` is true if the tokens begin within a message that the assistant wrote.
+    pub fn counted(&self, mut is_open: bool, ids: &[u32]) -> Vec<bool> {
         let mut counts = |&id: &u32| {
             let counts = is_open && (id == self.end() || !self.is_special(id));
             if self.is_special(id) {
@@ -252,10 +246,10 @@ mod tests {
         let template = ChatTemplate::new(characters("ab"));
         let ids = template.conversation(&hello()).unwrap();
         assert_eq!(ids, [2, 4, 0, 1, 6, 5, 1, 0, 6]);
-        let counted: Vec<usize> = (0..9).filter(|&at| template.counted(&ids)[at]).collect();
+        let counted: Vec<usize> = (0..9).filter(|&at| template.counted(false, &ids)[at]).collect();
         assert_eq!(counted, [6, 7, 8]);
         // The second of two conversations counts as the first.
-        let counted = template.counted(&[&ids[..], &ids].concat());
+        let counted = template.counted(false, &[&ids[..], &ids].concat());
         assert_eq!(counted[..9], counted[9..]);
         let mut prompt = template.prompt(&hello()[..1]).unwrap();
         assert_eq!(prompt, ids[..6]);

@@ -114,11 +114,7 @@ impl Dataset {
     ) -> Result<Self, DataError> {
         let vocab_size = tokenizer.vocab_size();
         let split = |name, ids| {
-            let split = Split::from_memory(ids, vocab_size);
-            match tokenizer.chat() {
-                Some(template) => split.with_conversations(name, template.clone()),
-                None => Ok(split),
-            }
+            Split::from_memory(ids, vocab_size).with_conversations(name, tokenizer.chat())
         };
         let (train, val) = (split("train", train)?, split("val", val)?);
         Ok(Self {
@@ -148,7 +144,7 @@ impl Dataset {
         };
         let dtype = meta.as_ref().map(|meta| meta.dtype);
         let open = |name| open_split(folder, &names, name, vocab_size, dtype);
-        let (mut train, mut val) = (open(TRAIN)?, open(VAL)?);
+        let (train, val) = (open(TRAIN)?, open(VAL)?);
         if let Some(meta) = &meta {
             for (file, expected, split) in
                 [(TRAIN, meta.train_tokens, &train), (VAL, meta.val_tokens, &val)]
@@ -160,10 +156,9 @@ impl Dataset {
             }
         }
         let chats = meta.as_ref().filter(|meta| meta.conversations.is_some());
-        if let Some(template) = chats.and_then(|meta| meta.tokenizer.chat()) {
-            train = train.with_conversations("train", template.clone())?;
-            val = val.with_conversations("val", template.clone())?;
-        }
+        let template = chats.and_then(|meta| meta.tokenizer.chat());
+        let train = train.with_conversations("train", template)?;
+        let val = val.with_conversations("val", template)?;
         Ok(Self {
             fingerprint: fingerprint(meta.as_ref(), &train, &val)?,
             train,

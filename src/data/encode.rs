@@ -177,20 +177,19 @@ mod tests {
 
     fn encode(tokenizer: &Tokenizer, threads: usize, batches: Vec<Batch>) -> Encoded {
         let mut all = Encoded::default();
-        let mut add = |encoded: Option<Encoded>| {
-            let more = encoded.is_some();
-            let encoded = encoded.unwrap_or_default();
+        let mut add = |encoded: Encoded| {
             all.train.extend(encoded.train);
             all.val.extend(encoded.val);
-            more
         };
         thread::scope(|scope| {
-            let mut pool =
-                EncoderPool::start(scope, tokenizer, NonZeroUsize::new(threads).unwrap());
+            let threads = NonZeroUsize::new(threads).unwrap();
+            let mut pool = EncoderPool::start(scope, tokenizer, threads);
             for batch in batches {
-                add(pool.submit(batch).unwrap());
+                pool.submit(batch).unwrap().into_iter().for_each(&mut add);
             }
-            while add(pool.next().unwrap()) {}
+            while let Some(encoded) = pool.next().unwrap() {
+                add(encoded);
+            }
         });
         all
     }

@@ -1,6 +1,7 @@
 //! The error of the data layer.
 
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
@@ -40,12 +41,8 @@ impl DataError {
         Self { kind: DataErrorKind::BadData, problem: problem.into(), hint: hint.into() }
     }
 
-    pub(super) fn at(
-        path: &Path,
-        problem: impl ToString,
-        hint: impl Into<Cow<'static, str>>,
-    ) -> Self {
-        Self::bad(format!("{}: {}", path.display(), problem.to_string()), hint)
+    pub fn at(path: &Path, problem: impl Display, hint: impl Into<Cow<'static, str>>) -> Self {
+        Self::bad(format!("{}: {problem}", path.display()), hint)
     }
 
     /// Creates an error about a line of a file, counted from 1.
@@ -59,18 +56,17 @@ impl DataError {
     }
 
     /// Creates an error about a file of settings or tokens that cannot be used.
-    pub(super) fn unusable(path: &Path, reason: impl ToString, hint: &'static str) -> Self {
-        Self::bad(format!("cannot use {}: {}", path.display(), reason.to_string()), hint)
+    pub(super) fn unusable(path: &Path, reason: impl Display, hint: &'static str) -> Self {
+        Self::bad(format!("cannot use {}: {reason}", path.display()), hint)
     }
 
     /// Creates an error about a damaged description of data, `meta.json` or `meta.pkl`.
-    pub(super) fn meta(path: &Path, reason: impl ToString) -> Self {
+    pub(super) fn meta(path: &Path, reason: impl Display) -> Self {
         Self::unusable(path, reason, PREPARE_AGAIN)
     }
 
-    pub(super) fn tokenize(reason: impl ToString) -> Self {
-        let problem = format!("cannot tokenize the text: {}", reason.to_string());
-        Self::bad(problem, "check the input for binary data")
+    pub(super) fn tokenize(reason: impl Display) -> Self {
+        Self::bad(format!("cannot tokenize the text: {reason}"), "check the input for binary data")
     }
 
     pub(super) fn not_utf8(path: &Path, offset: u64) -> Self {
@@ -80,13 +76,7 @@ impl DataError {
     }
 
     /// Creates an error about a token file of another length than `source` says.
-    pub(super) fn token_count(
-        path: &Path,
-        source: &str,
-        expected: impl ToString,
-        found: u64,
-    ) -> Self {
-        let expected = expected.to_string();
+    pub fn token_count(path: &Path, source: &str, expected: impl Display, found: u64) -> Self {
         let problem = format!("{source} gives {expected} tokens, but the file has {found}");
         Self::at(path, problem, "it is truncated or was replaced: copy or prepare it again")
     }

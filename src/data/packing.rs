@@ -136,15 +136,12 @@ impl Windows<'_> {
     /// Returns the tokens of the training window for sequence `sequence` of the global batch in step
     /// `step`. Windows are drawn independently and uniformly.
     pub fn training(&self, seed: u64, step: u64, sequence: u64) -> Range<u64> {
+        let draw = |tokens, block_size| train_start(seed, step, sequence, tokens, block_size);
         match self.packing() {
             Some(Packing { windows, .. }) => {
-                let index = train_start(seed, step, sequence, windows.len() as u64, 0);
-                windows.get(index as usize).cloned().unwrap_or_default()
+                windows[draw(windows.len() as u64, 0) as usize].clone()
             }
-            None => {
-                let tokens = self.split.len();
-                self.at(train_start(seed, step, sequence, tokens, self.block_size))
-            }
+            None => self.at(draw(self.split.len(), self.block_size)),
         }
     }
 
@@ -180,7 +177,7 @@ impl Windows<'_> {
             let targets = ids.iter().skip(1).copied().map(Some).collect();
             return Ok(Window { tokens: ids.into_iter().take(block_size).collect(), targets });
         };
-        let counted = template.counted_after(self.answers(template, tokens.start..first)?, &ids);
+        let counted = template.counted(self.answers(template, tokens.start..first)?, &ids);
         let target = |(&id, counts): (&u32, bool)| counts.then_some(id);
         let targets = ids.iter().zip(counted).skip(1).map(target).collect();
         let mut window = Window { tokens: ids, targets };
@@ -218,7 +215,7 @@ mod tests {
         };
         let tokens = answers.iter().flat_map(conversation).collect();
         let split = Split::from_memory(tokens, template.vocab_size());
-        split.with_conversations("train", template).unwrap()
+        split.with_conversations("train", Some(&template)).unwrap()
     }
 
     #[test]
@@ -256,7 +253,7 @@ mod tests {
         let end = template().end();
         assert_eq!(targets, [[Some(0); 6].as_slice(), &[Some(end)]].concat());
         let split = Split::from_memory(vec![0, 1, 2, 4], 7);
-        let error = split.with_conversations("val", template()).unwrap_err().to_string();
+        let error = split.with_conversations("val", Some(&template())).unwrap_err().to_string();
         assert!(error.contains("val.bin"), "{error}");
     }
 

@@ -73,13 +73,14 @@ impl Split {
         Ok(Self { store, vocab_size, len, conversations: None })
     }
 
-    /// Finds the conversations of the split `name`, which is not text.
+    /// Finds the conversations of the split `name`, if it has them.
     pub(super) fn with_conversations(
         mut self,
         name: &'static str,
-        template: ChatTemplate,
+        template: Option<&ChatTemplate>,
     ) -> Result<Self, DataError> {
-        self.conversations = Some(Conversations::find(&self, name, template)?);
+        let found = template.map(|template| Conversations::find(&self, name, template.clone()));
+        self.conversations = found.transpose()?;
         Ok(self)
     }
 
