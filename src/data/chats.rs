@@ -20,17 +20,17 @@ pub(super) fn template() -> Result<ChatTemplate, DataError> {
 }
 
 pub(super) fn generate(seed: u64, count: usize) -> impl Iterator<Item = Vec<Message>> {
+    // A line of a template is `ROLE: TEXT`.
+    let message = |line: &str| {
+        let (role, content) = line.split_once(": ")?;
+        Some(Message::new(role.parse().ok()?, content))
+    };
     let mut rng = Rng::new(seed);
     (0..count).map(move |_| {
         let mut text = String::new();
         CHATS.generate(&mut rng, &mut text);
         text.lines().filter_map(message).collect()
     })
-}
-
-fn message(line: &str) -> Option<Message> {
-    let (role, content) = line.split_once(": ")?;
-    Some(Message::new(role.parse().ok()?, content))
 }
 
 /// A scene is a question and its answer.

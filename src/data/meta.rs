@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::{DataError, Tokenizer};
 use crate::disk;
 
-/// The type of a token in a file.
+/// The type of a token in a file, with its width in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
     /// Two bytes, little-endian, as in nanoGPT and llm.c.
-    U16,
+    U16 = 2,
     /// Four bytes, little-endian, for vocabularies above 65,536 tokens.
-    U32,
+    U32 = 4,
 }
 
 impl Dtype {
@@ -24,10 +24,7 @@ impl Dtype {
     }
 
     pub fn width(self) -> u64 {
-        match self {
-            Self::U16 => 2,
-            Self::U32 => 4,
-        }
+        self as u64
     }
 }
 

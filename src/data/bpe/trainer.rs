@@ -33,7 +33,7 @@ pub(in crate::data) struct WordCounts {
 
 impl WordCounts {
     pub fn new() -> Result<Self, DataError> {
-        let words = Regex::new(GPT2_WORDS).map_err(failed)?;
+        let words = Regex::new(GPT2_WORDS).map_err(DataError::tokenize)?;
         Ok(Self {
             words,
             open: String::new(),
@@ -80,7 +80,7 @@ impl WordCounts {
         let of_piece = |piece: &String| -> Result<HashMap<String, u64>, DataError> {
             let mut counts = HashMap::new();
             for word in self.words.find_iter(piece) {
-                let word = word.map_err(failed)?.as_str();
+                let word = word.map_err(DataError::tokenize)?.as_str();
                 // Most words are known, so that their text need not be copied.
                 if let Some(count) = counts.get_mut(word) {
                     *count += 1;
@@ -120,16 +120,12 @@ impl WordCounts {
             .initial_alphabet((0..=u8::MAX).map(byte_character).collect())
             .build();
         let mut model = BPE::default();
-        trainer.do_train(&words.collect(), &mut model).map_err(failed)?;
-        let model = serde_json::to_value(&model).map_err(failed)?;
+        trainer.do_train(&words.collect(), &mut model).map_err(DataError::tokenize)?;
+        let model = serde_json::to_value(&model).map_err(DataError::tokenize)?;
         let vocab = model["vocab"].as_object().cloned().unwrap_or_default();
         // The end of a document is the last token.
-        Bpe::parse(&byte_level_file(vocab, &model["merges"], true)).map_err(failed)
+        Bpe::parse(&byte_level_file(vocab, &model["merges"], true)).map_err(DataError::tokenize)
     }
-}
-
-fn failed(error: impl ToString) -> DataError {
-    DataError::tokenize(error.to_string())
 }
 
 #[cfg(test)]

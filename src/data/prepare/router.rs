@@ -53,10 +53,8 @@ impl<'a> Router<'a> {
             Some(train_chars) if before < train_chars && self.position >= train_chars => {
                 let (train, val) = split_at_char(text, train_chars - before);
                 self.batcher.push(train, SplitKind::Train);
-                self.batcher.end(
-                    SplitKind::Train,
-                    self.tokenizer.end_of_text().filter(|_| self.separates_parts()),
-                );
+                let end = self.tokenizer.end_of_text().filter(|_| self.separates_parts());
+                self.batcher.end(SplitKind::Train, end);
                 self.batcher.push(val, SplitKind::Val);
             }
             Some(train_chars) if before < train_chars => self.batcher.push(text, SplitKind::Train),
@@ -80,8 +78,7 @@ impl<'a> Router<'a> {
     fn train_chars(&self) -> Option<u64> {
         let SplitRule::Position { train_chars } = &self.rule else { return None };
         // The input may have grown since the survey, which is an error at the end.
-        let of_document = usize::try_from(self.documents).ok().and_then(|at| train_chars.get(at));
-        Some(of_document.copied().unwrap_or(0))
+        Some(train_chars.get(self.documents as usize).copied().unwrap_or(0))
     }
 
     /// Returns true if the part of a document in train needs an end, as the next document follows
@@ -103,9 +100,5 @@ impl<'a> Router<'a> {
 
 /// Splits `text` before its character number `index`.
 fn split_at_char(text: &str, index: u64) -> (&str, &str) {
-    let at = usize::try_from(index)
-        .ok()
-        .and_then(|index| text.char_indices().nth(index))
-        .map_or(text.len(), |(at, _)| at);
-    text.split_at(at)
+    text.split_at(text.char_indices().nth(index as usize).map_or(text.len(), |(at, _)| at))
 }
