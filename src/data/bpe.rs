@@ -72,11 +72,10 @@ impl Bpe {
         // We pass it one word at a time, so its own pattern matches everything.
         let core = CoreBPE::new(encoder, Default::default(), r"(?s:.+)")
             .map_err(|error| format!("its tokens cannot be used: {error}"))?;
-        let id = |name: &str| match added.iter().find(|token| token.content == name) {
-            Some(token) => Some(token.id),
-            None => vocab.get(name).and_then(Value::as_u64).map(|id| id as u32),
-        };
-        let end = ENDS.into_iter().find_map(|name| Some((id(name)?, name.to_owned())));
+        let end = ENDS.into_iter().find_map(|name| {
+            let added = added.iter().find(|token| token.content == name).map(|token| token.id);
+            Some((added.or_else(|| id(vocab.get(name)?))?, name.to_owned()))
+        });
         Ok(Self { file: file.to_owned(), core, ids, tokens, end, added, words })
     }
 

@@ -14,9 +14,6 @@
 //! tokens alone therefore tell which of them count in the loss, and data needs no second file for that:
 //! see [`ChatTemplate::counted`].
 //!
-//! [`Tokenizer::Chat`] holds a template. It is written wherever a tokenizer is: in the `meta.json` of
-//! data, and in the checkpoints of a run.
-//!
 //! ```text
 //! let template = tokenizer.chat()?;                // None: the model knows no conversations
 //! let prompt = template.prompt(&messages)?;        // ends with <|assistant|>

@@ -260,8 +260,8 @@ fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
     let vocab_size = match meta.get("vocab_size") {
         Some(PickleValue::Int(size)) => u32::try_from(*size).ok().filter(|&size| size > 0),
         _ => None,
-    }
-    .ok_or_else(|| bad("it has no vocab_size above 0"))?;
+    };
+    let vocab_size = vocab_size.ok_or_else(|| bad("it has no vocab_size above 0"))?;
     let Some(PickleValue::Dict(stoi)) = meta.remove("stoi") else {
         return Ok((None, vocab_size));
     };

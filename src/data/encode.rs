@@ -160,8 +160,7 @@ impl<'a> EncoderPool<'a> {
         }
         let worker = &self.workers[self.received % self.workers.len()];
         self.received += 1;
-        let encoded = worker.results.recv().map_err(|_| worker_stopped())??;
-        Ok(Some(encoded))
+        worker.results.recv().map_err(|_| worker_stopped())?.map(Some)
     }
 }
 

@@ -47,10 +47,8 @@ impl Conversations {
     fn pack(&self, block_size: u64) -> Arc<Packing> {
         // The content is whole also if a thread has panicked.
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
-        match packed.as_ref().filter(|packing| packing.block_size == block_size) {
-            Some(packing) => packing.clone(),
-            None => packed.insert(Arc::new(Packing::new(&self.bounds, block_size))).clone(),
-        }
+        packed.take_if(|packing| packing.block_size != block_size);
+        packed.get_or_insert_with(|| Packing::new(&self.bounds, block_size).into()).clone()
     }
 }
 
@@ -116,8 +114,7 @@ impl Split {
 
     /// Reads the first conversation; nothing of text.
     pub fn first_conversation(&self) -> Result<Vec<u32>, DataError> {
-        let bounds = self.conversations.as_ref().map_or(&[][..], |found| &found.bounds[..]);
-        let end = bounds.get(1).copied().unwrap_or(0);
+        let end = self.conversations.as_ref().map_or(0, |found| found.bounds[1]);
         self.window(0, end as usize)
     }
 
@@ -148,17 +145,15 @@ impl Windows<'_> {
     /// Returns the tokens of up to `wanted` evaluation windows, evenly spread over the split and
     /// always the same.
     pub fn evaluation(&self, wanted: u64) -> Vec<Range<u64>> {
+        let spread = |tokens, block_size| eval_starts(tokens, block_size, wanted).into_iter();
         match self.packing() {
             Some(Packing { windows, .. }) => {
-                let all = windows.len() as u64;
-                let count = wanted.min(all);
-                let index =
-                    |chosen| (u128::from(chosen) * u128::from(all) / u128::from(count)) as usize;
-                (0..count).map(|chosen| windows[index(chosen)].clone()).collect()
+                let chosen = spread(windows.len() as u64 + 1, 1);
+                chosen.map(|index| windows[index as usize].clone()).collect()
             }
             None => {
-                let starts = eval_starts(self.split.len(), self.block_size, wanted);
-                starts.into_iter().map(|start| self.at(start)).collect()
+                let starts = spread(self.split.len(), self.block_size);
+                starts.map(|start| self.at(start)).collect()
             }
         }
     }

@@ -121,17 +121,9 @@ impl Tokenizer {
     /// Encodes a prompt. Like [`Tokenizer::encode`], but a literal `<|endoftext|>` becomes the
     /// end-of-text token if the tokenizer has one; alone, it prompts an unconditional sample.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        let Some(end) = self.end_of_text() else {
-            return self.encode(text);
-        };
-        let mut ids = Vec::new();
-        for (index, part) in text.split(END_OF_TEXT).enumerate() {
-            if index > 0 {
-                ids.push(end);
-            }
-            self.encode_into(part, &mut ids)?;
-        }
-        Ok(ids)
+        let Some(end) = self.end_of_text() else { return self.encode(text) };
+        let parts = text.split(END_OF_TEXT).map(|part| self.encode(part));
+        Ok(parts.collect::<Result<Vec<_>, _>>()?.join(&end))
     }
 
     /// Returns the default prompt of samples: a line break, or the first character of a vocabulary

@@ -303,6 +303,12 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
+    fn settings(tokenizer: &Tokenizer) -> Value {
+        let (name, text) = tokenizer.hugging_face_files().pop().unwrap();
+        assert_eq!(name, SETTINGS_FILE);
+        serde_json::from_str(&text).unwrap()
+    }
+
     fn read(file: &Value) -> Option<Tokenizer> {
         Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap().ok()
     }
@@ -310,8 +316,7 @@ mod tests {
     #[test]
     fn characters_and_bytes_read_back() {
         let hard = "b\n\r\t \u{0}\"\\a\u{a0}\u{2028}\u{301}\u{feff}\u{1f600}\u{120}";
-        let char = characters(hard);
-        for tokenizer in [char, Tokenizer::Byte] {
+        for tokenizer in [characters(hard), Tokenizer::Byte] {
             assert_eq!(read(&file(&tokenizer)), Some(tokenizer));
         }
         assert!(Tokenizer::from_hugging_face(b"{").is_err());
@@ -320,20 +325,21 @@ mod tests {
     #[test]
     fn the_files_have_what_transformers_needs() {
         let char = file(&characters("b\n "));
-        assert_eq!(char["model"]["vocab"], json!({ "b": 0, "\n": 1, " ": 2 }));
-        assert_eq!((&char["decoder"]["type"], &char["added_tokens"]), (&json!("Fuse"), &json!([])));
         let byte = file(&Tokenizer::Byte);
-        let vocab = &byte["model"]["vocab"];
-        assert_eq!(
-            (&vocab["a"], &vocab["\u{120}"], &vocab[END_OF_TEXT]),
-            (&json!(97), &json!(32), &json!(256))
-        );
-        assert_eq!(byte["added_tokens"][0]["id"], 256);
-        assert_eq!(byte["pre_tokenizer"]["use_regex"], false);
+        for (file, pointer, expected) in [
+            (&char, "/model/vocab", json!({ "b": 0, "\n": 1, " ": 2 })),
+            (&char, "/decoder/type", json!("Fuse")),
+            (&char, "/added_tokens", json!([])),
+            (&byte, "/model/vocab/a", json!(97)),
+            (&byte, "/model/vocab/\u{120}", json!(32)),
+            (&byte, "/model/vocab/<|endoftext|>", json!(256)),
+            (&byte, "/added_tokens/0/id", json!(256)),
+            (&byte, "/pre_tokenizer/use_regex", json!(false)),
+        ] {
+            assert_eq!(file.pointer(pointer), Some(&expected), "{pointer}");
+        }
         for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
-            let (name, settings) = tokenizer.hugging_face_files().pop().unwrap();
-            let settings: Value = serde_json::from_str(&settings).unwrap();
-            assert_eq!((name, &settings["eos_token"]), (SETTINGS_FILE, &json!(END_OF_TEXT)));
+            assert_eq!(settings(&tokenizer)["eos_token"], END_OF_TEXT);
         }
     }
 
@@ -352,19 +358,13 @@ mod tests {
             let template = ChatTemplate::new(base);
             let chat = Tokenizer::Chat(template.clone().into());
             let file = file(&chat);
-            let tokens = file["added_tokens"].as_array().unwrap();
-            let tokens: Vec<(u64, &str)> = tokens
-                .iter()
-                .map(|token| (token["id"].as_u64().unwrap(), token["content"].as_str().unwrap()))
-                .collect();
-            let expected = template.specials().map(|(id, name)| (u64::from(id), name));
-            assert_eq!(tokens, expected);
+            let tokens = template.specials().map(|(id, name)| special(id, name));
+            assert_eq!(file["added_tokens"], json!(tokens));
             let back = read(&file).unwrap();
             assert_eq!(back.vocab_size(), chat.vocab_size());
             assert_eq!(back.chat().unwrap().specials(), template.specials());
             assert_eq!(back.kind(), chat.kind());
-            let settings = chat.hugging_face_files().pop().unwrap().1;
-            let settings: Value = serde_json::from_str(&settings).unwrap();
+            let settings = settings(&chat);
             assert_eq!(settings["bos_token"], END_OF_TEXT);
             assert_eq!(settings["eos_token"], END_OF_MESSAGE);
             assert_eq!(settings["chat_template"], template.jinja());
@@ -383,10 +383,8 @@ mod tests {
             base["added_tokens"].as_array_mut().unwrap().extend(added);
             let text = read(&base).unwrap();
             let chat = Tokenizer::Chat(ChatTemplate::new(text).into());
-            assert_eq!(
-                chat.vocab_size(),
-                261 + names.iter().filter(|name| **name == "<|other|>").count() as u32
-            );
+            let others = names.iter().filter(|name| **name == "<|other|>").count();
+            assert_eq!(chat.vocab_size(), 261 + others as u32);
             let again = read(&file(&chat)).unwrap();
             assert!(again.has_tokens_of(&chat) && again.chat().is_some(), "{names:?}");
             let lengths = chat.byte_lengths();

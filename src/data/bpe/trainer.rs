@@ -60,15 +60,11 @@ impl WordCounts {
     pub fn end_document(&mut self) -> Result<(), DataError> {
         // Short documents share a piece: two words are joined at most where they meet.
         if self.open.len() > PIECE / 2 {
-            return self.close();
+            let piece = std::mem::take(&mut self.open);
+            return self.add(piece);
         }
         self.open.push('\n');
         Ok(())
-    }
-
-    fn close(&mut self) -> Result<(), DataError> {
-        let piece = std::mem::take(&mut self.open);
-        self.add(piece)
     }
 
     fn add(&mut self, piece: String) -> Result<(), DataError> {
@@ -106,9 +102,7 @@ impl WordCounts {
     /// Trains a tokenizer of at most `vocab_size` tokens: the 256 bytes, the merges, and the end of a
     /// document. A short text has fewer.
     pub fn train(mut self, vocab_size: u32) -> Result<Bpe, DataError> {
-        if !self.open.is_empty() {
-            self.close()?;
-        }
+        self.pieces.push(std::mem::take(&mut self.open));
         self.count()?;
         let spelled = |(word, count): (String, u64)| (spell(word.as_bytes()).into(), count);
         let words = self.counts.into_iter().map(spelled);

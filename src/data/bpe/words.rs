@@ -75,8 +75,8 @@ impl Words {
 
 impl PartialEq for Words {
     fn eq(&self, other: &Self) -> bool {
-        let parts = |words: &Self| (words.composes, words.found.clone(), words.patterns.clone());
-        parts(self) == parts(other)
+        (self.composes, &self.found, &self.patterns)
+            == (other.composes, &other.found, &other.patterns)
     }
 }
 
