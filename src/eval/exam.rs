@@ -51,7 +51,6 @@ pub struct Exam {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Score {
     pub answered: usize,
-    /// Right by the mean loss of an ending's tokens.
     right: usize,
     right_by_sum: usize,
     /// Lines that are no questions.

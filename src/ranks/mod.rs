@@ -203,7 +203,6 @@ impl Group {
         }
     }
 
-    /// Ends the communication, after the last call of every rank.
     pub fn finish(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.link.finish();

@@ -47,7 +47,6 @@ pub(super) trait Link {
         limit: Duration,
     ) -> Result<&[u8], RanksError>;
 
-    /// Ends the communication, after the last call of every rank.
     fn finish(&mut self) {}
 
     /// Returns a function that ends all ranks at once.

@@ -33,9 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 pub struct LeavingGradients {
     /// Reads that have begun, with their elements.
     begun: VecDeque<(Reading, usize)>,
-    /// The elements of all of them.
     elements: usize,
-    /// The gradients that follow.
     held: VecDeque<Tensor<1>>,
     /// The index of each gradient in the model's order.
     order: Vec<usize>,
@@ -90,7 +88,6 @@ impl LeavingGradients {
     }
 }
 
-/// The sums of gradients and loss over all ranks.
 pub struct Sums {
     /// In the model's order.
     pub gradients: Vec<Tensor<1>>,

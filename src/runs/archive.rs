@@ -12,7 +12,6 @@ use crate::disk::{self, File};
 /// The largest file of a plain zip; larger ones need zip64.
 const ZIP32_BYTES: u64 = u32::MAX as u64;
 
-/// The most files that a model folder has.
 const MOST_FILES: usize = 64;
 
 /// Writes the files of a folder to a zip, without its subfolders.

@@ -26,7 +26,6 @@ use crate::ranks::{Group, OtherStates, SharedWeights};
 pub const STATE_FILE: &str = "state.json";
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const TEMPORARY: &str = ".writing-";
-/// The version of `state.json`.
 pub const VERSION: u32 = 1;
 
 /// The state of a run besides its tensors. Data order and dropout are functions of the seed and the
@@ -35,11 +34,9 @@ pub const VERSION: u32 = 1;
 pub struct CheckpointState {
     pub version: u32,
     pub iteration: u64,
-    /// The iteration of the last evaluation.
     pub last_eval: Option<u64>,
     /// The validation loss of this checkpoint, if it was evaluated.
     pub val_loss: Option<f64>,
-    /// The best validation loss of the run so far.
     pub best_val_loss: Option<f64>,
     /// The learning rate that a command has set in place of the schedule.
     pub learning_rate: Option<f64>,
@@ -61,7 +58,6 @@ impl CheckpointState {
     }
 }
 
-/// A checkpoint on the disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
     pub path: PathBuf,
@@ -280,7 +276,6 @@ fn prune(folder: &Path, keep: u32, written: &Path) {
     }
 }
 
-/// Writes and syncs all files of a checkpoint.
 async fn write_files(
     folder: &Path,
     state: &mut CheckpointState,

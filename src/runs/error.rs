@@ -46,17 +46,14 @@ pub enum TrainError {
     OtherModel { key: &'static str, configured: String, loaded: String, path: PathBuf },
     #[error("{}: this model tokenizes text in another way than the data was tokenized", path.display())]
     OtherTokenizer { path: PathBuf },
-    /// Ranks that do not train together, or one that does not answer.
     #[error(transparent)]
     Ranks(#[from] RanksError),
-    /// A run that does not fit its budget or its device.
     #[error(transparent)]
     Plan(Box<PlanError>),
     #[error("the weight `{name}` takes {}, but {device} binds at most {} to a kernel", bytes(*need), bytes(*have))]
     BindingTooLarge { name: String, need: u64, have: u64, device: String },
     #[error("{}", not_finite(*iter, scaling.as_ref()))]
     NotFinite {
-        /// Updates made before.
         iter: u64,
         /// The state of loss scaling, if it has skipped too many updates in a row.
         scaling: Option<LossScale>,
@@ -67,7 +64,6 @@ pub enum TrainError {
     Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// Returns the text of [`TrainError::NotFinite`].
 fn not_finite(iter: u64, scaling: Option<&LossScale>) -> String {
     match scaling {
         None => format!("the loss or the gradient is not finite at iteration {iter}"),

@@ -23,7 +23,6 @@ const END_BYTES: u64 = 64 << 10;
 /// The time that a restart may take before the run counts as crashed.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The file of a run's [`About`].
 const ABOUT_FILE: &str = "about.toml";
 
 /// The display name and the note that a person has given a run; empty if none.
@@ -50,7 +49,6 @@ pub struct RunSummary {
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
     pub device: Option<DeviceLine>,
-    /// The time of its last event.
     #[serde(with = "seconds")]
     pub modified: SystemTime,
     /// True if it can be resumed from a checkpoint.
@@ -87,7 +85,6 @@ mod seconds {
 pub enum RunState {
     /// A process trains it, or a supervisor is about to start one.
     Running,
-    /// A process keeps it paused.
     Paused,
     Finished,
     /// It was stopped, or reached its `max_time`.
@@ -97,9 +94,7 @@ pub enum RunState {
         /// The message: what failed, and where.
         text: String,
     },
-    /// Its process was killed.
     Crashed,
-    /// It has no event yet.
     Empty,
 }
 
@@ -131,7 +126,6 @@ pub fn list(folder: &Path) -> Vec<RunSummary> {
     found
 }
 
-/// Returns true if a folder holds a run.
 pub fn is_run(path: &Path) -> bool {
     [CONFIG_FILE, EVENTS_FILE].iter().any(|name| disk::is_file(&path.join(name)))
 }

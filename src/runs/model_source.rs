@@ -30,7 +30,6 @@ pub struct ModelSource {
     pub tokenizer: Option<Tokenizer>,
     /// True if the tokenizer follows from nothing but the size of the vocabulary.
     is_guess: bool,
-    /// The training state, for a checkpoint of wgpt.
     pub state: Option<CheckpointState>,
     /// Sentences about better checkpoints of the run that are damaged, and about a tokenizer that is
     /// not supported.
@@ -216,7 +215,6 @@ fn read_tokenizer(folder: &Path) -> Result<Option<Result<Tokenizer, String>>, Tr
 /// The weights of a model with its positions cropped and tokens added.
 struct Fitted {
     weights: Box<dyn WeightSource>,
-    /// The architecture of the file.
     architecture: Architecture,
 }
 
@@ -287,7 +285,6 @@ pub fn check_same(
 mod tests {
     use super::*;
 
-    /// Weights whose values are their index.
     struct Counting;
 
     impl WeightSource for Counting {

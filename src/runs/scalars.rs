@@ -12,9 +12,7 @@ use std::path::Path;
 use crate::disk::File;
 use crate::protocol::Event;
 
-/// The scalars of one event.
 struct Scalars {
-    /// Updates made before.
     iter: u64,
     /// The names of the event's fields, and their values.
     values: Vec<(&'static str, f64)>,
@@ -46,7 +44,6 @@ impl Scalars {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Continued {
     pub iteration: u64,
-    /// The iteration of the last evaluation.
     pub last_eval: Option<u64>,
 }
 

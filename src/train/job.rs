@@ -9,13 +9,11 @@ use crate::ops::OpsMode;
 use crate::plan::{DataSize, Forecast, Limits, Plan};
 use crate::ranks::PlanLimit;
 
-/// What a run trains.
 pub(crate) struct Job {
     /// Commands change a few of its settings while the run trains.
     pub config: Config,
     pub mode: OpsMode,
     pub dataset: Dataset,
-    /// The questions of evaluations, if there are any.
     pub quiz: Option<Quiz>,
     pub started: Instant,
 }

@@ -19,7 +19,6 @@ use crate::runs::checkpoint::{Checkpoint, OPTIMIZER_FILE, SavedTensors, saved_sh
 /// Why a learner has a model wherever it is read.
 const MODEL: &str = "the model exists between updates";
 
-/// The model of a run and its optimizer.
 pub(super) struct Learner {
     /// `None` only during an update.
     model: Option<Gpt>,
@@ -37,7 +36,6 @@ pub(super) struct Update {
     pub learning_rate: f64,
 }
 
-/// The results of an update, on the host.
 pub(super) struct Results {
     /// Not finite only if the loss is scaled.
     pub loss: f64,
@@ -61,7 +59,7 @@ impl Learner {
         let (config, mode) = (&setup.job.config, setup.job.mode);
         let (group, architecture) = (&mut setup.ranks.group, &setup.architecture);
         let offloads = setup.steps.plan().offload_optimizer;
-        let masters = if offloads { Masters::new(config) } else { None };
+        let mut masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
         let (mut model, optimizer) = if let Some((checkpoint, _)) = &setup.origin.loaded {
             let mut own = OwnStates::find(checkpoint, config, &setup.origin.folder.path, group)?;
@@ -78,8 +76,7 @@ impl Learner {
                 Some(source) => source.weights(),
                 None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
             })?;
-            let precision = mode.precision;
-            let (model, masters) = build(architecture, &mut weights, masters, precision, device)?;
+            let model = build(architecture, &mut weights, &mut masters, mode.precision, device)?;
             let optimizer = Optimizer::new(config, &model, masters, shard, mode);
             (model, optimizer)
         };
@@ -176,15 +173,14 @@ impl Learner {
 fn build(
     architecture: &Architecture,
     weights: &mut dyn WeightSource,
-    mut masters: Option<Masters>,
+    masters: &mut Option<Masters>,
     precision: Precision,
     device: &Device,
-) -> Result<(Gpt, Option<Masters>), WeightError> {
-    let model = match &mut masters {
-        Some(masters) => masters.model(precision, architecture, weights, device)?,
-        None => Gpt::new(architecture, weights, device)?,
-    };
-    Ok((model, masters))
+) -> Result<Gpt, WeightError> {
+    match masters {
+        Some(masters) => masters.model(precision, architecture, weights, device),
+        None => Gpt::new(architecture, weights, device),
+    }
 }
 
 /// Loads the model of a checkpoint onto `device`, and the optimizer's states to the same place or, with
@@ -195,13 +191,13 @@ fn load(
     config: &Config,
     architecture: &Architecture,
     device: &Device,
-    masters: Option<Masters>,
+    mut masters: Option<Masters>,
     mode: OpsMode,
     (group, own): (&mut Group, &mut OwnStates),
 ) -> Result<(Gpt, Optimizer), TrainError> {
     let rank = group.rank();
     let mut weights = checkpoint.shared(WEIGHTS_FILE, group)?;
-    let (model, masters) = build(architecture, &mut weights, masters, mode.precision, device)?;
+    let model = build(architecture, &mut weights, &mut masters, mode.precision, device)?;
     drop(weights);
     let shard = Shard::of(config, group);
     let has_outer = config.trains_apart() && checkpoint.has_states(OUTER, group)?;

@@ -16,7 +16,6 @@ use crate::ranks::LeavingGradients;
 pub(super) struct MicroBatches<'a> {
     job: &'a Job,
     plan: &'a Plan,
-    /// Updates made before.
     iteration: u64,
     /// The first sequence of this rank in the global batch.
     first_sequence: usize,

@@ -4,12 +4,10 @@ use crate::config::{self, Config};
 use crate::runs::Continued;
 use crate::runs::checkpoint::CheckpointState;
 
-/// The updates and evaluations of a run so far.
 #[derive(Debug, Default)]
 pub(super) struct Position {
     pub iteration: u64,
     pub resumed_from: Option<u64>,
-    /// The iteration of the last evaluation.
     pub last_eval: Option<u64>,
     /// The validation loss of `last_eval`, if this process evaluated it.
     pub val_loss: Option<f64>,
@@ -39,7 +37,6 @@ impl Position {
         self.last_eval == Some(self.iteration)
     }
 
-    /// Takes the result of an evaluation.
     pub fn evaluated(&mut self, val_loss: f64) {
         (self.last_eval, self.val_loss) = (Some(self.iteration), Some(val_loss));
     }
@@ -53,7 +50,6 @@ impl Position {
         is_best
     }
 
-    /// Returns the learning rate of the next update.
     pub fn learning_rate(&self, config: &Config) -> f64 {
         self.set_rate.unwrap_or_else(|| config::learning_rate(config, self.iteration))
     }

@@ -15,7 +15,6 @@ pub(super) struct RankPart {
     /// The processes that train the run in step, each with a session like this one.
     pub group: Group,
     pub division: Division,
-    /// The dtype of gradients on their way between ranks.
     pub wire: Wire,
     /// The time in the communication between ranks since the last log line.
     pub network: Duration,

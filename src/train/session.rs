@@ -61,7 +61,6 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const MUCH_PADDING: f64 = 0.5;
 
 impl<'a> Session<'a> {
-    /// Loads the model of a run onto the device.
     pub fn open(
         mut setup: Setup,
         device: OpenDevice,
@@ -161,7 +160,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Warns about settings that have no effect.
     fn warn_about_settings(&mut self) {
         let config = &self.job.config;
         let wants_offload = config.offload_optimizer == Choice::True;

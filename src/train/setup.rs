@@ -22,7 +22,6 @@ use crate::runs::{
     ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,
 };
 
-/// A request to train.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub config: Config,
@@ -37,7 +36,6 @@ pub struct Request {
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
     pub shares: Vec<f64>,
-    /// The dtype of gradients on their way between ranks.
     pub wire: Wire,
 }
 
@@ -58,9 +56,7 @@ pub(super) struct Origin {
     pub folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.
     pub loaded: Option<(Checkpoint, Vec<Damaged>)>,
-    /// The initial weights, if they are not random.
     pub source: Option<ModelSource>,
-    /// Sentences about where the run starts.
     pub warnings: Vec<String>,
 }
 

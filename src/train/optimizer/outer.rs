@@ -67,11 +67,9 @@ impl Outer {
 impl Optimizer {
     /// Remembers the weights from which the ranks move apart, before the first update of a process.
     pub async fn begin_apart(&mut self, model: &Gpt, watchdog: &Watchdog) {
-        if self.outer.is_some() {
-            let weights = read(self.weights(model), watchdog).await;
-            if let Some(outer) = &mut self.outer {
-                outer.weights = weights;
-            }
+        let weights = read(self.weights(model), watchdog).await;
+        if let Some(outer) = &mut self.outer {
+            outer.weights = weights;
         }
     }
 

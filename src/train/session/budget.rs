@@ -15,7 +15,6 @@ use crate::runs::known_speed;
 use crate::text::bytes;
 use crate::train::TrainError;
 
-/// The interval at which the memory of other programs is queried.
 const OTHERS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A monitor of the device's memory, in bytes.
@@ -25,7 +24,6 @@ pub(super) struct MemoryMonitor {
     /// What the run holds in host memory, where that is the memory of the device too.
     on_host: u64,
     others: Option<u64>,
-    /// The time of the last query of `others`.
     queried: Instant,
     /// Step boundaries in a row at which the pools held more than the budget, under the current
     /// plan.

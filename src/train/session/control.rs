@@ -40,7 +40,6 @@ impl Session<'_> {
         }
     }
 
-    /// Generates a text, if the tokenizer of the model is known.
     async fn sample(&mut self, prompt: &str, seed: u64) {
         let Some(tokenizer) = self.job.dataset.tokenizer.clone() else { return };
         let (prompt, ids) = match self.sample_start(prompt, &tokenizer) {

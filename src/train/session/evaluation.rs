@@ -12,7 +12,6 @@ use crate::train::{Commands, Next, TrainError};
 struct EvaluationPart {
     train: LossSum,
     val: LossSum,
-    /// The questions that were answered right.
     right: u64,
 }
 
@@ -27,7 +26,6 @@ impl EvaluationPart {
 }
 
 impl Session<'_> {
-    /// Evaluates without training.
     pub(super) async fn evaluate_only(
         &mut self,
         commands: &mut impl Commands,

@@ -21,7 +21,6 @@ pub(super) struct PaceMonitor {
     is_warm: bool,
     time: Duration,
     updates: u64,
-    /// How often their speed was kept.
     kept: u32,
     /// True once the user was warned that the run takes long, or no warning is needed.
     is_told: bool,

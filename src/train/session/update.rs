@@ -14,7 +14,6 @@ use crate::train::TrainError;
 use crate::train::learner::{Results, Update};
 use crate::train::micro_batches::MicroBatches;
 
-/// The gradients of an update.
 struct BatchGradients {
     /// In the order of the model.
     gradients: Vec<Tensor<1>>,
@@ -27,7 +26,6 @@ struct BatchGradients {
 /// The time spent on updates since the last log line.
 pub(super) struct Clock {
     pub since: Instant,
-    /// The time spent on something else.
     pub paused: Duration,
     pub iterations: u64,
 }
