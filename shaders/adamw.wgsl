@@ -18,7 +18,7 @@ struct Params {
     beta1: f32,
     beta2: f32,
     eps: f32,
-    // The word is the bits of 1 - learning rate * weight decay.
+    // The word of a tensor holds the bits of 1 - learning rate * weight decay.
     @align(16) tensors: array<Segment, TENSORS>,
 }
 @group(0) @binding(1u + BUFFERS * TENSORS) var<uniform> p: Params;
@@ -37,7 +37,7 @@ fn main(
     {
         let tensor = p.tensors[TENSOR];
         let decay = bitcast<f32>(tensor.word);
-        // Huge before the tensor's first workgroup.
+        // This wraps to a huge value before the tensor's first workgroup.
         let span = index - tensor.first_group;
         if (span < tensor.groups) {
             let last = min((span + 1u) * SPAN, tensor.packs);

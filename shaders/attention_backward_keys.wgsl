@@ -22,7 +22,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let pair = p.first_pair + group.y;
     let sequence = pair / p.heads;
     let head = pair % p.heads;
-    // The first keys have the most queries: they start first without reordering.
+    // The first keys have the most queries, so they start first without reordering.
     let first = group.x * WG * ROWS;
     let first_key = first + lane * ROWS;
     let mask_key = sequence_key(p.mask, sequence);

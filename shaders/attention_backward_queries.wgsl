@@ -61,8 +61,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var d_scores: array<array<f32, WG>, ROWS>;
         for (var r = 0u; r < ROWS; r++) {
             for (var i = 0u; i < WG; i++) {
-                // Above the diagonal the score may exceed the log-sum-exp: masked before exp, which
-                // could overflow.
+                // Above the diagonal the score may exceed the log-sum-exp, so it is masked before
+                // exp, which could overflow.
                 let visible = j + i <= first_query + r;
                 let prob = exp(select(LOWEST, sum_of(scores[r][i]) - offset[r], visible));
                 var d_prob = sum_of(d_probs[r][i]);

@@ -4,16 +4,16 @@
 
 const Y_STEP = 1u;
 const ROW_STEP = 16u;
-// Vectors x + LANES * j, j < BLOCKS, of a row of the head are an invocation's.
-// Vectors of a row that are staged at a time for a product over the head.
+// An invocation owns vectors x + LANES * j, j < BLOCKS, of a row of the head. DEPTH4 vectors of a
+// row are staged at a time for a product over the head.
 const DEPTH4 = 8u;
-// Where the other side's rows begin for a product over COLUMNS: behind a factor for each pair of a
+// The start of the other side's rows for a product over COLUMNS, behind a factor for each pair of a
 // row and a column.
 const STAGED = ROWS * COLUMNS / 4u;
-// Where the grid shows vectors: behind the factors of a product over the head.
+// The start of the vectors that the grid shows, behind the factors of a product over the head.
 const SHOWN = (ROWS + COLUMNS) * DEPTH4;
 
-// Four own rows of a sum, the columns of own vectors: matrix column i is row i.
+// Four of the invocation's rows of a sum, in the columns of its vectors. Matrix column i is row i.
 alias Sums = array<mat4x4<f32>, BLOCKS>;
 
 var<workgroup> tile: array<vec4<f32>, 1024>;
@@ -31,19 +31,19 @@ fn shown(i: u32) -> vec4<f32> {
     return tile[SHOWN + i];
 }
 
-// Returns where vector d of a staged row is. The exclusive or spreads neighbouring rows over the
-// banks of the memory.
+// Returns the place of vector d of a staged row. The exclusive or spreads neighbouring rows over
+// the memory banks.
 fn staged_at(row: u32, d: u32) -> u32 {
     return row * DEPTH4 + (d ^ (row % DEPTH4));
 }
 
-// Returns where the factors of four rows at a column are: by the exclusive or, neighbouring columns
-// are in different banks.
+// Returns the place of the factors of four rows at a column. The exclusive or puts neighbouring
+// columns into different banks.
 fn factors_at(column: u32, y: u32) -> u32 {
     return column * 16u + (y ^ (column % 8u));
 }
 
-// Returns the products of own rows of one part with rows of another over the head.
+// Returns the products, over the head, of the invocation's rows of one part with rows of another.
 fn products(
     pair: Pair,
     left: u32,
@@ -53,8 +53,8 @@ fn products(
     lane: u32,
 ) -> Block {
     let cell = cell_of(lane);
-    // Initialised explicitly, as all variables within loops: without it, SwiftShader under Chromium
-    // keeps the values of the previous iteration.
+    // This is initialised explicitly, like all variables within loops, because SwiftShader under
+    // Chromium would keep the values of the previous iteration.
     var sums = Block();
     for (var depth = 0u; depth < SIZE4; depth += DEPTH4) {
         workgroupBarrier();
@@ -92,7 +92,7 @@ fn products(
     return sums;
 }
 
-// Adds to own rows the sum over COLUMNS positions of `block` times a part's rows.
+// Adds to the invocation's rows the sum over COLUMNS positions of `block` times a part's rows.
 fn accumulate(
     sums: ptr<function, Sums>,
     block: Block,
@@ -120,7 +120,8 @@ fn accumulate(
             let f = tile[factors_at(begin + c, cell.y)];
             // unroll
             for (var j = 0u; j < BLOCKS; j++) {
-                // Past the end of the head the last vector again, whose sum is not stored.
+                // Past the end of the head, this reads the last vector again, and its sum is not
+                // stored.
                 let v = tile[STAGED + c * SIZE4 + min(cell.x + j * LANES, SIZE4 - 1u)];
                 (*sums)[j] += mat4x4<f32>(v * f.x, v * f.y, v * f.z, v * f.w);
             }
@@ -128,7 +129,7 @@ fn accumulate(
     }
 }
 
-// Writes own rows of a sum, each times its factor.
+// Writes the invocation's rows of a sum, each times its factor.
 fn store_sums(
     sums: ptr<function, Sums>,
     factors: vec4<f32>,

@@ -25,7 +25,7 @@ fn store(at: u32, value: pack) {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let pair = pair_of(p.first_pair + group.y);
     let mask_key = sequence_key(p.mask, pair.sequence);
-    // The first keys have the most queries: they start first without reordering.
+    // The first keys have the most queries, so they start first without reordering.
     let first = group.x * ROWS;
     let cell = cell_of(lane);
     let keys = rows_from(first, cell);

@@ -50,8 +50,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         // unroll
         for (var j = 0u; j < PER; j++) {
             let key = begin + cell.x + j * LANES;
-            // Above the diagonal the score may exceed the log-sum-exp: masked before exp, which
-            // could overflow.
+            // Above the diagonal the score may exceed the log-sum-exp, so it is masked before exp,
+            // which could overflow.
             let score = scores[j] * p.scale - offset;
             let prob = exp(select(vec4<f32>(LOWEST), score, vec4<u32>(key) <= queries));
             if (DROPOUT) {

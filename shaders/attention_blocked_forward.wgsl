@@ -20,7 +20,7 @@ fn store(at: u32, value: pack) {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let pair = pair_of(p.first_pair + group.y);
     let mask_key = sequence_key(p.mask, pair.sequence);
-    // The last queries attend to the most keys: they start first, so that no long workgroup is left
+    // The last queries attend to the most keys. They start first, so that no long workgroup is left
     // over at the end of the dispatch.
     let first = (p.blocks - 1u - group.x) * ROWS;
     let cell = cell_of(lane);
@@ -28,7 +28,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     var acc = Sums();
     var row_max = vec4<f32>(LOWEST);
-    // Of the own columns alone.
+    // The sum over this invocation's columns only.
     var sum = vec4<f32>();
     let end = min(first + ROWS, p.time);
     for (var begin = 0u; begin < end; begin += COLUMNS) {

@@ -1,8 +1,8 @@
 // Products of attention on cooperative matrices, f16 with sums in f32. A subgroup owns a strip of
-// STRIP rows of the workgroup's and keeps the strip's factors and sums in registers; the rows of
-// the other side are staged for all. An invocation reads no element of a matrix: scores and
-// probabilities go through workgroup memory, [COLUMNS, ROWS], where each invocation of the grid has
-// its block.
+// STRIP of the workgroup's rows, and keeps the strip's factors and sums in registers. The rows of
+// the other side are staged for all subgroups. An invocation cannot read an element of a matrix, so
+// scores and probabilities go through workgroup memory, [COLUMNS, ROWS], where each invocation of
+// the grid has its block.
 //
 // The size of subgroups is the driver's choice. With fewer than STRIPS of them in a workgroup, it
 // takes its strips in rounds; with more, some only stage. Needs matrices8.wgsl or matrices16.wgsl,
@@ -12,10 +12,11 @@ const Y_STEP = 4u;
 const ROW_STEP = 1u;
 const STRIP = 16u;
 const STRIPS = ROWS / STRIP;
-// The size of a head, filled up with zeros to HEAD_MATRICES matrices. A strip is ROW_MATRICES wide,
-// COLUMNS are COLUMN_MATRICES. Sums leave their registers in CHUNKS of COLUMNS columns.
+// The size of a head, filled up with zeros to HEAD_MATRICES matrices. A strip has ROW_MATRICES
+// matrices of rows, and COLUMNS take COLUMN_MATRICES. Sums leave their registers in CHUNKS of
+// COLUMNS columns.
 const WIDTH = HEAD_MATRICES * SIDE;
-// Matrices are loaded with one stride, so that rows cannot be swizzled: 16 bytes more spread
+// Matrices are loaded with one stride, so rows cannot be swizzled. Another 16 bytes spread
 // neighbouring rows over the banks.
 const STAGED_STRIDE = WIDTH + 8u;
 const SCORE_STRIDE = ROWS + 4u;
@@ -26,11 +27,11 @@ alias Rows = array<array<Left, HEAD_MATRICES>, ROW_MATRICES>;
 // The strip's rows of a sum.
 alias Sums = array<array<Sum, HEAD_MATRICES>, ROW_MATRICES>;
 
-// COLUMNS rows of each of two parts; at first, the workgroup's own rows of one.
+// COLUMNS rows of each of two parts. Before the loop, the workgroup's own rows of one part.
 var<workgroup> staged: array<half_cell, 2u * COLUMNS * STAGED_STRIDE / CELL>;
 var<workgroup> scores: array<sum_cell, COLUMNS * SCORE_STRIDE / CELL>;
 var<workgroup> factors: array<half_cell, COLUMNS * FACTOR_STRIDE / CELL>;
-// What each own row of a sum is multiplied by at last.
+// The final factor of each of the workgroup's rows of a sum.
 var<workgroup> row_factors: array<f32, ROWS>;
 
 fn cell_of(lane: u32) -> vec2<u32> {
@@ -57,7 +58,7 @@ fn set_scores4(at: u32, value: vec4<f32>) {
     }
 }
 
-// The grid shows vectors where scores are at other times.
+// The grid shows vectors in the memory of the scores.
 fn show(i: u32, value: vec4<f32>) {
     set_scores4(4u * i, value);
 }
@@ -66,7 +67,7 @@ fn shown(i: u32) -> vec4<f32> {
     return scores4(4u * i);
 }
 
-// Returns where an invocation's rows of a column of `scores` are.
+// Returns the place of an invocation's rows of a column of `scores`.
 fn block_at(cell: vec2<u32>, j: u32) -> u32 {
     return (cell.x + j * LANES) * SCORE_STRIDE + Y_STEP * cell.y;
 }
@@ -106,7 +107,7 @@ fn stage(pair: Pair, part: u32, first: u32, to: u32, count: u32, lane: u32) {
     }
 }
 
-// Loads a strip of the staged own rows.
+// Loads a strip of the workgroup's staged rows.
 fn load_rows(rows: ptr<function, Rows>, strip: u32) {
     // unroll
     for (var i = 0u; i < ROW_MATRICES; i++) {
@@ -165,8 +166,8 @@ fn in_round(row: u32, first_strip: u32, subgroups: u32) -> bool {
     return row / STRIP >= first_strip && row / STRIP < first_strip + subgroups;
 }
 
-// Writes a chunk of a strip of sums to `scores`, [ROWS, COLUMNS]. The indices are compared, so that
-// those of the registers are constants.
+// Writes a chunk of a strip of sums to `scores`, [ROWS, COLUMNS]. Comparing the indices keeps the
+// indices of the registers constant.
 fn put_chunk(sums: ptr<function, Sums>, chunk: u32, strip: u32) {
     // unroll
     for (var d = 0u; d < HEAD_MATRICES; d++) {

@@ -30,7 +30,7 @@ fn main(
 ) {
     let pair = pair_of(p.first_pair + group.y);
     let mask_key = sequence_key(p.mask, pair.sequence);
-    // The first keys have the most queries: they start first without reordering.
+    // The first keys have the most queries, so they start first without reordering.
     let first = group.x * ROWS;
     let cell = cell_of(lane);
     let keys = rows_from(first, cell);
@@ -93,7 +93,7 @@ fn main(
                     let index = mask_index(pair, query, keys.x);
                     d_scores[j] *= dropout_factors(mask_key, index, ROW_STEP);
                 }
-                // Scaled before it is rounded to f16: the factor is below 1.
+                // This is scaled before it is rounded to f16, because the factor is below 1.
                 let difference = d_scores[j] - delta[statistic_at(pair, query)];
                 d_scores[j] = probs[j] * difference * p.scale;
             }

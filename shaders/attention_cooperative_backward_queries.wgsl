@@ -92,15 +92,15 @@ fn main(
             // unroll
             for (var j = 0u; j < PER; j++) {
                 let key = begin + cell.x + j * LANES;
-                // Above the diagonal the score may exceed the log-sum-exp: masked before exp, which
-                // could overflow.
+                // Above the diagonal the score may exceed the log-sum-exp, so it is masked before
+                // exp, which could overflow.
                 let score = probs[j] * p.scale - offset;
                 let prob = exp(select(vec4<f32>(LOWEST), score, vec4<u32>(key) <= queries));
                 if (DROPOUT) {
                     let index = mask_index(pair, queries.x, key);
                     d_scores[j] *= dropout_factors(mask_key, index, ROW_STEP * p.time);
                 }
-                // Scaled before it is rounded to f16: the factor is below 1.
+                // This is scaled before it is rounded to f16, because the factor is below 1.
                 d_scores[j] = prob * (d_scores[j] - delta_of_rows) * p.scale;
             }
             set_factors(d_scores, cell);

@@ -2,7 +2,7 @@
 // an online softmax (Dao et al. 2022, arXiv:2205.14135). A workgroup owns ROWS queries and loops
 // over the keys up to its last query.
 //
-// Scores are relative to a reference of their row, which need not be its maximum: as long as no
+// Scores are relative to a reference of their row, which need not be its maximum. As long as no
 // score exceeds it by more than GROWTH, the sums, which are in matrices that cannot be multiplied
 // row by row, stay as they are. A reference is a score of its row, so that the largest probability
 // is between 1 and exp(GROWTH), within the range of f16. Needs attention_cooperative.wgsl.
@@ -15,7 +15,8 @@
 
 const GROWTH = 8.0;
 
-// What the references do in an iteration: 0 if they stay, 1 if there are no sums yet, else 2.
+// 0 if the references stay in an iteration, 1 if they change before the first sums, 2 if sums must
+// be rescaled.
 var<workgroup> growth: atomic<u32>;
 
 fn load(part: u32, at: u32) -> pack {
@@ -26,14 +27,14 @@ fn store(at: u32, value: pack) {
     out[at] = activation(value);
 }
 
-// Multiplies the rows of the strips of sums by `by`, through `scores`.
+// Multiplies the rows of all strips of sums by `by`, through `scores`.
 fn rescale(sums: ptr<function, Sums>, by: vec4<f32>, strip: u32, cell: vec2<u32>) {
     // unroll
     for (var chunk = 0u; chunk < CHUNKS; chunk++) {
         workgroupBarrier();
         // unroll
         for (var j = 0u; j < COLUMN_MATRICES; j++) {
-            // Past the end of the head the last matrix again.
+            // Past the end of the head, this is the last matrix again.
             let d = min(chunk * COLUMN_MATRICES + j, HEAD_MATRICES - 1u);
             // unroll
             for (var i = 0u; i < ROW_MATRICES; i++) {
@@ -72,7 +73,7 @@ fn main(
 ) {
     let pair = pair_of(p.first_pair + group.y);
     let mask_key = sequence_key(p.mask, pair.sequence);
-    // The last queries attend to the most keys: they start first, so that no long workgroup is left
+    // The last queries attend to the most keys. They start first, so that no long workgroup is left
     // over at the end of the dispatch.
     let first = (p.blocks - 1u - group.x) * ROWS;
     let cell = cell_of(lane);
@@ -89,7 +90,7 @@ fn main(
         }
         var acc = Sums();
         var reference = vec4<f32>(LOWEST);
-        // Of the own columns alone.
+        // The sum over this invocation's columns only.
         var sum = vec4<f32>();
         for (var begin = 0u; begin < end; begin += COLUMNS) {
             workgroupBarrier();
@@ -132,7 +133,7 @@ fn main(
                 if (DROPOUT) {
                     let index = mask_index(pair, queries.x, begin + cell.x + j * LANES);
                     let kept = dropout_factors(mask_key, index, ROW_STEP * p.time);
-                    // The scale of what is kept is left to row_factors.
+                    // row_factors has the scale of the kept probabilities.
                     probs[j] = select(vec4<f32>(), probs[j], kept > vec4<f32>());
                 }
             }

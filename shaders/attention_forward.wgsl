@@ -15,7 +15,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let pair = p.first_pair + group.y;
     let sequence = pair / p.heads;
     let head = pair % p.heads;
-    // The last queries attend to the most keys: they start first, so that no long workgroup is left
+    // The last queries attend to the most keys. They start first, so that no long workgroup is left
     // over at the end of the dispatch.
     let first = (p.blocks - 1u - group.x) * WG * ROWS;
     let first_query = first + lane * ROWS;
@@ -37,8 +37,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var j = 0u; j < end; j += WG) {
         let key_at = packed_at(p, sequence, j + lane, head, 1u);
         let value_at = packed_at(p, sequence, j + lane, head, 2u);
-        // Initialised explicitly: without it, SwiftShader under Chromium keeps the values of the
-        // previous iteration.
+        // This is initialised explicitly, because SwiftShader under Chromium would keep the values
+        // of the previous iteration.
         var products = array<array<pack, WG>, ROWS>();
         for (var d = 0u; d < SIZE; d++) {
             let loaded = pack(qkv[key_at + d]);

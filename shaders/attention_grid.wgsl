@@ -10,7 +10,7 @@ const COLUMNS = 32u;
 // A vector of four rows for each column.
 alias Block = array<vec4<f32>, PER>;
 
-// Returns an invocation's rows of those that begin at `first`.
+// Returns the positions of an invocation's rows in the workgroup's rows that begin at `first`.
 fn rows_from(first: u32, cell: vec2<u32>) -> vec4<u32> {
     return first + Y_STEP * cell.y + ROW_STEP * vec4<u32>(0u, 1u, 2u, 3u);
 }
@@ -35,14 +35,14 @@ fn dropout_factors(mask_key: u32, first: u32, step: u32) -> vec4<f32> {
     );
 }
 
-// Shows an invocation's vector to those of the same y.
+// Shows an invocation's vector to the invocations of the same y.
 fn exchange(value: vec4<f32>, cell: vec2<u32>) {
     show(cell.y * LANES + cell.x, value);
     workgroupBarrier();
 }
 
-// Returns vector i of those of the same y, which all see them in the same order. Each y begins
-// with another one, in another bank of the memory.
+// Returns vector i of the invocations of the same y, which all see the vectors in the same order.
+// Each y begins with a different vector, in a different memory bank.
 fn exchanged(i: u32, cell: vec2<u32>) -> vec4<f32> {
     return shown(cell.y * LANES + (i + cell.y) % LANES);
 }
@@ -58,7 +58,7 @@ fn row_maxima(value: vec4<f32>, cell: vec2<u32>) -> vec4<f32> {
     return largest;
 }
 
-// Returns the sums over the invocations of the same y, with barriers as row_maxima.
+// Returns the sums over the invocations of the same y, with the same barriers as row_maxima.
 fn row_sums(value: vec4<f32>, cell: vec2<u32>) -> vec4<f32> {
     exchange(value, cell);
     var sum = vec4<f32>();

@@ -22,7 +22,7 @@ fn pair_of(index: u32) -> Pair {
     return Pair(index, index / p.heads, index % p.heads);
 }
 
-// Returns where a row begins in its buffer, in packs.
+// Returns the start of a row in its buffer, in packs.
 fn row_begin(pair: Pair, part: u32, position: u32) -> u32 {
     if (part < OUT) {
         return packed_at(p, pair.sequence, position, pair.head, part);
@@ -31,7 +31,7 @@ fn row_begin(pair: Pair, part: u32, position: u32) -> u32 {
 }
 
 // Returns elements 4 * d to 4 * d + 4 of a row, zero from the end of the head on. Positions past
-// the end read the last row; the kernels mask the result.
+// the end read the last row, and the kernels mask the result.
 fn row4(pair: Pair, part: u32, position: u32, d: u32) -> vec4<f32> {
     if (d >= SIZE4) {
         return vec4<f32>();

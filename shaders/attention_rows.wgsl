@@ -13,17 +13,17 @@ struct Params {
     @align(16) mask: Mask,
 }
 
-// Stands for minus infinity: finite, because the difference of two infinities is NaN.
+// Stands for minus infinity. It is finite, because the difference of two infinities is NaN.
 const LOWEST = -3.0e38;
 
-// Returns where a row begins in packed qkv: of the query for component 0, the key for 1, the value
-// for 2. Positions past the end read the last row; the kernels mask the result.
+// Returns the start of a row in packed qkv: the query for component 0, the key for 1, the value for
+// 2. Positions past the end read the last row, and the kernels mask the result.
 fn packed_at(p: Params, sequence: u32, position: u32, head: u32, component: u32) -> u32 {
     let row = sequence * p.time + min(position, p.time - 1u);
     return ((row * 3u + component) * p.heads + head) * SIZE;
 }
 
-// Returns where a row begins in the output, [batch * time, heads * size].
+// Returns the start of a row in the output, [batch * time, heads * size].
 fn row_at(p: Params, sequence: u32, position: u32, head: u32) -> u32 {
     let row = sequence * p.time + min(position, p.time - 1u);
     return (row * p.heads + head) * SIZE;

@@ -1,5 +1,5 @@
-// The dropout mask: a hash of seed, step, layer, sequence and index decides whether an element is
-// kept, so no mask is stored and the backward pass finds the same one.
+// The dropout mask. A hash of seed, step, layer, sequence and index decides whether an element is
+// kept, so no mask is stored and the backward pass computes the same one.
 
 // Mixes 32 bits: "lowbias32", found by Chris Wellons' hash prospector.
 fn mix32(seed: u32) -> u32 {
@@ -14,7 +14,7 @@ struct Mask {
     key1: u32,
     // The index of the micro-batch's first sequence in the global batch.
     first_sequence: u32,
-    // An element is dropped if the upper 24 bits of its hash are below this.
+    // An element is dropped if the upper 24 bits of its hash are below this threshold.
     threshold: u32,
     // The factor of kept elements, 1 / (1 - rate).
     scale: f32,

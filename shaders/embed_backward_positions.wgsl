@@ -5,7 +5,7 @@
 @group(0) @binding(1) var<storage, read_write> d_base: array<pack>;
 
 struct Params {
-    // Packs of d_base, of its first `period` rows, and of dy.
+    // The packs of d_base, of its first `period` rows, and of dy.
     packs: u32,
     used: u32,
     total: u32,

@@ -31,7 +31,7 @@ fn main(
     let row = i / p.width;
     let column = i - row * p.width;
     var value = pack(base[(row % p.period) * p.width + column]);
-    // Wraps to a large number for tokens below the first.
+    // This wraps to a large number for tokens below the first.
     let shard_row = tokens[row] - p.first;
     if (shard_row < p.rows) {
         value += pack(shard[shard_row * p.width + column]);

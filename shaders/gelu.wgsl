@@ -16,7 +16,7 @@ fn erf(x: vec4<f32>, exp_minus_square: vec4<f32>) -> vec4<f32> {
 }
 
 // Returns exp(-2 u) of the tanh form. u is clamped where the logistic function of 2 u is 0 or 1 in
-// f32: the exp of some drivers overflows to NaN.
+// f32, because the exp of some drivers overflows to NaN.
 fn exp_minus_2u(x: vec4<f32>) -> vec4<f32> {
     let u = x * (TANH_SCALE + TANH_SCALE * TANH_CUBIC * x * x);
     return exp(clamp(-2.0 * u, vec4<f32>(-80.0), vec4<f32>(80.0)));

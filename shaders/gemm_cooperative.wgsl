@@ -1,12 +1,12 @@
-// Matrix product by cooperative matrices, in tiles. a and b are f16, sums f32. a is [m, k], or
-// [k, m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. The two tiles of the factors lie
-// in workgroup memory as in their buffers, with zeros outside the matrices: DEPTH of k at a time,
-// while the next ones load. If ACTIVATED, GELU is applied to a on the way, so that its output need
-// not be stored.
+// Matrix product by cooperative matrices, in tiles. a and b are f16, sums f32. a is [m, k], or [k,
+// m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. Workgroup memory holds a tile of each
+// factor, DEPTH of k at a time, in the order of its buffer, with zeros outside the matrices. The
+// next tiles load meanwhile. If ACTIVATED, a goes through GELU on the way, so that the output of
+// GELU need not be stored.
 //
 // A tile of out has ROW_MATRICES x COLUMN_MATRICES blocks of ROW_PARTS x COLUMN_PARTS matrices. A
-// subgroup holds one part, the same matrix of each block, in registers. A result goes through
-// workgroup memory, block by block: an invocation reads no element of a matrix.
+// subgroup holds one part, the same matrix of each block, in registers. An invocation cannot read
+// an element of a matrix, so the result goes through workgroup memory, block by block.
 //
 // The size of subgroups is the driver's choice. With fewer than PARTS of them in a workgroup, it
 // computes its tile in rounds; with more, some only load. Needs gelu.wgsl, gemm_epilogue.wgsl.
@@ -22,8 +22,8 @@ const BLOCK_COLUMNS = COLUMN_PARTS * SIDE;
 const TILE_ROWS = ROW_MATRICES * BLOCK_ROWS;
 const TILE_COLUMNS = COLUMN_MATRICES * BLOCK_COLUMNS;
 
-// The rows of the factors' tiles, as they lie in memory. Matrices are loaded with one stride, so
-// that rows cannot be swizzled: 8 elements more spread eight rows over all banks.
+// The rows of the factors' tiles in workgroup memory. Matrices are loaded with one stride, so rows
+// cannot be swizzled. Another 8 elements spread eight rows over all banks.
 const LEFT_ROWS = select(TILE_ROWS, DEPTH, A_TRANSPOSED);
 const LEFT_WIDTH = select(DEPTH, TILE_ROWS, A_TRANSPOSED);
 const LEFT_STRIDE = LEFT_WIDTH + 8u;
@@ -36,13 +36,13 @@ var<workgroup> left_tile: array<half_cell, LEFT_ROWS * LEFT_STRIDE / CELL>;
 var<workgroup> right_tile: array<half_cell, RIGHT_ROWS * RIGHT_STRIDE / CELL>;
 var<workgroup> block: array<sum_cell, BLOCK_ROWS * BLOCK_STRIDE / CELL>;
 
-// The elements that an invocation loads, four of a row each.
+// The elements that an invocation loads, four of a row at a time.
 alias LeftQuads = array<quad, LEFT_QUADS>;
 alias RightQuads = array<quad, RIGHT_QUADS>;
 alias Sums = array<array<Sum, COLUMN_MATRICES>, ROW_MATRICES>;
 
-// Invocations side by side load a row of b, if it is not transposed. WG is a multiple: an
-// invocation loads the same columns each time.
+// If b is not transposed, neighbouring invocations load one of its rows. WG is a multiple of
+// COLUMN_QUADS, so an invocation loads the same columns each time.
 const COLUMN_QUADS = TILE_COLUMNS / 4u;
 var<workgroup> column_sums: array<vec4<f32>, COLUMN_QUADS>;
 
@@ -78,7 +78,7 @@ fn b4(row: u32, column: u32, rows: u32, width: u32) -> quad {
     return v;
 }
 
-// Loads what this invocation stages of the left tile at (row, k).
+// Loads this invocation's share of the left tile at (row, k).
 fn load_left(quads: ptr<function, LeftQuads>, row: u32, k: u32, lane: u32) {
     // unroll
     for (var i = 0u; i < LEFT_QUADS; i++) {
@@ -91,7 +91,7 @@ fn load_left(quads: ptr<function, LeftQuads>, row: u32, k: u32, lane: u32) {
     }
 }
 
-// Loads what this invocation stages of the right tile at (k, column).
+// Loads this invocation's share of the right tile at (k, column).
 fn load_right(quads: ptr<function, RightQuads>, k: u32, column: u32, lane: u32) {
     // unroll
     for (var i = 0u; i < RIGHT_QUADS; i++) {
@@ -119,7 +119,7 @@ fn stage_left(quads: ptr<function, LeftQuads>, lane: u32) {
     }
 }
 
-// Returns the sum of the quads, all of the same columns if b is not transposed.
+// Returns the sum of the quads, which all have the same columns if b is not transposed.
 fn stage_right(quads: ptr<function, RightQuads>, lane: u32) -> vec4<f32> {
     var sum: vec4<f32>;
     // unroll
@@ -171,8 +171,8 @@ fn multiply(sums: ptr<function, Sums>, row: u32, column: u32) {
     }
 }
 
-// Stores matrix (i, j) of the part at (row, column) of a block. The indices are compared, so that
-// those of the registers are constants.
+// Stores matrix (i, j) of the part at (row, column) of a block. Comparing the indices keeps the
+// indices of the registers constant.
 fn put(sums: ptr<function, Sums>, i: u32, j: u32, row: u32, column: u32) {
     let to = (row * BLOCK_STRIDE + column) / CELL;
     // unroll
@@ -201,8 +201,8 @@ fn block_pack(row: u32, column: u32) -> pack {
     return narrow(vec4<f32>(x, y, z, vec4<f32>(block[at + 3u]).x), 0u);
 }
 
-// Writes parts first_part to last_part (exclusive) of the block, which lies at (row, column) of the
-// product over a range of k.
+// Writes parts first_part to last_part (exclusive) of the block at (row, column) of the product
+// over a range of k.
 fn write_block(row: u32, column: u32, split: u32, first_part: u32, last_part: u32, lane: u32) {
     for (var at = lane * VEC; at < BLOCK_ROWS * BLOCK_COLUMNS; at += WG * VEC) {
         let i = at / BLOCK_COLUMNS;

@@ -1,7 +1,7 @@
 // Shared by the two gemm kernels: the loads and the epilogue of out = a b, with out [m, n]. a is
 // [m, k], or [k, m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. The unit of work is a
-// block of 4 x 4, zero outside the matrices. If ACTIVATED, GELU is applied to a: it is recomputed
-// at each load, so that its output need not be stored. Sums and epilogue are f32, whatever the
+// block of 4 x 4, zero outside the matrices. If ACTIVATED, each load of a recomputes its GELU, so
+// that the output of GELU need not be stored. Sums and epilogue are f32, whatever the
 // matrices are stored in. Needs gelu.wgsl, gemm_params.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> a: array<left>;

@@ -14,10 +14,10 @@ struct Params {
     // Elements from one row to the next: a and out may be columns of wider matrices.
     a_stride: u32,
     out_stride: u32,
-    // On cooperative matrices alone: the tiles that first_row to last_row take. The workgroups of a
-    // split follow the workgroups of the split before.
+    // Only on cooperative matrices: the tiles of first_row to last_row. The workgroups of a split
+    // follow the workgroups of the split before.
     row_tiles: u32,
-    // k is split into this many ranges, of this many elements each but the last.
+    // The number of ranges that k is split into, and the elements of each range except the last.
     splits: u32,
     split_depth: u32,
 }

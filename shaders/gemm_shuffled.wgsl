@@ -1,6 +1,6 @@
 // Matrix product by one subgroup of WG invocations, four or eight: each computes 4 * COLUMN_BLOCKS
 // columns of WG * ROW_BLOCKS rows. One invocation loads a row of a and shuffles it to the others.
-// For software adapters, where a subgroup is a vector register of the CPU: memory is accessed lane
+// This suits software adapters, whose subgroup is a CPU vector register: they access memory lane
 // by lane there, which costs far more than a multiplication. Needs gemm_operands.wgsl.
 
 // Groups of four rows in a subgroup.

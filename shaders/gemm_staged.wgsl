@@ -22,7 +22,7 @@ fn block_of(loader: u32, width4: u32, along_k: bool) -> vec2<u32> {
 }
 
 // Returns the place of a vector in row k of a tile. Loaders along k store to the same place in rows
-// that are multiples of four apart: exclusive-or spreads these over the banks.
+// that are multiples of four apart. The exclusive or spreads these over the banks.
 fn place(k: u32, at: u32, along_k: bool) -> u32 {
     return select(at, at ^ (k / 4u % 8u), along_k);
 }
@@ -31,8 +31,8 @@ fn place(k: u32, at: u32, along_k: bool) -> u32 {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let row = p.first_row + group.y * 4u * ROWS4;
     let column = group.x * 4u * COLUMNS4;
-    // Neighbouring pairs share x and alternate in y: the reads of a warp come in equal pairs, which
-    // takes half the time of a layout in rows of 16.
+    // Neighbouring pairs share x and alternate in y. The reads of a warp then come in equal pairs,
+    // which takes half the time of a layout in rows of 16.
     let x = lane / 2u % 16u;
     let y = lane / 32u * 2u + lane % 2u;
     // Only the first row of tiles sums the columns of b.

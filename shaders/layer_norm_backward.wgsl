@@ -17,7 +17,7 @@ const COLUMNS = (WIDTH + WG - 1u) / WG;
 struct Params {
     rows: u32,
     rows_per_group: u32,
-    // 1 or 0, not a constant: one kernel to compile less.
+    // 1 or 0. This is no constant, so that there is one kernel less to compile.
     accumulates: u32,
 }
 @group(0) @binding(7) var<uniform> p: Params;

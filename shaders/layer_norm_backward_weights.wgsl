@@ -10,7 +10,8 @@
 // end
 
 struct Params {
-    // The packs of both widths together. The word is the number of groups of partial sums.
+    // The packs count gamma and beta together. The word of a layer is its number of groups of
+    // partial sums.
     @align(16) tensors: array<Segment, TENSORS>,
 }
 @group(0) @binding(3 * TENSORS) var<uniform> p: Params;
@@ -26,7 +27,7 @@ fn main(
     {
         let layer = p.tensors[TENSOR];
         let width = layer.packs / 2u;
-        // Huge before the layer's first workgroup.
+        // This wraps to a huge value before the layer's first workgroup.
         let span = index - layer.first_group;
         let column = span * SPAN + lane;
         if (span < layer.groups && column < layer.packs) {

@@ -38,7 +38,7 @@ fn main(
         }
     }
     let mu = workgroup_sum(sum_of(sum), lane) / size;
-    // From centred values: E[x^2] - E[x]^2 would cancel.
+    // This uses centred values, because E[x^2] - E[x]^2 would cancel.
     var squares = pack();
     for (var i = 0u; i < COLUMNS; i++) {
         if (i * WG + lane < WIDTH) {

@@ -1,7 +1,8 @@
 // Computes the loss of each row of logits, -log softmax(logits)[target], and, if GRADIENT,
-// overwrites the logits with their gradient, (p - onehot) * scale. One workgroup per row: one pass
-// for maximum and sum, one to write. Columns from p.vocab on are padding: probability and gradient
-// are zero. If SCALED, the scale is loss_scale[0], else p.scale. A target from p.vocab on is none:
+// overwrites the logits with their gradient, (p - onehot) * scale. One workgroup per row makes one
+// pass for maximum and sum, and one to write. Columns from p.vocab on are padding, with zero
+// probability and gradient. If SCALED, the scale is loss_scale[0], else p.scale. A target from
+// p.vocab on counts as none:
 // the loss of its row and the gradient are zero. Needs reduce.wgsl.
 
 // [rows, width].
@@ -21,7 +22,7 @@ struct Params {
 }
 @group(0) @binding(4) var<uniform> p: Params;
 
-// Stands for minus infinity: finite, because the difference of two infinities is NaN.
+// Stands for minus infinity. It is finite, because the difference of two infinities is NaN.
 const LOWEST = -3.0e38;
 
 @compute @workgroup_size(WG)
@@ -54,7 +55,7 @@ fn main(
     let row_sum = workgroup_sum(local_sum * exp(local_max - row_max), lane);
     let target_id = targets[p.first + row];
     if (lane == 0u) {
-        // In the row also without a target.
+        // This stays in the row even without a target.
         let column = min(target_id, p.vocab - 1u);
         let at = widen(pack(logits[base + column / VEC]))[column % VEC];
         losses[p.first + row] = select(0.0, log(row_sum) - (at - row_max), column == target_id);
@@ -70,8 +71,8 @@ fn main(
     let learned = select(0u, p.vocab, target_id < p.vocab);
     for (var column = lane; column < p.width; column += WG) {
         let v = widen(pack(logits[base + column]));
-        // Whole vectors only: FXC, the compiler that DX12 falls back to, refuses to store an
-        // element by its index.
+        // This stores whole vectors only, because FXC, the compiler that DX12 falls back to,
+        // refuses to store an element by its index.
         let columns = vec4(column * VEC) + vec4(0u, 1u, 2u, 3u);
         let hit = select(vec4<f32>(), vec4(scale), columns == vec4(target_id));
         let d = exp(v - row_max) * factor - hit;

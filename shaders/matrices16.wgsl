@@ -1,5 +1,5 @@
-// Cooperative matrices of 16 x 16 with sums in f32. Workgroup memory that they are loaded from or
-// stored to holds cells of four elements; offsets and strides of matrices count cells.
+// Cooperative matrices of 16 x 16 with sums in f32. Workgroup memory for them holds cells of four
+// elements, and offsets and strides of matrices count cells.
 
 const SIDE = 16u;
 alias Left = coop_mat16x16<f16, A>;

@@ -1,5 +1,5 @@
-// Cooperative matrices of 8 x 8 with sums in f32. Workgroup memory that they are loaded from or
-// stored to holds cells of one element: Metal has matrices of this size, and takes no vectors.
+// Cooperative matrices of 8 x 8 with sums in f32. Workgroup memory for them holds cells of one
+// element, because Metal, which has matrices of this size, takes no vectors.
 
 const SIDE = 8u;
 alias Left = coop_mat8x8<f16, A>;

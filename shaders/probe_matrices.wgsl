@@ -1,6 +1,6 @@
-// out = a b, one product of matrices of SIDE x SIDE, row after row: what a driver that lists
-// cooperative matrices must compute before anything relies on them. The buffers have just that size,
-// so that there is nothing to guard, and every subgroup stores the same.
+// Computes out = a b, one product of matrices of SIDE x SIDE, stored row after row. A driver that
+// lists cooperative matrices must compute it before anything relies on them. The buffers have
+// exactly that size, so there is nothing to guard, and every subgroup stores the same result.
 
 @group(0) @binding(0) var<storage, read_write> a: array<f16>;
 @group(0) @binding(1) var<storage, read_write> b: array<f16>;

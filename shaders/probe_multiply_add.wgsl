@@ -1,5 +1,5 @@
-// Multiply-adds in registers to measure peak arithmetic: 8 independent chains of packs per
-// invocation hide the latency of each, and memory is touched only at the end.
+// Runs multiply-adds in registers to measure peak arithmetic. 8 independent chains of packs per
+// invocation hide the latency of each, and the kernel touches memory only at the end.
 
 @group(0) @binding(0) var<storage, read_write> y: array<pack>;
 

@@ -1,5 +1,5 @@
-// Sums and maxima over a workgroup of WG invocations, WG a power of two. A tree of fixed shape: the
-// order of the additions, and with it every bit of the sum, is the same in each run.
+// Sums and maxima over a workgroup of WG invocations, WG a power of two. The tree has a fixed
+// shape, so the order of the additions, and every bit of the sum, is the same in each run.
 
 var<workgroup> lanes: array<f32, WG>;
 
@@ -14,7 +14,7 @@ fn workgroup_sum(value: f32, lane: u32) -> f32 {
         workgroupBarrier();
     }
     let sum = lanes[0];
-    // Every invocation has read before the next call writes.
+    // Every invocation must have read before the next call writes.
     workgroupBarrier();
     return sum;
 }

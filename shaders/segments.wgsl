@@ -1,4 +1,4 @@
-// For a kernel that runs on TENSORS tensors at once: the workgroups that each one has.
+// The workgroups of each tensor, for a kernel that runs on TENSORS tensors at once.
 
 struct Segment {
     first_group: u32,

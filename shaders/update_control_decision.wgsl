@@ -1,11 +1,11 @@
-// Second stage of the control of an update, in one workgroup: the global norm of the gradients from
-// the partial sums of their squares, and what follows from it. An update with gradients that are not
-// finite is skipped. If SCALES_LOSS, it also halves the loss scale, and GROWTH_INTERVAL updates in a
+// Second stage of the control of an update, in one workgroup. Computes the global gradient norm
+// from the partial sums of squares, and skips an update whose norm is not finite. If SCALES_LOSS, a
+// skipped update also halves the loss scale, and GROWTH_INTERVAL updates in a
 // row that are made double it, as in PyTorch's GradScaler. Needs reduce.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> partial: array<f32>;
-// The scale; updates made since it last changed or one was skipped; updates skipped; those skipped
-// in a row.
+// The scale; the updates made since the scale last changed or an update was skipped; the updates
+// skipped; the updates skipped in a row.
 @group(0) @binding(1) var<storage, read_write> loss_scale: array<f32>;
 @group(0) @binding(2) var<storage, read_write> norm: array<f32>;
 // The factor of the gradients; 1 if the update is made, else 0; learning_rate / (1 - beta1^t);
@@ -28,7 +28,7 @@ struct Params {
 }
 @group(0) @binding(5) var<uniform> p: Params;
 
-// Returns 1 - e^x for x <= 0: by its series where the difference would cancel.
+// Returns 1 - e^x for x <= 0, by its series where the difference would cancel.
 fn one_minus_exp(x: f32) -> f32 {
     if (x <= -1.0) {
         return 1.0 - exp(x);
@@ -50,7 +50,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     if (lane != 0u) {
         return;
     }
-    // By its bits: compilers may assume that numbers are finite.
+    // This looks at the bits, because compilers may assume that floats are finite.
     let finite = (bitcast<u32>(total) & 0x7f800000u) != 0x7f800000u;
     let root = sqrt(total);
     norm[0] = root;

@@ -1,6 +1,6 @@
-// First stage of the control of an update, on TENSORS tensors at once: each workgroup writes the sum
-// of the squares of SPAN packs of one tensor to its own element of `partial`. The elements are
-// divided by the loss scale and p.divisor first: the squares of scaled gradients would leave the
+// First stage of the control of an update, on TENSORS tensors at once. Each workgroup writes the
+// sum of the squares of SPAN packs of one tensor to its own element of `partial`. It divides the
+// elements by the loss scale and p.divisor first, because scaled squares would leave the
 // range of f32. Needs reduce.wgsl, segments.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> partial: array<f32>;
@@ -31,7 +31,7 @@ fn main(
     // repeat
     {
         let tensor = p.tensors[TENSOR];
-        // Huge before the tensor's first workgroup.
+        // This wraps to a huge value before the tensor's first workgroup.
         let span = index - tensor.first_group;
         if (span < tensor.groups) {
             let last = min((span + 1u) * SPAN, tensor.packs);
