@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the section of a version from CHANGELOG.md, without its heading: the text of a release.
+# Prints the section of a version from CHANGELOG.md, without its heading, as the text of a release.
 #
 #   scripts/changelog.sh VERSION [FILE]
 set -euo pipefail
@@ -17,7 +17,7 @@ section=$(awk -v heading="## [$version]" '
     inside
     index($0, heading) == 1 { inside = 1 }
 ' "$file")
-# Without the empty lines around it: the command substitution has removed those after it.
+# This removes the empty lines before it. The command substitution has removed the ones after it.
 section=$(sed '/./,$!d' <<<"$section")
 if [[ -z $section ]]; then
     echo "error: $file has no section for $version" >&2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks a wgpt with CUDA on a machine without an NVIDIA GPU.
+# Checks a wgpt that was built with CUDA, on a machine without an NVIDIA GPU.
 #
 #   scripts/cuda-check.sh WGPT
 #
@@ -29,7 +29,7 @@ fail() {
     exit 1
 }
 
-# expect CODE ARGUMENTS...: runs wgpt and checks its exit code; no error may come from its inside.
+# expect CODE ARGUMENTS...: runs wgpt and checks its exit code and that no internal error occurs.
 expect() {
     local wanted=$1 code=0
     shift
@@ -68,14 +68,15 @@ without_a_driver() {
     grep '^device: ' stderr || fail 'wgpt train does not name its device'
 }
 
-# compiles ARGUMENTS...: wgpt runs on CUDA, and every kernel compiles; cubecl only warns about one
-# that does not.
+# compiles ARGUMENTS...: runs wgpt on CUDA, and checks that every kernel compiles. cubecl only warns
+# about a kernel that does not.
 compiles() {
     expect 0 "$@" -v --device=cuda:0
     ! grep -Eqi 'an? (launch )?error happened|compilation' stderr || fail "wgpt $*: a kernel did not compile"
 }
 
-# uses KERNEL PATTERN: the kernels of this name contain the instruction. There is at least one.
+# uses KERNEL PATTERN: checks that a kernel of this name exists, and that all of them contain the
+# instruction.
 uses() {
     local files file
     files=$(grep -lE "^\.visible \.entry $1" ptx/*.ptx) || fail "no kernel is called $1"
@@ -84,8 +85,9 @@ uses() {
     done
 }
 
-# assembles: the toolkit's ptxas, if it is in PATH, accepts every kernel. An inner loop may miss a few
-# registers, which is printed; a kernel that spills more than `most_spilled` bytes has tiles too large.
+# assembles: checks that the toolkit's ptxas, if it is in PATH, accepts every kernel. An inner loop may
+# spill a few registers, which is printed. A kernel that spills more than `most_spilled` bytes has too
+# large tiles.
 most_spilled=2048
 assembles() {
     local file name bytes
@@ -100,9 +102,9 @@ assembles() {
     done
 }
 
-# Products and attention of a model as wide as their tiles: with float32 none may read a tf32, with
-# the other dtypes they must use the tensor cores, by the instructions of docs/kernels.md. A GPU
-# without them must say so, and one without tf32 must refuse it.
+# Compiles products and attention of a model as wide as their tiles. In float32 none may read a tf32. In
+# the other dtypes they must use the tensor cores, with the instructions in docs/kernels.md. On a GPU
+# without tensor cores wgpt must say so, and on a GPU without tf32 it must refuse tf32.
 dtypes() {
     local gpu dtype
     local wide=(bench --only=steps --no-compare --preset=gpt2 --n_layer=1 --n_head=2 --n_embd=128
@@ -153,7 +155,7 @@ with_a_driver() {
     for gpu in "${gpus[@]}"; do
         export CUDA_DRIVER_CAPABILITY=${gpu%:*} CUDA_DRIVER_VERSION=${gpu#*:}
         rm -f ptx/*
-        # With GELU's tanh, then exact and with dropout.
+        # With the tanh form of GELU, then with the exact form and dropout.
         compiles bench --only=steps --no-compare --preset=gpt2 "${tiny[@]}" --vocab_size=65 \
             --dtype=float32
         compiles bench --only=steps --no-compare --preset=shakespeare-char "${tiny[@]}" \
@@ -176,7 +178,7 @@ with_a_driver() {
     says '^done after 6 iterations' stdout
     echo 'a run continued from CUDA on the CPU and back'
 
-    # More than the GPU has: the micro-batch is halved until it fits.
+    # This needs more memory than the GPU has, so wgpt halves the micro-batch until it fits.
     export CUDA_DRIVER_MEMORY=60
     expect 0 train --preset=demo --n_layer=2 --n_head=2 --n_embd=128 --block_size=128 \
         --batch_size=64 --gradient_accumulation_steps=1 --max_iters=2 --eval_iters=1 \

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Lets `cargo build --features cuda` use Debian's LLVM instead of downloading one.
+# Makes `cargo build --features cuda` use Debian's LLVM instead of downloading one.
 #
 #   scripts/cuda-llvm.sh            links it; does nothing if the build has an LLVM already
 #   scripts/cuda-llvm.sh --remove   removes the links
 #
-# Rarely needed: the first build with `cuda` downloads the LLVM that generates the kernels' PTX, from
-# GitHub into the user's data folder, on Linux and Windows alike. This is for machines that cannot or
-# should not download it. It needs Linux with apt, and root or sudo to install packages.
+# The first build with `cuda` downloads the LLVM that generates the kernels' PTX, from GitHub into the
+# user's data folder, on Linux and Windows alike. This script is for machines that cannot or should not
+# download it. It needs Linux with apt, and root or sudo to install packages.
 #
 # The build (crate tracel-llvm-bundler) looks for the folder tracel/tracel-llvm-VERSION in
 # $XDG_DATA_HOME, else ~/.local/share. VERSION is the crate's own, as in Cargo.lock. A folder with the
 # file .tracel-llvm-installed is used unchanged, and its bin/llvm-config names headers and libraries.
-# This script makes that folder, of links. It never touches a downloaded LLVM.
+# This script makes that folder from links. It never touches a downloaded LLVM.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-# Debian's newest. The build asks for a newer one, but uses nothing that this one lacks.
+# This is Debian's newest LLVM. The build asks for a newer one, but uses nothing that this one lacks.
 llvm=22
 # LLVM and the libraries that it links.
 packages=("llvm-$llvm-dev" libzstd-dev zlib1g-dev libxml2-dev libz3-dev)
@@ -37,7 +37,7 @@ version() {
     }' "$root/Cargo.lock"
 }
 
-# Like the crate dirs, which ignores a relative path.
+# This works like the crate dirs, which ignores a relative path.
 data_folder() {
     if [[ ${XDG_DATA_HOME:-} == /* ]]; then
         printf '%s' "$XDG_DATA_HOME"
@@ -71,8 +71,8 @@ install_packages() {
             "an older Debian or Ubuntu gets LLVM $llvm from https://apt.llvm.org"
 }
 
-# Prints the folder's bin/llvm-config. Debian's names one library by its path, where the build expects
-# a name, and lists Polly's, which are in another package and not needed.
+# Prints the folder's bin/llvm-config. Debian's llvm-config gives one library by its path, where the
+# build expects a name. It also lists Polly's libraries, which are in another package and not needed.
 write_config() {
     cat <<END
 #!/bin/sh
@@ -96,7 +96,7 @@ make_folder() {
         fail "$prefix/bin/llvm-config does not list static libraries" \
             "apt-get install --reinstall llvm-$llvm-dev"
     touch "$new/$sentinel" "$new/$mark"
-    # In one step, so that a build never sees half a folder.
+    # This is one step, so that a build never sees half a folder.
     mv "$new" "$folder"
 }
 
@@ -134,7 +134,7 @@ command -v apt-get >/dev/null || fail 'this machine has no apt-get' \
 install_packages
 [[ -x $prefix/bin/llvm-config ]] || fail "llvm-$llvm-dev is installed, but not in $prefix" \
     "apt-get install --reinstall llvm-$llvm-dev"
-# Left alone if it is right: a newer sentinel makes cargo rebuild.
+# A correct sentinel stays as it is, because a newer one makes cargo rebuild.
 if ! write_config | cmp -s - "$folder/bin/llvm-config"; then
     rm -rf "$folder"
     make_folder

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests and measures wgpt on a machine with a GPU and a Vulkan driver. Needs no compiler, no Rust and
-# no network. NVIDIA GPUs are also measured through CUDA, if wgpt was built with it.
+# Tests and measures wgpt on a machine with a GPU and a Vulkan driver. Needs neither compiler, Rust nor
+# network. NVIDIA GPUs are also measured through CUDA, if wgpt was built with it.
 #
 #   scripts/gpu-check.sh [OPTIONS] [FOLDER]
 #       Checks the binaries in FOLDER; default: the unpacked ones, else those in
@@ -31,7 +31,7 @@
 #       Writes DIR/gpu-check.md again, after adding the results in the folders FROM. Needs Python 3
 #       and no GPU.
 #
-# Not `set -e`: a part that fails is a result, and the next one runs.
+# Not `set -e`, because a part that fails is a result, and the next part still runs.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -52,7 +52,7 @@ absolute() {
     esac
 }
 
-# test_binary NAME: prints the newest in $folder. Cargo leaves those of earlier builds beside it.
+# test_binary NAME: prints the newest one in $folder. Cargo leaves the binaries of earlier builds there.
 test_binary() {
     local file newest=
     for file in "$folder/$1" "$folder/deps/$1"-????????????????; do
@@ -81,7 +81,8 @@ pack() {
             binary=$folder/wgpt
             [[ $name == wgpt ]] || binary=$(test_binary "$name")
         else
-            # The name alone, or with cargo's hash. The library's own tests are called wgpt-HASH.
+            # This is the plain name, or the name with cargo's hash. The library's own tests are called
+            # wgpt-HASH.
             local hash='-[0-9a-f]*'
             [[ $name == wgpt ]] && hash=
             binary=$(sed -n "s|.*\"executable\":\"\([^\"]*/$name$hash\)\".*|\1|p" "$messages" |
@@ -90,7 +91,7 @@ pack() {
         [[ -n $binary ]] || fail "no test binary of tests/$name.rs"
         strip -s -o "$stage/bin/$name" "$binary" 2>/dev/null || cp "$binary" "$stage/bin/$name"
     done
-    # The libraries that LLVM links, in case the other machine lacks them.
+    # Packs the libraries that LLVM links, in case the other machine lacks them.
     mkdir "$stage/lib"
     ldd "$stage/bin/wgpt" | sed -nE 's#.* => (/.*/lib(stdc\+\+|gcc_s|z|zstd)\.so[^ ]*) .*#\1#p' |
         xargs -r cp -L -t "$stage/lib"
@@ -150,7 +151,8 @@ allowed() {
 }
 
 # limited SECONDS COMMAND...: runs it with its output in $scratch/stdout and stderr; sets code, seconds
-# and why, which is empty after success. In the background: the shell handles signals only in `wait`.
+# and why, which is empty after success. The command runs in the background, because the shell handles
+# signals only in `wait`.
 limited() {
     local limit start=$SECONDS
     code=0 seconds=0 why=
@@ -198,7 +200,7 @@ number() {
     sed -n "s/.*\"$1\":\(-\{0,1\}[0-9][0-9.eE+-]*\).*/\1/p" | tail -n 1
 }
 
-# The tests look for their data where they were compiled: link that place to here.
+# The tests look for their data where they were compiled, so link that place to this folder.
 link_data() {
     local compiled=$root above
     [[ -f $root/compiled-at ]] && compiled=$(cat "$root/compiled-at")
@@ -219,14 +221,14 @@ link_data() {
 
 unlink_data() {
     [[ -z $linked ]] || rm -f "$linked"
-    # The innermost first; folders that are no longer empty stay.
+    # Removes the innermost folder first, and keeps folders that are no longer empty.
     ((${#made[@]} == 0)) || rmdir "${made[@]}" 2>/dev/null
     linked='' made=()
 }
 
 check_tests() {
     local name binary names=("${tests[@]}")
-    # These need no GPU, only shaders/ beside them: not packed, but run in a checkout.
+    # These need no GPU, but shaders/ next to them. They are not packed, and run only in a checkout.
     [[ -d $root/shaders ]] && names+=(shaders)
     link_data
     for name in "${names[@]}"; do
@@ -257,7 +259,8 @@ record_tests() {
     # Without a summary, count the tests that finished.
     [[ -n ${counts[0]} ]] || counts=("$(grep -c '^test .* ok$' "$scratch/stdout")" \
         "$(grep -c '^test .* FAILED$' "$scratch/stdout")" 0)
-    # A green run that skipped the GPU would mean nothing: these lines name the adapters it opened.
+    # A green run that skipped the GPU would mean nothing, so these lines name the adapters that it
+    # opened.
     record "\"part\":\"tests\",\"name\":\"$name\",$(outcome),\"passed\":${counts[0]},$(
     )\"failed\":${counts[1]},\"ignored\":${counts[2]},\"failures\":$(
         sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$scratch/stdout" | json_strings
@@ -338,7 +341,7 @@ train() {
         --data=builtin:stories "--max_iters=$iters" "--eval_interval=$iters" \
         --run="$scratch/run" "${model[@]}"
     rm -rf "$scratch/run"
-    # An incomplete last event does not count.
+    # Ignore an incomplete last event.
     grep -E '^\{.*"event":"(start|plan|step|eval|replan|warning|error|done)".*\}$' \
         "$scratch/stdout" >"$scratch/events"
     sed -nE -e 's/.*"event":"eval","iter":([0-9]+),.*"val_loss":([-0-9.eE+]+).*/val \1 \2/p' \
@@ -361,16 +364,16 @@ train() {
     )$seconds s${why:+, $why}"
 }
 
-# tolerance DTYPE: prints the relative difference that losses may have from those of the first device
-# in float32, before the first update and after it. The order of summation differs between devices, and updates
-# amplify the rounding: between software Vulkan and the CPU, a model of 3 layers differed by 3e-8
-# before and 1e-7 within 200 updates. A wrong kernel differs by more than this.
+# tolerance DTYPE: prints how much losses may differ, relatively, from the losses of the first device in
+# float32, before the first update and after it. The order of summation differs between devices, and
+# updates amplify the rounding: between software Vulkan and the CPU, a model of 3 layers differed by
+# 3e-8 before and 1e-7 within 200 updates. A wrong kernel differs by more than this.
 tolerance() {
     case $1 in
     float32) echo 0.00001 0.001 ;;
-    # A product's factors keep 10 bits instead of 23, in float16 the activations too.
+    # Factors of products keep 10 bits instead of 23. In float16 the activations do too.
     tf32 | float16) echo 0.001 0.01 ;;
-    # 7 bits, and the activations keep no more.
+    # Factors and activations keep 7 bits.
     *) echo 0.005 0.03 ;;
     esac
 }
@@ -385,8 +388,8 @@ compare_losses() {
                 continue
             fi
             read -r before after < <(tolerance "$dtype")
-            # The largest difference before and after the first update, the number of losses compared, and the
-            # number of those that only one device has.
+            # Prints the largest difference before and after the first update, the number of compared
+            # losses, and the number of losses that only one device has.
             found=$(awk 'function off(a, b) { a = (a - b) / b; return a < 0 ? -a : a }
                 NR == FNR { other[$1 " " $2] = $3; left++; next }
                 !($1 " " $2 in other) { left++; next }
@@ -422,7 +425,8 @@ bench() {
     shift 3
     limited "$limit" "$wgpt" bench -v --device="$device" --json --only "$part" "$@"
     report=$(grep -E '^\{.*\}$' "$scratch/stdout" | tail -n 1)
-    # cubecl only warns about a kernel that does not compile, and it takes no time: no measurement.
+    # cubecl only warns about a kernel that does not compile, and the kernel then takes no time, so this
+    # is no measurement.
     if grep -q 'launch error happened' "$scratch/stderr"; then
         code=1 why='a kernel could not be launched' report=
         failed=1
@@ -467,7 +471,7 @@ check_steps() {
 # Measures the steps of $device in $dtype, one micro-batch after the other.
 bench_steps() {
     local batch predicted taken why
-    # One process each: running out of memory ends only that one.
+    # Each runs in its own process, so that running out of memory ends only that one.
     for batch in ${batches//,/ }; do
         local fields="\"dtype\":\"$dtype\",\"batch\":$batch,\"compare\":false"
         local model=("${step[@]}" "--batch_size=$batch")
@@ -477,7 +481,7 @@ bench_steps() {
         predicted=$(grep -E '^\{.*\}$' "$scratch/plan" | tail -n 1)
         taken=$(number micro_batch <<<"$predicted")
         why=
-        # `bench` does not plan; a run would be split further.
+        # `bench` does not plan, but a run would split the step further.
         if [[ $predicted == *'"fits":false'* || -z $predicted ]]; then
             why="the plan refuses it$(sed -n 's/^error: /: /p' "$scratch/plan.said" | head -n 1)"
         elif ((taken < batch)); then
@@ -507,7 +511,7 @@ check_torch() {
         record '"part":"torch","error":"no time left"'
         return
     fi
-    # Line by line, to keep what was measured before the limit.
+    # Reads line by line, to keep the measurements from before the limit.
     exec {rows_of_torch}< <(exec timeout -k 5 "$limit" python3 "$root/scripts/torch_gpt2.py" \
         "${sizes[@]}" 2>>"$out/log.txt")
     child=$!
@@ -644,7 +648,7 @@ else
 fi
 wgpt=$folder/wgpt
 [[ -x $wgpt ]] || fail "no wgpt in $folder"
-# Only missing libraries: a graphics driver may need the machine's own.
+# Adds only missing libraries, because a graphics driver may need the machine's own.
 mkdir "$scratch/lib"
 for library in $(ldd "$wgpt" 2>/dev/null | sed -n 's/^[[:space:]]*\([^ ]*\) => not found.*/\1/p'); do
     [[ -f $root/lib/$library ]] || fail "wgpt needs $library, which is neither installed nor packed"
@@ -654,7 +658,7 @@ done
 out=$(absolute "$out")
 mkdir -p "$out" || fail "cannot write to $out"
 
-# wgpt reads settings from these: the results must not depend on the caller's.
+# wgpt reads settings from these variables, and the results must not depend on the caller's.
 for variable in "${!WGPT_@}"; do
     unset "$variable"
 done
@@ -682,7 +686,7 @@ fi
 
 record_call
 [[ -z $no_cuda ]] || say "CUDA is skipped: $no_cuda"
-# Always in this order: correctness first.
+# The order is fixed: correctness comes first.
 for part in tests train kernels steps torch; do
     if [[ ,$parts, == *,$part,* ]]; then
         "check_$part"

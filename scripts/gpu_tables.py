@@ -12,10 +12,10 @@ from pathlib import Path
 
 NAME = "gpu-check.json"
 
-# The dtype with whose losses the others are compared, and which PyTorch's steps fall back to.
+# The dtype that losses are compared with, and that PyTorch's steps fall back to.
 FLOAT32 = "float32"
 
-# The keys under which versions of `wgpt plan --json` give the predicted bytes.
+# The keys of the predicted bytes in different versions of `wgpt plan --json`.
 PREDICTED = ("predicted_bytes", "peak_bytes", "total_bytes")
 
 
@@ -25,7 +25,7 @@ def load(folder):
 
 
 def merge(target, others):
-    """Adds the records of the others that the target lacks."""
+    """Adds the records that the target lacks."""
     records = load(target) if (target / NAME).exists() else []
     for folder in others:
         records += [record for record in load(folder) if record not in records]
@@ -76,7 +76,7 @@ def text(value):
 
 
 def table(head, rows):
-    """Formats a table. Columns without words are aligned to the right."""
+    """Formats a table. Columns of numbers are aligned to the right."""
     words = [any(c.isalpha() for row in rows for c in text(row[i])) for i in range(len(head))]
     lines = [head, ["---" if word else "---:" for word in words], *rows]
     return ["| " + " | ".join(text(cell) for cell in line) + " |" for line in lines] + [""]
@@ -234,7 +234,7 @@ def torch(records):
     ours, devices = {}, []
     for record in measured_steps(records):
         for step in (record["report"] or {"steps": []})["steps"]:
-            # Stock steps do not count. A step beside one shares its memory: others take precedence.
+            # Stock steps do not count. A step next to one shares its memory, so others take precedence.
             key = (place(record)[0], dtype_of(record, step), record["batch"])
             if step["ops"] != "reference" and not (record["compare"] and key in ours):
                 ours[key] = step["tokens_per_s"]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Puts a newer software Vulkan beside the system's: the lavapipe of Debian 13's backports, whose Mesa is
-# the first in a stable Debian with cooperative matrices. The tests of those kernels run on it:
+# Unpacks a newer software Vulkan next to the system's: the lavapipe of Debian 13's backports, the first
+# Mesa in a stable Debian with cooperative matrices. The tests of those kernels run on it:
 #
 #   scripts/lavapipe.sh FOLDER
 #   export VK_DRIVER_FILES=FOLDER/icd.json LP_NATIVE_VECTOR_WIDTH=256
 #
-# for x86-64 and apt, on Debian 12 or newer. Installs nothing: it downloads packages, with the keys that
-# the system trusts, and unpacks their libraries into FOLDER. Prints the two variables.
+# Needs x86-64 and apt, on Debian 12 or newer. It installs nothing: it downloads packages, with the keys
+# that the system trusts, unpacks their libraries into FOLDER, and prints the two variables.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -19,7 +19,7 @@ folder=$(realpath "$1")
 
 suite=trixie-backports
 driver=libvulkan_lvp.so
-# These must come from the machine that runs the driver: the loader refuses a second copy in one
+# These must come from the machine that runs the driver, because the loader refuses a second copy in one
 # process.
 system_libraries='^(libc|libm|libdl|librt|libpthread|ld-linux-x86-64)\.so'
 
@@ -79,8 +79,8 @@ find "$work/root/usr/lib/x86_64-linux-gnu" -maxdepth 1 -name '*.so*' -print0 |
         [[ $name =~ $system_libraries ]] || cp --dereference "$library" "$folder/lib/$name"
     done
 
-# Debian 13's libraries ask for the glibc that they were built with. An older one lacks only the few
-# functions in glibc.c, so the demand is dropped and the functions are put in front.
+# Debian 13's libraries ask for the glibc that they were built with. An older glibc lacks only the few
+# functions in glibc.c, so weaken.c drops the demand, and glibc.c provides the functions.
 cc -O2 -o "$work/weaken" lavapipe/weaken.c
 "$work/weaken" "$folder"/lib/*.so*
 cc -O2 -shared -fPIC -fno-builtin -o "$folder/lib/libwgpt_lavapipe.so" lavapipe/glibc.c \
@@ -95,5 +95,5 @@ cat >"$folder/icd.json" <<JSON
 JSON
 
 echo "VK_DRIVER_FILES=$folder/icd.json"
-# Without it, the driver takes the widest vectors of the CPU, with which its matrices crash.
+# Without this, the driver uses the CPU's widest vectors, and its matrices crash with them.
 echo 'LP_NATIVE_VECTOR_WIDTH=256'

@@ -3,9 +3,9 @@
 
     scripts/licences.py TARGET [FEATURE ...] > THIRD-PARTY.txt
 
-TARGET is a target triple; without features, those that are the default count. Each text is printed
-once, after the crates that it came with. cargo-about does the same with a template, a list of accepted
-licences (which deny.toml is here) and a service that it asks; this needs only cargo.
+TARGET is a target triple. Without FEATURE, the default features count. Each text is printed once, after
+the crates that it came with. cargo-about does the same, but needs a template, a list of accepted
+licences (which deny.toml is here) and an online service. This script needs only cargo.
 """
 
 import json
@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Names of files with licences, also those of C sources and fonts within a crate.
+# Names of files with licences, including the licences of C sources and fonts within a crate.
 LICENCE = re.compile(r"(^|[-_. ])(un)?(licen[cs]e|copying|notice|copyright|ofl|ufl)", re.IGNORECASE)
 SUFFIXES = {"", ".txt", ".md", ".mit", ".apache", ".apache2", ".apache-2.0", ".bsd", ".zlib", ".boost"}
 FONTS = {".ttf", ".otf"}
@@ -39,7 +39,7 @@ def packages(target, features):
 
 
 def is_licence(path):
-    """Recognises a licence by its name; beside a font, any text is one."""
+    """Recognises a licence by its name. Next to a font, any text counts as one."""
     if not path.is_file() or path.suffix.lower() not in SUFFIXES:
         return False
     beside_font = path.suffix == ".txt" and any(

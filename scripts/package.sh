@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs built programs for a release, on Debian or Ubuntu. Programs for other systems are packed here too.
+# Packs built programs for a release, on Debian or Ubuntu. This includes programs for other systems.
 #
 #   scripts/package.sh manual PROGRAM                     its manual pages and completions, first of all
 #   scripts/package.sh archive TARGET PROGRAM [VARIANT]   a tar.xz, for Windows a zip; VARIANT: cuda
@@ -9,9 +9,10 @@
 #   scripts/package.sh sbom                               the crates with their licences, for CycloneDX
 #   scripts/package.sh sums                               SHA256SUMS of all of these
 #
-# Packages go to $OUT, by default target/packages. DLLs and files LICENSE-* in the folder of a program are
-# packed with it. Needs the Debian packages xz-utils, zip, librsvg2-bin, imagemagick, nsis and dpkg-dev, and
-# cargo-deb and cargo-cyclonedx of cargo. The same sources and programs give the same archives.
+# Packages go to $OUT, by default target/packages. DLLs and files LICENSE-* in the folder of a program
+# are packed with it. Needs the Debian packages xz-utils, zip, librsvg2-bin, imagemagick, nsis and
+# dpkg-dev, and cargo-deb and cargo-cyclonedx from cargo. The same sources and programs give the same
+# archives.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +24,7 @@ out=${OUT:-target/packages}
 mkdir -p "$out"
 out=$(realpath "$out")
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-# The time of the commit, for files in archives; of a tree without git, that of the changelog.
+# The time of files in archives: the commit's time or, in a tree without git, the changelog's.
 epoch=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 
 fail() {
@@ -52,11 +53,11 @@ write_manual() {
     "$program" completions fish >"$manual/fish/vendor_completions.d/wgpt.fish"
 }
 
-# Fills $stage with what every package has.
+# Fills $stage with the files of every package.
 begin_stage() {
     local program=$1 target=$2 variant=${3:-} features=()
     [[ -f $program ]] || fail "$program does not exist" 'build it: cargo build --profile dist'
-    # As release.yml builds them.
+    # These are the features that release.yml builds with.
     case $target:$variant in
     *:cuda) features=(gui wgpu cuda) ;;
     *windows*:) features=(gui wgpu static-dxc) ;;
@@ -138,7 +139,7 @@ deb() {
     mkdir -p "$share/doc/wgpt" "$share/zsh/vendor-completions"
     mv "$share/zsh/site-functions/_wgpt" "$share/zsh/vendor-completions/"
     rmdir "$share/zsh/site-functions"
-    # CHANGELOG.md under the name that Debian has for it, beside the changelog of the package.
+    # Debian's name for CHANGELOG.md, next to the changelog of the package.
     gzip -9 --no-name --stdout CHANGELOG.md >"$share/doc/wgpt/changelog.gz"
     gzip -9 --no-name --stdout "$stage/THIRD-PARTY.txt" >"$share/doc/wgpt/THIRD-PARTY.txt.gz"
     cp README.md "$share/doc/wgpt/"
@@ -163,7 +164,8 @@ installer() {
     # The picture of the last page: the icon on its own blue.
     draw_icon 128 target/icon.png
     convert -size 164x314 'xc:#235fbe' target/icon.png -gravity center -composite BMP3:target/side.bmp
-    # The uninstaller deletes the files of this list and no others: the folder may have files of the user.
+    # The uninstaller deletes only the files in this list, because the folder may have files of the
+    # user.
     : >target/files.nsh
     for file in "$stage"/*; do
         printf '!insertmacro FILE "%s"\n' "${file##*/}" >>target/files.nsh

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Trains on two ranks with a slow network between them, and prints the measured time of an update beside
-# what `wgpt plan --network` predicts. Needs Linux, root, Open MPI 4, iproute2 and Python 3.
+# Trains on two ranks with a slow network between them, and prints the measured time of an update next
+# to the prediction of `wgpt plan --network`. Needs Linux, root, Open MPI 4, iproute2 and Python 3.
 #
 #   scripts/ranks-network.sh WGPT [RATE...] [-- FLAGS]
 #       WGPT      the program
 #       RATE      the rates of the network, as tc and wgpt read them (1gbit 100mbit)
 #       FLAGS     of `wgpt train`, after those of a small model on the CPU, which they override
 #
-# Each rank has a network namespace with a host name of its own, as if on a machine of its own. A pair of
-# virtual Ethernet devices joins them; tc limits the rate of both. The ranks share the cores of the
-# machine, so that only the times in the network mean something, not those of computing.
+# Each rank has its own network namespace and host name, as if on a separate machine. A pair of virtual
+# Ethernet devices joins them, and tc limits the rate of both. The ranks share the cores of the machine,
+# so only the network times are meaningful, not the computing times.
 set -euo pipefail
 
 fail() {
@@ -35,7 +35,7 @@ done
 ((${#rates[@]} > 0)) || rates=(1gbit 100mbit)
 flags=("${@:2}")
 
-# 3.2 million weights, 13 MB of gradients, which take the CPU little time.
+# 3.2 million weights have 13 MB of gradients, and take the CPU little time.
 model=(--data=builtin:stories --n_layer=4 --n_head=4 --n_embd=256 --block_size=64 --batch_size=2
     --gradient_accumulation_steps=2 --max_iters=12 --eval_interval=1000 --eval_iters=1 --sample_tokens=0
     --dtype=float32 "${flags[@]}")
@@ -50,7 +50,7 @@ finish() {
     rm -rf "$scratch"
 }
 trap finish EXIT
-# Else `finish` would not run.
+# Without these traps, `finish` would not run.
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -75,7 +75,7 @@ join() {
         ip -n "${names[number]}" addr add "$network.$((number + 1))/24" dev "$device"
         ip -n "${names[number]}" link set lo up
         ip -n "${names[number]}" link set "$device" up
-        # The burst is what passes at once: a few packets of the largest size.
+        # The burst may pass at once: a few packets of the largest size.
         tc -n "${names[number]}" qdisc add dev "$device" root tbf rate "$1" burst 512kb latency 100ms
     done
 }
@@ -90,7 +90,7 @@ AGENT
 chmod +x "$scratch/agent"
 printf '%s slots=1\n' "$network.1" "$network.2" >"$scratch/hosts"
 
-# As `wgpt launch` does: see docs/several.md.
+# `wgpt launch` sets this too: see docs/several.md.
 export OMPI_MCA_btl_tcp_eager_limit=${OMPI_MCA_btl_tcp_eager_limit:-1114112}
 # shellcheck disable=SC2054 # A comma within an argument.
 run_mpi=(mpirun --allow-run-as-root -np 2 --hostfile "$scratch/hosts" --map-by node

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Starts a Slurm of one node, without systemd and only for this script, and trains on two ranks under
-# srun: from the start, to the end of a job's time, and again after it was requeued. Needs root, and on
-# Debian: slurmctld slurmd slurm-client munge openmpi-bin, and libpmix-dev, which has the libpmix.so that
-# Slurm's plugin opens.
+# srun: from the start, to the end of a job's time, and again after a requeue. Needs root and, on
+# Debian, slurmctld, slurmd, slurm-client, munge, openmpi-bin and libpmix-dev, which has the libpmix.so
+# that Slurm's plugin opens.
 #
 #   scripts/ranks-slurm.sh WGPT [FLAGS]
 #       WGPT      the program
@@ -33,7 +33,7 @@ scratch=$(mktemp -d)
 finish() {
     local daemon
     if [[ -e $scratch/slurmctld.pid ]]; then
-        # Else the last step would outlive its daemon.
+        # Otherwise the last step would outlive its daemon.
         scancel --user=root 2>/dev/null || true
         wait_for 40 '! squeue -h | grep -q .' || true
     fi
@@ -41,14 +41,14 @@ finish() {
         # shellcheck disable=SC2015 # Either may fail: it has not started, or has ended.
         [[ -e $scratch/$daemon.pid ]] && kill "$(<"$scratch/$daemon.pid")" 2>/dev/null || true
     done
-    # They write until they have ended.
+    # They write until they end.
     for _ in {1..20}; do
         rm -rf "$scratch" 2>/dev/null && return
         sleep 0.5
     done
 }
 trap finish EXIT
-# Else `finish` would not run.
+# Without these traps, `finish` would not run.
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -136,7 +136,7 @@ checkpoint() {
     compgen -G "$run/checkpoints/0*/state.json"
 }
 wait_for 60 checkpoint || fail "no checkpoint: $(<"$scratch/job.log")"
-# What Slurm sends before the end of a job's time.
+# The signal that Slurm sends before the end of a job's time.
 scancel --signal=TERM "$job"
 wait_for 60 "tail -n 1 $run/events.jsonl | grep -q '\"reason\":\"stopped\"'" ||
     fail "SIGTERM did not stop the run: $(<"$scratch/job.log")"

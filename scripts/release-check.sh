@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks that the sources are ready for the release of a tag: the first job of a release.
+# Checks that the sources are ready for the release of a tag. This is the first job of a release.
 #
 #   scripts/release-check.sh TAG REPOSITORY
 #
@@ -30,7 +30,7 @@ grep -Fq "<release version=\"$version\"" assets/linux/wgpt.metainfo.xml ||
     missing "assets/linux/wgpt.metainfo.xml has no release $version"
 grep -Fqx "repository = \"$repository\"" Cargo.toml ||
     missing "Cargo.toml has no line: repository = \"$repository\""
-# Names that stand for addresses which only the owner of the repository can give.
+# Placeholders for addresses that only the owner of the repository knows.
 if grep -n 'invalid\.wgpt\|wgpt\.invalid' Cargo.toml assets/linux/wgpt.metainfo.xml >&2; then
     missing 'these lines have placeholders'
 fi

@@ -5,7 +5,7 @@
 Three models: nanoGPT's CPU recipe, shakespeare-char at its full size with 8 sequences (both without
 biases and with the exact GELU, as in nanoGPT), and GPT-2 124M with one sequence of 256 tokens. Prints
 one JSON object per line for each model and mode: wgpt's settings of the model, threads, torch, compile,
-first_ms, ms and tokens_per_s, or error instead of the figures. The step is that of torch_gpt2.py,
+first_ms, ms and tokens_per_s, or error instead of the figures. The step is the one in torch_gpt2.py,
 without dropout.
 """
 

@@ -89,7 +89,7 @@ def measure(args, device, dtype, compiled, micro_batch):
     inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
 
     half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(dtype)
-    # Without an effect in other dtypes, as in nanoGPT.
+    # This has no effect in other dtypes, as in nanoGPT.
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == "float16")
 
     def step():

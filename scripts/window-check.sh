@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the window end to end: under Xvfb, by keyboard, with a real run. Saves screenshots.
+# Tests the window end to end, under Xvfb, by keyboard and with a real run. Saves screenshots.
 #
 #   scripts/window-check.sh WGPT [FOLDER]
 #
@@ -75,7 +75,7 @@ display=:$((90 + RANDOM % 900))
 # Without -noreset the server resets after its last window closes, and meanwhile refuses the next one.
 Xvfb $display -screen 0 1360x860x24 -noreset >/dev/null 2>&1 &
 server=$!
-# Also ends a run that outlived its window; it would train for hours.
+# This also ends a run that outlived its window and would train for hours.
 trap 'pkill -f "$work" || true; kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
 export DISPLAY=$display
 unset WAYLAND_DISPLAY

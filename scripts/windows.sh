@@ -10,8 +10,8 @@
 #
 # The target is x86_64-pc-windows-gnu: rustup's if it is installed (rustup target add), else Debian's
 # compiler and the sources of its standard library, which are unpacked and not installed. mingw links.
-# Installs what it needs on x86-64 with apt, as root or by sudo. Everything it makes is in the folder
-# `windows` of the target folder. On Windows itself, `cargo build --release` does it all.
+# The script installs what it needs on x86-64 with apt, as root or by sudo. All its output is in the
+# folder `windows` of the target folder. On Windows itself, `cargo build --release` is enough.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -23,7 +23,8 @@ exe=$folder/$triple/release/wgpt.exe
 wine=/usr/lib/wine/wine64
 wineserver=/usr/lib/wine/wineserver64
 
-# Tests that cannot run under Wine, each as NAME: REASON. Those that need Linux are not built for Windows.
+# Tests that cannot run under Wine, each as NAME: REASON. Tests that need Linux are not built for
+# Windows.
 not_under_wine=(
     'files_are_replaced_while_they_are_read: Wine 8 cannot rename over a file that is open; Windows 10 can'
     'libraries_print_nothing_in_a_bare_environment: Wine lacks a part of DirectX 12, which wgpu logs as an error'
@@ -40,7 +41,7 @@ usage() {
     exit 2
 }
 
-# need PACKAGE...: installs those that are missing.
+# need PACKAGE...: installs the missing packages.
 need() {
     local package missing=() as_root=()
     for package in "$@"; do
@@ -65,7 +66,7 @@ unpack_compiler() {
     [[ ! -x $folder/rustc ]] || return 0
     rm -rf "$rust" "$rust.debs"
     mkdir -p "$rust" "$rust.debs"
-    # What the compiler runs with, but not the rest of a system.
+    # The libraries that the compiler needs, but not the rest of a system.
     mapfile -t packages < <(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts \
         --no-breaks --no-replaces --no-enhances rustc-web |
         grep -Ex '(rustc-web|libstd-rust-web-.+|libllvm[0-9]+)' | sort -u)
@@ -76,7 +77,7 @@ unpack_compiler() {
         dpkg-deb --extract "$package" "$rust"
     done
     rm -rf "$rust.debs"
-    # Its libraries are for it alone: Wine's driver has an LLVM of its own.
+    # Only the compiler may use its libraries, because Wine's driver has its own LLVM.
     cat >"$folder/rustc" <<RUSTC
 #!/bin/sh
 LD_LIBRARY_PATH=$rust/usr/lib/x86_64-linux-gnu exec $rust/usr/bin/rustc "\$@"
@@ -109,7 +110,7 @@ build() {
     windows_cargo build
     mapfile -t libraries < <($prefix-objdump -p "$exe" | sed -n 's/^\tDLL Name: //p' | sort -fu)
     echo "libraries: ${libraries[*]}"
-    # A library of mingw would have to lie beside the program.
+    # A library of mingw would have to be next to the program.
     [[ ! " ${libraries[*]}" =~ ' lib' ]] || fail "$exe needs libraries that Windows does not have"
     [[ $($prefix-objdump -h "$exe") == *' .rsrc '* ]] || fail "$exe has no icon, version and manifest"
     ls -l "$exe"
@@ -130,14 +131,14 @@ set_up_wine() {
 }
 
 # Starts a display, without which Wine lists no adapter, and a Wine that stays until this script ends.
-# Does nothing in a process of such a session, like a test that cargo runs.
+# Does nothing in a process of such a session, for example in a test that cargo runs.
 start_wine() {
     local display
     [[ -z ${WINE_SESSION:-} ]] || return 0
     need wine64 xvfb mesa-vulkan-drivers libvulkan1 libgl1 libgl1-mesa-dri gcc-mingw-w64-x86-64-posix
     # File names are UTF-8. Wine's DirectX 12 lists an adapter and loses it, so the window takes Vulkan.
     export LC_ALL=C.UTF-8 WGPU_BACKEND=vulkan WINEDEBUG=-all WINEPREFIX=$folder/wine
-    # Of the adapters, Mesa's is the one that Linux is compared on.
+    # The comparison with Linux uses Mesa's adapter.
     unset VK_ADD_DRIVER_FILES WAYLAND_DISPLAY
     session=$(mktemp -d)
     export WINE_SESSION=$session XDG_RUNTIME_DIR=$session/runtime
@@ -158,7 +159,7 @@ end_wine() {
     rm -rf "$session"
 }
 
-# wgpt reads its settings from these: runs that are compared must not see the caller's.
+# wgpt reads its settings from these variables, and compared runs must not see the caller's.
 unset_settings() {
     local variable
     for variable in "${!WGPT_@}"; do

@@ -4,8 +4,8 @@
 #   web/build.sh [FOLDER]     default: web/dist; an existing folder is replaced
 #
 # Every file except index.html has a hash of the build in its name, so that caches may keep it forever.
-# The Rust target comes from rustup if available, else from Debian's packages: they are unpacked into
-# the target folder, and the standard library is built from source.
+# The Rust target comes from rustup if available. Otherwise Debian's packages are unpacked into the
+# target folder, and the standard library is built from source.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,7 +58,7 @@ if ! has_target; then
     cargo_flags+=(-Zbuild-std=std,panic_abort)
 fi
 
-# Built for the host with the host's compiler, whatever the page is built with.
+# This is built for the host with the host's compiler, whatever compiler builds the page.
 env -u RUSTC -u RUSTC_BOOTSTRAP -u LD_LIBRARY_PATH CARGO_TARGET_DIR="$target/bindgen" \
     cargo build --locked --release --manifest-path web/bindgen/Cargo.toml
 

@@ -64,7 +64,7 @@ function writeLoss(loss) {
   }
 }
 
-/** Reloads the page after a device loss: the browser gives this page no other device. */
+/** Reloads the page after a device loss, because the browser gives this page no other device. */
 function reloadAfterLoss() {
   const count = (readLoss()?.count ?? 0) + 1;
   const isTraining = ['starting', 'running', 'recovering', 'waiting'].includes(element('status').dataset.state);
@@ -103,7 +103,7 @@ function reserveShortcuts() {
   addEventListener('keydown', (event) => isShortcut(event) && event.preventDefault(), { capture: true });
 }
 
-/** A device that only detects device losses. Stored in a variable so that it is not collected. */
+/** A device that only detects device losses. The variable keeps it from being collected. */
 let sentinel;
 
 /** Reloads the page when the browser loses the graphics card, and with it the window's device. */
@@ -112,7 +112,7 @@ async function watchDevice() {
   sentinel?.lost.then(({ reason }) => reason !== 'destroyed' && reloadAfterLoss());
 }
 
-/** The model that this page was exported with, or null: an element with the name of its zip and its hash. */
+/** The element with the zip name and hash of the model that this page was exported with, or null. */
 const exported = document.querySelector('meta[name="wgpt-model"]');
 
 /** Imports the exported model, once in this browser. */
@@ -128,7 +128,7 @@ async function importModel() {
   }
   const files = new DataTransfer();
   files.items.add(new File([await response.blob()], name));
-  // As if the visitor had dropped it on the window, which imports what is dropped.
+  // This acts as if the visitor had dropped it on the window, which imports dropped files.
   element('window').dispatchEvent(new DragEvent('drop', { dataTransfer: files }));
   set(key);
 }
@@ -146,7 +146,7 @@ function set(key) {
   try {
     localStorage.setItem(key, '');
   } catch {
-    // The model is imported again the next time.
+    // The model will be imported again next time.
   }
 }
 
@@ -168,7 +168,7 @@ async function main() {
     return;
   }
   await load();
-  // A panic leaves the last frame on the screen, and nothing responds any more.
+  // After a panic the last frame stays on the screen, and nothing responds.
   const failOnPanic = (error) => error instanceof WebAssembly.RuntimeError && fail(error);
   addEventListener('error', (event) => failOnPanic(event.error));
   addEventListener('unhandledrejection', (event) => failOnPanic(event.reason));

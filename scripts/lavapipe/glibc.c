@@ -1,5 +1,5 @@
-// The functions of glibc 2.38 that Debian 13's Mesa uses, on an older glibc: the C23 forms of the
-// parsers, which differ in binary numbers only, and fmod, which got a new version.
+// The functions of glibc 2.38 that Debian 13's Mesa uses, for an older glibc: the C23 forms of the
+// parsers, which differ only in binary numbers, and fmod, which got a new version.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <inttypes.h>

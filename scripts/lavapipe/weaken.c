@@ -1,5 +1,5 @@
-// weaken LIBRARY...: makes the demand of each library for versions of glibc that this machine lacks
-// optional, so that the loader takes the library. Symbols of those versions must come from elsewhere.
+// weaken LIBRARY...: makes the glibc versions that each library demands, and this machine lacks,
+// optional, so that the loader accepts the library. Symbols of those versions must come from elsewhere.
 #include <elf.h>
 #include <fcntl.h>
 #include <gnu/libc-version.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Minor version of this machine's glibc 2.
+// The minor version of this machine's glibc 2.
 static int have;
 
 static void weaken(unsigned char *file) {
@@ -50,7 +50,7 @@ int main(int count, char **paths) {
             perror(paths[i]);
             return 1;
         }
-        // Some are scripts for the linker.
+        // Some files are scripts for the linker.
         if (status.st_size > (off_t)sizeof(Elf64_Ehdr) && memcmp(bytes, ELFMAG, SELFMAG) == 0)
             weaken(bytes);
         munmap(bytes, status.st_size);

@@ -15,13 +15,13 @@ mkdir -p "$shots"
 shots=$(realpath "$shots")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# The name of a user may have such letters.
+# A user name may have such letters.
 mkdir "$work/Jörg Müller"
 cd "$work/Jörg Müller"
 
 # The largest relative difference of a loss from Linux's.
 tolerance=1e-5
-# Software Vulkan is slow: a part of the demo.
+# Software Vulkan is slow, so this runs a part of the demo.
 short=(--max_iters=200 --lr_decay_iters=200)
 
 fail() {
@@ -35,7 +35,7 @@ wgpt() {
     "$wine" "$exe" "$@"
 }
 
-# expect CODE ARG...: runs wgpt.exe, which must end with the code and in words.
+# expect CODE ARG...: runs wgpt.exe, which must exit with the code and an error message.
 expect() {
     local wanted=$1 code=0
     shift
@@ -64,7 +64,7 @@ has_event() {
     grep -q "\"event\":\"$2\"" "$1/events.jsonl" 2>/dev/null
 }
 
-# losses RUN: the loss of each iteration, the last where a resumed run computed it again.
+# losses RUN: prints the loss of each iteration, the last one if a resumed run computed it again.
 losses() {
     awk '/"event":"step"/ {
         match($0, /"iter":[0-9]+/); iter = substr($0, RSTART + 7, RLENGTH - 7)
@@ -128,7 +128,7 @@ other_commands() {
     echo 'ok: prepare, eval, export, sample and plan'
 }
 
-# A killed run continues, and so does one that Ctrl-C stopped: the losses are those of the whole run.
+# A killed run continues, and so does a run that Ctrl-C stopped, with the losses of the whole run.
 interruptions() {
     local run code=0
     for run in killed interrupted; do
@@ -136,7 +136,7 @@ interruptions() {
         wait_for "a checkpoint of the run to be $run" 120 has_event $run checkpoint
         case $run in
         killed) kill -KILL $! ;;
-        # Wine makes a Ctrl-C of it.
+        # Wine turns this into a Ctrl-C.
         interrupted) kill -INT $! ;;
         esac
         code=0
@@ -149,7 +149,7 @@ interruptions() {
         same_losses "$run" $run wine-cpu 0
     done
 
-    # A trainer outlives its supervisor for as long as it saves.
+    # A trainer outlives its supervisor while it saves.
     "$wine" "$exe" train --preset=demo --device=vulkan:0 --run=orphan >stdout 2>stderr </dev/null &
     wait_for 'steps of a supervised run' 120 has_event orphan step
     kill -KILL $!
@@ -170,12 +170,12 @@ errors() {
     printf 'data = "C:\\Users\\a"\n' >a.toml
     expect 2 train a.toml
     says "'single quotes'" stderr
-    # The name of a device is no folder.
+    # The name of a device is not a folder.
     local code=0
     wgpt train --preset=demo --device=cpu --max_iters=1 --run=NUL >stdout 2>stderr </dev/null || code=$?
     ((code > 0 && code < 10)) || fail "a run called NUL exited with $code"
     says '^error: ' stderr
-    # Without a driver: words, and the CPU.
+    # Without a driver, wgpt prints a message and uses the CPU.
     (
         export VK_DRIVER_FILES=$work/none.json
         expect 4 train --preset=demo --device=vulkan --run=none
