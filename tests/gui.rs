@@ -1,5 +1,5 @@
-//! Drives the window without a display: snapshots of a recorded run, keyboard shortcuts, dropped
-//! files and frame times.
+//! Tests the window without a display: snapshots of a recorded run, keyboard shortcuts, dropped files
+//! and frame times.
 //!
 //! The snapshots are in `tests/snapshots`; `UPDATE_SNAPSHOTS=force cargo test --release --test gui`
 //! updates them all, even where a new label differs in fewer pixels than the tolerance. Every test
@@ -25,8 +25,8 @@ fn recorded_events() -> Vec<Event> {
     RECORDED.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
 }
 
-/// Pixels, of more than a million, that may differ from a snapshot. Rasterisers differ at the edges
-/// of text and curves: SwiftShader and lavapipe in up to 420 pixels.
+/// The number of pixels, of more than a million, that may differ from a snapshot. Rasterisers differ at
+/// the edges of text and curves. SwiftShader and lavapipe differ in up to 420 pixels.
 const MAX_FAILED_PIXELS: usize = 1500;
 
 fn window(theme: Theme, options: Options) -> Harness<'static, App> {
@@ -106,8 +106,8 @@ fn memory_and_budget() {
     panel_snapshot("Memory", "memory");
 }
 
-/// The text of the iteration under the pointer is shown, a click keeps it, and without either the
-/// newest is shown.
+/// The window shows the text of the iteration under the pointer, a click keeps it, and otherwise the
+/// newest text is shown.
 #[test]
 fn pointing_at_the_loss_shows_what_the_model_wrote_there() {
     let events = recorded_events();
@@ -141,7 +141,7 @@ fn pointing_at_the_loss_shows_what_the_model_wrote_there() {
     assert!(shows(&mut harness, 1), "a card is a button");
 }
 
-/// The runs are a finished one and one whose events end in the middle.
+/// One run is finished, and the events of the other end in the middle.
 #[test]
 fn runs_are_listed_and_a_crashed_one_can_be_continued() {
     let folder = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ fn a_finished_run_offers_what_can_follow() {
     assert!(focus, "the prompt has no focus");
 }
 
-/// A folder with a model, which no run has trained.
+/// A folder with a model that no run has trained.
 #[test]
 fn a_model_can_be_prompted_with_options() {
     let folder = tempfile::tempdir().unwrap();
@@ -347,7 +347,7 @@ fn shortcuts_reach_a_run_of_another_process() {
     });
     harness.key_press(Key::Space);
     wait(&mut harness, |_| read(&run.join("commands.jsonl")).contains("pause"));
-    // The window takes the pause from the record of the run, not from its own command.
+    // The window takes the pause from the run's events, not from its own command.
     let mut record = File::options().append(true).open(run.join("events.jsonl")).unwrap();
     writeln!(record, r#"{{"v":1,"event":"paused","iter":250}}"#).unwrap();
     wait(&mut harness, |harness| harness.query_by_label("Resume").is_some());
@@ -414,7 +414,7 @@ impl egui::DroppedFile for Dropped {
     }
 }
 
-/// Returns the event of a step, with a loss and a speed that scatter.
+/// Returns a step event whose loss and speed scatter.
 fn step(iter: u64) -> Event {
     let noise = ((iter * 2_654_435_761) % 1000) as f64 / 1000.0;
     Event::Step(Step {
@@ -431,7 +431,7 @@ fn step(iter: u64) -> Event {
     })
 }
 
-/// A tick at the right edge of a chart has half of its label beyond it.
+/// A tick at the right edge of a chart has half of its label outside.
 #[test]
 fn the_label_of_the_last_tick_is_not_cut() {
     for (last, label) in [(1000, "1,000"), (600_000, "600,000")] {

@@ -84,7 +84,7 @@ fn steps_take_few_launches() {
     }
 }
 
-/// Returns the peak of a step of one sequence in bytes, without weights and moments.
+/// Returns the peak memory of a step of one sequence in bytes, without weights and moments.
 fn peak(device: &Device, mode: OpsMode, layers: usize, width: usize, time: usize) -> u64 {
     let config = config(&[
         ("n_layer", layers),
@@ -129,7 +129,7 @@ const IN_HOST_MEMORY: bool = true;
 /// the optimizer in each of `places`.
 fn compare_with_the_plan(mode: OpsMode, places: &[bool]) {
     let _guard = one_at_a_time();
-    // Cube kernels are compiled anew for each shape. Twelve have every value of every setting.
+    // Cube kernels are compiled anew for each shape. Twelve models cover every value of every setting.
     let shapes = if mode.implementation == Implementation::Cube { 12 } else { 30 };
     let (device, kind) =
         if mode.precision.is_half() { vulkan_in(mode.precision) } else { vulkan_in(float16()) };
@@ -162,7 +162,7 @@ fn shape(number: usize) -> Config {
     config
 }
 
-/// Compares one step. Returns by which part of its memory the plan is off.
+/// Compares one step. Returns the relative error of the plan.
 fn compare_step(device: &Device, mode: OpsMode, mut config: Config, offload: bool) -> f64 {
     const TOLERANCE: f64 = 0.01;
     config.offload_optimizer = if offload { Choice::True } else { Choice::False };
@@ -174,7 +174,7 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, offload: boo
     let before = gpu::memory(device).unwrap().in_use;
     let mut step = TrainingStep::planned(device, &config, &forecast.plan, mode);
     let (_, peak) = gpu::dry_run(device, || step.step());
-    // Pieces on their way, of which a dry run, which reads nothing, has one at the update.
+    // The pieces in transfer. A dry run reads nothing, so it has one at the update.
     let staged = forecast.rows.iter().filter(|row| row.name == "staging");
     let staged = staged.map(|row| row.bytes).sum::<u64>();
     assert_eq!(staged > 0, offload);
@@ -193,13 +193,14 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, offload: boo
     off.abs()
 }
 
-/// With the optimizer on the device, and in host memory: then weights and gradients alone are on it.
+/// With the optimizer on the device, and in host memory, where the device has only weights and
+/// gradients.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step() {
     compare_with_the_plan(OpsMode::AUTO, &[ON_DEVICE, IN_HOST_MEMORY]);
 }
 
-/// float16: half weights too, if the optimizer is in host memory.
+/// In float16 the weights are halves too, if the optimizer is in host memory.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step_in_float16() {
     compare_with_the_plan(OpsMode::AUTO.in_precision(float16()), &[ON_DEVICE, IN_HOST_MEMORY]);
@@ -211,14 +212,14 @@ fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels() {
     compare_with_the_plan(OpsMode::CUBE, &[ON_DEVICE]);
 }
 
-/// Half precision, in f16: bfloat16 has the same size, but few Vulkan adapters compute in it.
+/// Half precision, in f16. bfloat16 has the same size, but few Vulkan adapters compute in it.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels_in_half_precision() {
     compare_with_the_plan(OpsMode::CUBE.in_precision(float16()), &[ON_DEVICE, IN_HOST_MEMORY]);
 }
 
-/// What pools hold after steps that compute, with an optimizer in host memory: the plan has it all,
-/// and moments and master weights are not among it.
+/// With an optimizer in host memory, the plan covers all that the pools hold after real steps, and they
+/// hold no moments and master weights.
 #[test]
 fn pools_hold_no_state_of_an_optimizer_in_host_memory() {
     let _guard = one_at_a_time();
@@ -314,7 +315,7 @@ fn memory_is_flat_over_200_steps() {
     let mut reserved = |steps: usize| {
         for number in 0..steps {
             step.step();
-            // A run waits at its log lines; without waits the queue would grow without bound.
+            // A run waits at its log lines. Without waits the queue would grow without bound.
             if number % 10 == 9 {
                 gpu::wait(&device).unwrap();
             }
@@ -324,8 +325,8 @@ fn memory_is_flat_over_200_steps() {
     let warm = reserved(50);
     let end = reserved(150);
     println!("after 50 steps {warm:?}, after 200 {end:?}");
-    // The device keeps the parameters of up to 2048 launches, of at most 512 bytes each. Those with
-    // the number of the step are new in each step. An activation of this width has 8192 bytes.
+    // The device keeps the parameters of up to 2048 launches, of at most 512 bytes each. Parameters
+    // with the number of the step are new in each step. An activation of this width has 8192 bytes.
     const PARAMETERS: u64 = 2048 * 512;
     assert!(end.reserved <= warm.reserved + PARAMETERS, "{warm:?}, then {end:?}");
     assert!(end.in_use <= warm.in_use + PARAMETERS, "{warm:?}, then {end:?}");

@@ -87,7 +87,7 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
-/// Returns the first `len` elements of a weight's parts, and checks that the rest, padding, is
+/// Returns the first `len` elements of a weight's parts, and checks that the padding after them is
 /// zero.
 fn unpadded(parts: Vec<Tensor<1>>, len: usize) -> Vec<f32> {
     let mut all: Vec<f32> = parts.into_iter().flat_map(values).collect();
@@ -153,7 +153,7 @@ fn check_case(
         model = next;
     }
     for parameter in parameters(&model) {
-        // The gradient of the key bias is zero but for rounding, which AdamW amplifies.
+        // The gradient of the key bias is zero except for rounding, which AdamW amplifies.
         if parameter.name.ends_with("c_attn.bias") {
             continue;
         }
@@ -193,8 +193,8 @@ fn all_values(model: &Gpt) -> Vec<Vec<f32>> {
     parts.map(values).collect()
 }
 
-/// A gradient that is not finite reaches neither weights nor moments, and the updates after it are
-/// those that would have been made without it.
+/// A gradient that is not finite reaches neither weights nor moments, and the updates after it are the
+/// same as without it.
 #[test]
 fn an_update_that_is_not_finite_is_skipped() {
     let device = Device::flex();
@@ -277,7 +277,8 @@ fn check_checkpointing(device: &Device, mode: OpsMode) {
     }
 }
 
-/// Gradients that are given away during the last backward pass are those that stay, bit by bit.
+/// Gradients that are handed over during the last backward pass equal the gradients that stay, bit by
+/// bit.
 #[test]
 fn gradients_are_given_away_when_they_are_final() {
     let device = Device::flex();
@@ -335,7 +336,7 @@ fn checkpoints_of_other_programs_load() {
     }
 }
 
-/// transformers trains the biases of a model even if its config says that it has none.
+/// transformers trains the biases of a model even if its config has none.
 #[test]
 fn biases_are_read_although_the_config_denies_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -35,8 +35,8 @@ fn every_variant_is_valid() {
                 continue;
             }
         };
-        // Nothing beyond WebGPU but subgroup operations, shader-f16 and cooperative matrices, which
-        // only devices with more workgroup memory have.
+        // Kernels use nothing beyond WebGPU except subgroup operations, shader-f16 and cooperative
+        // matrices, which only devices with more workgroup memory have.
         let mut capabilities = Capabilities::SUBGROUP | Capabilities::SHADER_FLOAT16;
         let mut most_memory = 16_384;
         if spec.matrices.is_some() {
@@ -108,7 +108,7 @@ fn fields(module: &naga::Module, ty: Handle<Type>, path: &str, offset: u32) -> V
     }
 }
 
-/// Returns the fields that the program writes, the first at `offset`, which becomes the end of the
+/// Returns the fields that the program writes, the first at `offset`. Sets `offset` to the end of the
 /// last.
 fn laid_out(ty: ParamType, path: &str, offset: &mut u32) -> Vec<Field> {
     let scalar = |kind, offset: &mut u32| {
@@ -134,15 +134,15 @@ fn every_file_is_part_of_a_kernel() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         assert_eq!(path.extension().and_then(|e| e.to_str()), Some("wgsl"), "{}", path.display());
-        // Unrolled loops differ from their text, the description does not.
+        // Unrolled loops differ from the text of the file, but the first line does not.
         let text = std::fs::read_to_string(&path).unwrap();
         let first = text.lines().next().unwrap();
         assert!(sources.iter().any(|source| source.contains(first)), "{}", path.display());
     }
 }
 
-/// Returns what decides which pairs of a query and a key an attention kernel sees: the positions, the
-/// loop over the other side, and the mask.
+/// Returns the lines that decide which pairs of a query and a key an attention kernel sees: the
+/// positions, the loop over the other side, and the mask.
 fn visibility(name: &str) -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("shaders/{name}.wgsl"));
     let text = std::fs::read_to_string(path).unwrap();
@@ -171,8 +171,8 @@ fn cooperative_attention_sees_what_blocked_attention_sees() {
     }
 }
 
-/// All kernels but those with cooperative matrices, which HLSL does not have: its adapters list none. A
-/// device whose kernels DXC compiles has float16 and subgroups, one with FXC neither.
+/// All kernels except the ones with cooperative matrices, which HLSL lacks and its adapters do not
+/// list. A device with DXC has float16 and subgroups, a device with FXC has neither.
 #[test]
 fn every_variant_becomes_hlsl() {
     let (mut failures, mut of_fxc) = (Vec::new(), 0);
@@ -197,7 +197,8 @@ fn every_variant_becomes_hlsl() {
             );
         }
         for shader_model in models {
-            // cubecl asks for kernels without checks of indices and loops; wgpu's default has them.
+            // cubecl asks for kernels without checks of indices and loops. wgpu's default has these
+            // checks.
             for checked in [false, true] {
                 let options = hlsl::Options {
                     shader_model,
@@ -233,8 +234,8 @@ fn to_hlsl(
     Ok(text)
 }
 
-/// Finds what naga writes and FXC refuses (error X3500): to store to an element of a vector or a matrix
-/// in registers by an index that is not a constant.
+/// Finds stores that naga writes and FXC refuses (error X3500): to an element of a vector or a matrix
+/// in registers, by an index that is not constant.
 fn refused_by_fxc(module: &naga::Module, info: &ModuleInfo) -> Option<String> {
     let entries = module.entry_points.iter().enumerate();
     let entries = entries.map(|(index, entry)| (&entry.function, info.get_entry_point(index)));

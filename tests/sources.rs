@@ -1,6 +1,6 @@
 //! Checks the rules between modules by reading the sources under `src/`.
 //!
-//! 1. `train` and everything before it name no front end. Front ends name no tensor.
+//! 1. `train` and everything below it name no front end. Front ends name no tensor.
 //! 2. Only `gpu` and `ops` name wgpu or cubecl.
 //! 3. `config`, `plan` and `protocol` are pure: no I/O, no clock, no randomness, no device.
 //! 4. Unsafe code is allowed in five files and global mutable state in two. No file has a name like
@@ -12,10 +12,10 @@
 //!    this program again.
 //!
 //! `sizes` checks the budgets of folders, files and types; `profile` the list of crates in Cargo.toml;
-//! `release` what a release takes from the sources.
+//! `release` the sources that go into a release.
 //!
-//! The sources are split into tokens first, without comments and literals. Every module needs a
-//! line in [`MODULES`], so that a renamed one keeps its rules.
+//! The sources are first split into tokens, without comments and literals. Every module needs a line in
+//! [`MODULES`], so that a renamed module keeps its rules.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ mod tokens;
 
 use tokens::{Token, paths, strings, tokens};
 
-/// The layer of a module: it decides what the module may name.
+/// The layer of a module decides what the module may name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layer {
     /// Values in, values out.
@@ -157,7 +157,7 @@ fn check(path: &str, source: &str) -> Vec<String> {
     found.into_iter().map(|(line, what)| format!("src/{path}:{line}: {what}")).collect()
 }
 
-/// Requests and replies carry plain data of the modules that answer them.
+/// Requests and replies carry plain data from the modules that answer them.
 const CARRIES_DATA: &[&str] = &["protocol/request.rs", "protocol/worker_message.rs"];
 
 /// Checks invariants 1 to 3.
@@ -223,8 +223,8 @@ fn without_tests<'t, 's>(path: &str, tokens: &'t [Token<'s>]) -> &'t [Token<'s>]
     &tokens[..end]
 }
 
-/// Checks invariant 5: the code for files is the same on the desktop and in a browser. Tests are
-/// exempt.
+/// Checks invariant 5, so that the code for files is the same on the desktop and in a browser. Tests
+/// are exempt.
 fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
     let is_in = |places: &[&str]| places.iter().any(|place| path.starts_with(place));
     for named in paths(without_tests(path, tokens)) {
@@ -242,8 +242,8 @@ fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
     }
 }
 
-/// Files that print or paint a label by itself. A label in a format string, with a text after it, is
-/// printed; one without is looked for.
+/// Files that print or paint a label by itself. A label in a format string with a text after it is
+/// printed. A label without one is searched for.
 const LABELS_IN: &[&str] = &["cli/terminal.rs"];
 const LABELS: &[&str] = &["error:", "hint:", "warning:"];
 
@@ -254,7 +254,7 @@ const TYPED_IN: &[&str] = &["cli/mod.rs", "cli/next.rs", "gui/platform/desktop/e
 /// Files that name this program's file to start it: as a worker, and, on Windows, without a console.
 const STARTS_IN: &[&str] = &["worker/", "gui/platform/desktop/explorer.rs"];
 
-/// Checks invariant 6. Tests are exempt: they start the program as a user does.
+/// Checks invariant 6. Tests are exempt, because they start the program as a user does.
 fn check_processes(
     path: &str,
     tokens: &[Token<'_>],
@@ -287,9 +287,9 @@ fn check_processes(
     }
 }
 
-/// The exceptions to invariant 4: launches of cubecl kernels, which guard their own bounds, the
-/// creation of a Vulkan instance through wgpu-hal, wgpu's token of experimental features, the CPU's
-/// matrix product, which takes pointers, and MPI, which is a library in C, are unsafe functions.
+/// The exceptions to invariant 4. These are unsafe functions: launches of cubecl kernels, which guard
+/// their own bounds, the creation of a Vulkan instance through wgpu-hal, wgpu's token of experimental
+/// features, the CPU's matrix product, which takes pointers, and MPI, a C library.
 const UNSAFE_IN: [&str; 5] = [
     "ops/shared/cube/mod.rs",
     "ops/shared/cpu/product.rs",
@@ -318,9 +318,9 @@ fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
     }
 }
 
-/// The exceptions to invariant 4: the file system of the browser build, which is global like the one
-/// of an operating system, and the memory of tensors on the CPU that ops use again, which is a part of
-/// the allocator. No result depends on it. The recorder of disk calls is for tests alone.
+/// The exceptions to invariant 4: the browser's file system, which is global like an operating
+/// system's, and the memory of CPU tensors that ops reuse, which is part of the allocator. No result
+/// depends on it. The recorder of disk calls is only for tests.
 const STATE_IN: &[&str] = &["disk/pool/mounted.rs", "disk/recorder.rs", "ops/shared/cpu/memory.rs"];
 
 /// Checks invariant 4: no `static mut`, and no `static` with interior mutability.

@@ -1,5 +1,5 @@
-//! The budget and the recovery, on a Vulkan driver that counts and fails (tests/driver) and
-//! forwards to the software renderer. `BUDGET_CASES` sets the number of random runs.
+//! Tests the budget and the recovery on a Vulkan driver (tests/driver) that counts, fails on request,
+//! and forwards to the software renderer. `BUDGET_CASES` sets the number of random runs.
 
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Compiles the driver once; returns its manifest.
+/// Compiles the driver once, and returns its manifest.
 fn driver() -> &'static Path {
     static MANIFEST: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, manifest) = MANIFEST.get_or_init(|| {
@@ -58,7 +58,7 @@ impl Run {
         Self::with_commands(args, &[], faults)
     }
 
-    /// Runs with `lines` on stdin after the first step; then stdin closes.
+    /// Sends `lines` to stdin after the first step, then closes stdin.
     fn with_commands(args: &[String], lines: &[&str], faults: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let report = folder.path().join("report.json");
@@ -72,7 +72,7 @@ impl Run {
             .env_remove("VK_ADD_DRIVER_FILES")
             .env("VK_DRIVER_FILES", driver())
             .env("FAULT_REPORT", &report)
-            // The speed of a device that fails is nobody's; its compiled kernels are.
+            // The measured speed of a failing device must not be shared, but its compiled kernels may.
             .env("XDG_CACHE_HOME", folder.path())
             .envs(shader_cache())
             .envs(faults.iter().copied())
@@ -110,8 +110,8 @@ impl Run {
     }
 }
 
-/// Generates the flags of a small run with evaluations and samples, and its budget as a share of
-/// the memory that it takes. Lavapipe stores float16, so that half precision is among them.
+/// Generates the flags of a small run with evaluations and samples, and its budget as a share of the
+/// memory that it takes. Lavapipe stores float16, so the flags include half precision.
 fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
     let shape = (1..=4u32, 1..=4u32, 0..3usize, 0..3usize, 2..=16u32, 1..=2u32);
     let memory = (0..3usize, 0..3usize, 0..2usize);
@@ -160,7 +160,7 @@ fn a_run_never_allocates_more_than_its_budget() {
         let budget = (unlimited * share) as u64;
         let limited: Vec<String> =
             args.iter().cloned().chain([format!("--vram_budget={budget}")]).collect();
-        // The driver allocates no more than the budget: one byte more ends the run.
+        // The driver allocates no more than the budget. One byte more ends the run.
         let run = Run::new(&limited, &[("FAULT_CAP", &budget.to_string())]);
         if run.output.status.code() == Some(3) {
             assert_eq!(run.peak(), 0.0, "refused, but not before: {args:?}");

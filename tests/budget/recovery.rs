@@ -1,4 +1,4 @@
-//! Failures of the device: out-of-memory, a lost device, one that stays away.
+//! Tests failures of the device: out of memory, a lost device, and a device that stays unavailable.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn losses(run: &Run) -> Vec<(u64, f64)> {
     steps.map(|step| (step["iter"].as_u64().unwrap(), step["loss"].as_f64().unwrap())).collect()
 }
 
-/// Without a supervisor, out-of-memory or a lost device ends the run with code 5 and an error: it
+/// Without a supervisor, out of memory or a lost device ends the run with code 5 and an error. It
 /// neither panics nor hangs.
 #[test]
 fn a_failing_device_ends_its_process_with_an_error() {
@@ -40,7 +40,7 @@ fn a_failing_device_ends_its_process_with_an_error() {
     }
 }
 
-/// The number of points at which a run fails: a few here, 50 for docs/memory.md.
+/// The number of points at which a run fails. docs/memory.md reports on 50.
 fn points() -> u64 {
     std::env::var("BUDGET_POINTS").map_or(3, |n| n.parse().expect("a number"))
 }
@@ -58,8 +58,7 @@ fn run_with_fault(args: &[String], fault: &str, value: u64) -> (Run, bool) {
     (run, once.exists())
 }
 
-/// Checks that every loss of `run` is that of the undisturbed run, also of steps that were
-/// repeated.
+/// Checks that `run` has the losses of the undisturbed run, including repeated steps.
 fn assert_same_losses(run: &Run, undisturbed: &[(u64, f64)], tolerance: f64) {
     for (iter, loss) in losses(run) {
         let (_, wanted) = undisturbed[iter as usize];
@@ -68,7 +67,7 @@ fn assert_same_losses(run: &Run, undisturbed: &[(u64, f64)], tolerance: f64) {
     }
 }
 
-/// With a supervisor, a lost device costs the steps after the last checkpoint, and no digit.
+/// With a supervisor, a lost device costs the steps after the last checkpoint, but changes no digit.
 #[test]
 fn a_run_continues_after_its_device_was_lost() {
     let args = small_run();
@@ -84,7 +83,7 @@ fn a_run_continues_after_its_device_was_lost() {
             // The number of waits grows with the load of the machine.
             _ => ("FAULT_LOSE_WAIT", count("waits") / 8),
         };
-        // Spread over the run without its end, where the calls differ from run to run.
+        // The points are spread over the run without its end, where the calls differ from run to run.
         let value = 1 + calls * (point + 1) / (points() + 2);
         let (run, fired) = run_with_fault(&args, fault, value);
         assert!(run.output.status.success(), "{fault}={value}\n{}", run.stderr());
@@ -99,7 +98,7 @@ fn a_run_continues_after_its_device_was_lost() {
     }
     println!("{fired_count} of {} losses fired", points());
     assert!(fired_count * 10 >= points() * 9, "{fired_count}");
-    // A device that is lost every time: the run gives up.
+    // If the device is lost every time, the run gives up.
     let start = Instant::now();
     let run = Run::new(&args, &[("FAULT_LOSE_SUBMIT", "20")]);
     assert_eq!(run.output.status.code(), Some(5), "{}", run.stderr());
@@ -135,7 +134,7 @@ fn a_run_waits_for_a_lost_device() {
     let waits: Vec<&Value> =
         run.events.iter().filter(|event| event["event"] == "waiting").collect();
     waits.iter().for_each(|wait| println!("{wait}"));
-    // One after the loss, and one after each attempt to open the device.
+    // The supervisor waits once after the loss, and once after each attempt to open the device.
     assert!(waits.len() >= 2, "{waits:?}");
     assert!(waits[1]["text"].to_string().contains("could not open"), "{}", waits[1]);
     assert!(run.recorded.contains("\"waiting\""), "events.jsonl has no wait");
@@ -191,7 +190,7 @@ fn a_run_continues_after_out_of_memory() {
     for nth in (1..=allocations).rev().step_by(every) {
         let (run, fired) = run_with_fault(&args, "FAULT_REFUSE", nth);
         let code = run.output.status.code();
-        // Without its first allocation the device does not open: the run is refused at once.
+        // Without its first allocation the device does not open, so the run is refused at once.
         assert!(code == Some(0) || nth == 1 && code == Some(4), "{nth}\n{}", run.stderr());
         assert_same_losses(&run, &undisturbed, 1e-4);
         match run.event("replan") {
@@ -202,7 +201,7 @@ fn a_run_continues_after_out_of_memory() {
                 assert_eq!(replan["to"]["micro_batch"], 4);
             }
             Some(replan) => assert_eq!(replan["reason"], "out_of_memory"),
-            // The second attempt to allocate succeeded: nothing was lost.
+            // The second attempt to allocate succeeded, so nothing was lost.
             None => assert_same_losses(&run, &undisturbed, 0.0),
         }
         fired_count += usize::from(fired);
@@ -217,7 +216,7 @@ fn a_run_continues_after_out_of_memory() {
     assert!(fired_count > 0, "nothing was refused");
 }
 
-/// The supervisor does not resume a run that it did not start; and warnings are printed once.
+/// The supervisor does not resume a run that it did not start, and prints warnings once.
 #[test]
 fn another_run_is_refused_and_left_unchanged() {
     let folder = tempfile::tempdir().expect("a temporary folder");

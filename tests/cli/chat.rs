@@ -1,4 +1,4 @@
-//! Conversations: messages from stdin, commands, and lines for other programs.
+//! Tests conversations: messages from stdin, commands, and lines for other programs.
 
 use std::io::Write;
 
@@ -25,7 +25,8 @@ fn chat_with(folder: &Path, model: &str, args: &[&str], stdin: &[u8]) -> Output 
     child.wait_with_output().unwrap()
 }
 
-/// A conversation that begins again has the same answer; what cannot be answered does not end it.
+/// A conversation that begins again has the same answer, and a message that cannot be answered does not
+/// end it.
 #[test]
 fn each_line_is_answered() {
     let folder = temporary();

@@ -1,4 +1,4 @@
-//! Conversations: prepared, trained on, evaluated, exported.
+//! Tests how conversations are prepared, trained on, evaluated and exported.
 
 use safetensors::SafeTensors;
 
@@ -90,7 +90,7 @@ fn the_loss_is_the_mean_of_the_global_batch_however_it_is_split() {
     });
     let [first, others @ ..] = &runs;
     assert!(first.len() >= 5, "{first:?}");
-    // A new model predicts each of the 101 tokens alike: the mean is over those that count.
+    // A new model predicts each of the 101 tokens alike, and the mean is over the tokens that count.
     assert!((first[0] - 101_f64.ln()).abs() < 0.2, "{first:?}");
     for losses in others {
         for (index, (a, b)) in first.iter().zip(losses).enumerate() {
@@ -131,7 +131,7 @@ fn a_run_on_conversations_resumes_and_is_exported_with_its_template() {
     for file in [config, generation] {
         assert_eq!((&file["bos_token_id"], &file["eos_token_id"]), (&96.into(), &100.into()));
     }
-    // The folder is a model that knows the template.
+    // The folder has a model with the chat template.
     let flags = ["--data=builtin:chats", "--windows=4", "--json", "--device=cpu"];
     ok(folder.path(), &[&["eval", "hf"], &flags[..]].concat());
 }

@@ -42,8 +42,8 @@ fn a_second_signal_stops_at_once() {
     assert_eq!(named(&events(&text(&output.stdout)), "done").count(), 0);
 }
 
-/// A worker of a run that was restarted has the rest of `max_time`, not all of it. It takes one message,
-/// and answers with messages.
+/// The worker of a restarted run has the rest of `max_time`, not all of it. It takes one message, and
+/// answers with messages.
 #[test]
 fn the_time_of_former_workers_counts_towards_max_time() {
     use std::io::Write;
@@ -72,7 +72,7 @@ fn the_time_of_former_workers_counts_towards_max_time() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Once it closes, the worker stops.
+    // Once stdin closes, the worker stops.
     let mut stdin = child.stdin.take().unwrap();
     writeln!(stdin, "{start}").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -153,8 +153,8 @@ fn commands_on_stdin_are_applied() {
     assert_eq!(resume("--decay_lr=false", end + 2), (0.01, 0));
 }
 
-/// Views take the state of a run from its events alone, so that a window that is opened later shows
-/// a paused run as paused.
+/// Views take the state of a run only from its events, so a window that opens later shows a paused run
+/// as paused.
 #[test]
 fn a_pause_and_its_end_are_events_of_the_run() {
     use std::io::Write;
@@ -188,8 +188,8 @@ fn a_pause_and_its_end_are_events_of_the_run() {
     assert_eq!((&done["reason"], &done["iter"]), (&"stopped".into(), &paused));
 }
 
-/// Other processes can send commands through a file in the run folder; and with `--stop-on-close` a
-/// run stops when its stdin closes.
+/// Other processes can send commands through a file in the run folder. With `--stop-on-close`, a run
+/// stops when its stdin closes.
 #[test]
 fn a_run_is_stopped_by_its_command_file_or_by_its_stdin() {
     use std::io::Write;

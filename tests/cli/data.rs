@@ -1,4 +1,4 @@
-//! Data and models on their way: from any input, to any folder, to other programs.
+//! Moves data and models: from any input, to any folder, to other programs.
 
 use std::io::Write;
 
@@ -31,7 +31,7 @@ fn stdin_is_prepared_like_a_file() {
     }
     let meta = fs::read_to_string(folder.path().join("new/piped/meta.json")).unwrap();
     assert!(meta.contains("\"stdin\""), "{meta}");
-    // The copy of stdin is gone: the folder has the story, `data` and `new`.
+    // The copy of stdin is gone, so the folder has only the story, `data` and `new`.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
@@ -75,7 +75,7 @@ fn a_run_finds_its_data_from_any_folder() {
     assert!(said.contains("--data"), "{said}");
 }
 
-/// An exported folder has its tokenizer: `sample` needs nothing else.
+/// An exported folder has its tokenizer, so `sample` needs nothing else.
 #[test]
 fn exported_models_have_their_tokenizer() {
     let folder = temporary();
@@ -107,7 +107,7 @@ fn exported_models_have_their_tokenizer() {
     }
 }
 
-/// Two vocabularies of one size: each token of one means another text in the other.
+/// In two vocabularies of the same size, a token stands for different texts.
 #[test]
 fn data_of_other_tokens_is_refused_though_their_number_is_the_same() {
     let folder = temporary();
@@ -191,7 +191,7 @@ fn scalar_logs_follow_a_resumed_run() {
     assert_eq!(whole.lines().count(), 1 + rows);
     assert!(whole.lines().nth(1).unwrap().starts_with("0,,,,,,"), "{whole}");
 
-    // As if it was killed at 25.
+    // This looks as if it was killed at 25.
     for checkpoint in ["00000030", "00000040"] {
         fs::remove_dir_all(folder.path().join("r/checkpoints").join(checkpoint)).unwrap();
     }

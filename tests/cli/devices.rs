@@ -1,4 +1,4 @@
-//! Devices: listing them, runs that move between them, and dtypes that they do not support.
+//! Tests devices: listing them, moving runs between them, and dtypes that they do not support.
 
 use super::*;
 
@@ -69,7 +69,8 @@ fn an_unsupported_dtype_is_refused_by_name() {
     }
 }
 
-/// A run keeps what `auto` became. Where that is missing, it continues only with another dtype.
+/// A run keeps the dtype that `auto` chose. On a device without it, the run continues only with another
+/// dtype.
 #[test]
 fn a_run_whose_dtype_is_missing_continues_only_in_another() {
     let folder = temporary();
@@ -77,7 +78,7 @@ fn a_run_whose_dtype_is_missing_continues_only_in_another() {
         named(events, "start").next().expect("a start")["config"]["dtype"].to_string()
     };
     assert_eq!(dtype(&train(folder.path(), "r", &["--max_iters=10"])), "\"float32\"");
-    // As if a GPU had computed it in float16.
+    // This looks as if a GPU had computed the run in float16.
     for file in ["config.toml", "checkpoints/00000010/state.json"] {
         let path = folder.path().join("r").join(file);
         let text = fs::read_to_string(&path).unwrap();

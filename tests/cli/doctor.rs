@@ -50,7 +50,8 @@ fn the_doctor_reports_the_devices_and_the_build() {
     }
 }
 
-/// Without drivers, without a display, in a folder with umlauts and blanks: words, no crash.
+/// Without drivers, without a display, in a folder with umlauts and blanks, wgpt prints messages and
+/// does not crash.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_bare_machine_gets_words() {
@@ -104,7 +105,7 @@ fn the_doctor_names_the_mpi_library() {
     assert_eq!(missing["mpi"]["works"], false);
     let hint = hint(&missing, "/nowhere/libmpi.so: no MPI library").expect("a problem");
     assert!(hint.contains("WGPT_MPI_LIBRARY"), "{hint}");
-    // Any library that is not MPI's.
+    // This can be any library that is not MPI's.
     #[cfg(target_os = "linux")]
     {
         let other = mpi("libm.so.6");

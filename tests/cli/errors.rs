@@ -1,8 +1,8 @@
-//! Bad input, and the errors that it gets.
+//! Tests the errors for bad input.
 
 use super::*;
 
-/// Each row: the arguments, the exit code, and a part of the error.
+/// Each row has the arguments, the exit code, and a part of the error.
 #[test]
 fn bad_input_gets_one_clear_error() {
     let folder = temporary();
@@ -98,7 +98,7 @@ fn bad_input_gets_one_clear_error() {
     }
     let after = listing(path);
     for (file, bytes) in &before {
-        // A run records the attempt to resume it; no other file changes.
+        // A run records the attempt to resume it, and no other file changes.
         if !file.ends_with("events.jsonl") && !file.ends_with("log.txt") {
             assert_eq!(after.get(file), Some(bytes), "{} changed", file.display());
         }
@@ -182,7 +182,7 @@ fn a_full_disk_behind_stdout_is_an_error() {
     }
 }
 
-/// Errors are coloured as clap's are: on request, and never with `NO_COLOR` or into a file.
+/// Errors have colours like clap's: on request, and never with `NO_COLOR` or into a file.
 #[test]
 fn colours_of_errors_follow_the_flag_and_the_terminal() {
     let folder = temporary();

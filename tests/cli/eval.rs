@@ -51,7 +51,7 @@ fn answers_equal_those_of_pytorch_also_after_an_interruption() {
     let folder = temporary();
     let losses = answer(folder.path(), "a.jsonl", "--device=cpu");
     assert_close(&losses, &scores("losses"));
-    // As if it was killed while it wrote the 90th line.
+    // This looks as if it was killed while it wrote the 90th line.
     let path = folder.path().join("a.jsonl");
     let written = fs::read_to_string(&path).unwrap();
     let cut: usize = written.lines().take(90).map(|line| line.len() + 1).sum();
@@ -87,7 +87,7 @@ fn a_run_answers_questions_at_its_evaluations() {
     assert!(shares.iter().all(|share| whole(share) && *share <= 1.0), "{shares:?}");
     let log = fs::read_to_string(folder.path().join("r/log.txt")).unwrap();
     assert!(log.contains(", HellaSwag "), "{log}");
-    // The path is absolute in the run, which can be resumed from elsewhere.
+    // The path is absolute in the run, so that the run can be resumed from elsewhere.
     let config = fs::read_to_string(folder.path().join("r/config.toml")).unwrap();
     let path = folder.path().join("choices.jsonl").display().to_string();
     let table: toml::Table = toml::from_str(&config).unwrap();

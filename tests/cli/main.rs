@@ -47,8 +47,8 @@ const TINY: &[&str] = &[
     "--device=cpu",
 ];
 
-/// Flags of a run to be interrupted: it keeps its first checkpoints, so that a test can wait for
-/// them.
+/// Flags of a run that a test interrupts. The run keeps its first checkpoints, so that the test can
+/// wait for them.
 const ENDLESS: [&str; 2] = ["--max_iters=1000000", "--keep_checkpoints=1000000"];
 
 fn wgpt(folder: &Path) -> Command {
@@ -71,7 +71,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs a command that must succeed; returns its stdout.
+/// Runs a command that must succeed, and returns its stdout.
 fn ok(folder: &Path, args: &[&str]) -> String {
     let output = run(folder, args);
     assert!(output.status.success(), "{args:?}\n{}", text(&output.stderr));
@@ -84,7 +84,8 @@ fn train(folder: &Path, run: &str, more: &[&str]) -> Vec<Value> {
     events(&ok(folder, &args))
 }
 
-/// Reads the events of a run, without those that report work that lasts: a busy machine has more.
+/// Reads the events of a run, without the reports of progress, because a busy machine has more of
+/// these.
 fn events(stdout: &str) -> Vec<Value> {
     let read = |line| serde_json::from_str::<Value>(line).expect("one JSON object a line");
     stdout.lines().map(read).filter(|event| event["event"] != "working").collect()
@@ -94,7 +95,7 @@ fn named<'a>(events: &'a [Value], name: &'a str) -> impl Iterator<Item = &'a Val
     events.iter().filter(move |event| event["event"] == name)
 }
 
-/// Returns the loss of each iteration as it was printed, with all its digits.
+/// Returns the loss of each iteration as printed, with all its digits.
 fn losses(events: &[Value]) -> BTreeMap<u64, String> {
     named(events, "step")
         .map(|step| (step["iter"].as_u64().unwrap(), step["loss"].to_string()))
@@ -189,7 +190,7 @@ fn wait_for(path: &Path, child: &mut Child) {
     panic!("no {}", path.display());
 }
 
-/// The same global batch in micro-batches of 1, 2, 4 and 8: the same data, the same update.
+/// The same global batch in micro-batches of 1, 2, 4 and 8 gives the same data and the same update.
 #[test]
 fn micro_batches_change_only_rounding() {
     let folder = temporary();
@@ -256,7 +257,7 @@ fn prepare_train_sample_eval_export_import() {
         train(folder.path(), "tuned", &["--data=data", "--init_from=hf", "--eval_only=true"]);
     assert!(named(&tuned, "eval").next().unwrap()["val_loss"].as_f64().unwrap() < 3.2);
 
-    // The sizes of the model come from its folder; a smaller block_size crops it.
+    // The sizes of the model come from its folder, and a smaller block_size crops it.
     let plain = |more: &str| {
         let args = [
             "train",

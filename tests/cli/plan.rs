@@ -76,7 +76,7 @@ fn a_named_gpu_has_a_time_and_a_size_has_none() {
     assert!(stdout.contains("time      unknown"), "{stdout}");
     assert!(stdout.contains("dtype     float32\n"), "{stdout}");
     assert!(stdout.contains("optimizer AdamW\n"), "{stdout}");
-    // Of a size alone, matrices are assumed: they take more memory.
+    // For a size alone, the plan assumes matrices, which take more memory.
     let (_, stdout) = plan(&["--preset=gpt2", "--target", "12", "--dtype=float16"]);
     assert!(stdout.contains("cooperative matrices, assumed for"), "{stdout}");
     // `max_time` shortens the schedule, unless its length is set.
@@ -106,13 +106,13 @@ fn a_model_larger_than_the_machine_is_refused_on_the_cpu() {
     assert!(!folder.path().join("r").exists());
 }
 
-/// `ulimit -v` limits the memory of the CPU, and that of an offloaded optimizer.
+/// `ulimit -v` limits the memory of the CPU, and the memory of an offloaded optimizer.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limited_address_space_is_refused_in_words() {
     let folder = temporary();
     let limited = |args: &str| {
-        // 4 GiB, of which a loaded driver maps some.
+        // A loaded driver maps some of these 4 GiB.
         let script = format!("ulimit -v 4194304; exec {} {args}", env!("CARGO_BIN_EXE_wgpt"));
         let mut command = Command::new("sh");
         command.args(["-c", &script]).current_dir(folder.path()).env_remove("WGPT_DEVICE");
@@ -237,7 +237,7 @@ fn a_calibration_is_kept_and_used() {
     assert!(stdout.contains("measured on this device"), "{stdout}");
 }
 
-/// The memory of the CPU is the host's: there is no other place for the optimizer.
+/// The memory of the CPU is the host's, so there is no other place for the optimizer.
 #[test]
 fn an_offloaded_optimizer_on_the_cpu_is_a_warning() {
     let folder = temporary();

@@ -1,16 +1,16 @@
-//! Runs of several processes. Those that need Open MPI's mpirun are ignored: `.ci/run` runs them with
-//! `cargo test --release --test cli -- --ignored mpirun`.
+//! Tests runs of several processes. Tests that need Open MPI's mpirun are ignored. `.ci/run` runs them
+//! with `cargo test --release --test cli -- --ignored mpirun`.
 
 use super::*;
 
 /// A schedule that amplifies rounding little, so that losses can be compared closely.
 const CALM: [&str; 2] = ["--learning_rate=1e-3", "--min_lr=1e-4"];
 
-/// The time in which a job ends when one of its ranks is killed.
+/// The time within which a job ends when one of its ranks is killed.
 const END: Duration = Duration::from_secs(10);
 
-/// mpirun's arguments: all traffic on the loopback, more ranks than cores, and no copies between
-/// processes that a container forbids.
+/// mpirun's arguments: all traffic on the loopback, more ranks than cores, and none of the copies
+/// between processes that a container forbids.
 const LOCAL: [&str; 11] = [
     "--allow-run-as-root",
     "--oversubscribe",
@@ -35,7 +35,7 @@ fn mpirun(folder: &Path, ranks: usize, args: &[&str]) -> Command {
     command
 }
 
-/// Trains on so many ranks; returns the events of rank 0, which alone prints.
+/// Trains on this many ranks. Returns the events of rank 0, the only rank that prints.
 fn train_on(folder: &Path, ranks: usize, run: &str, more: &[&str]) -> Vec<Value> {
     let run = format!("--run={run}");
     let args = [&[run.as_str()], TINY, &CALM, more].concat();
@@ -62,7 +62,7 @@ fn assert_close(found: &[Value], expected: &[Value]) {
     }
 }
 
-/// Returns the child of a process whose environment has an entry.
+/// Returns the child of a process whose environment has this entry.
 fn child_of(parent: &str, entry: &str) -> String {
     let parent = format!("PPid:\t{parent}\n");
     let is_child = |folder: &PathBuf| {
@@ -84,7 +84,7 @@ fn signal(process: &str, signal: &str) {
     assert!(kill(process, signal), "{signal} {process}");
 }
 
-/// Returns true if the process still was there.
+/// Returns true if the process was still running.
 fn kill(process: &str, signal: &str) -> bool {
     let kill = Command::new("kill").args([signal, process]).stderr(Stdio::null()).status();
     kill.unwrap().success()
@@ -148,8 +148,8 @@ fn mpirun_ranks_that_train_apart_continue_with_the_same_losses() {
     assert_eq!(found, expected);
 }
 
-/// mpirun passes a Ctrl-C on as SIGTERM after a time, and kills what is left after the same time again.
-/// Meanwhile it reads nothing that its processes print.
+/// mpirun forwards a Ctrl-C as SIGTERM after a while, and kills the remaining processes after the same
+/// time again. Meanwhile it reads nothing that its processes print.
 #[test]
 #[ignore = "needs Open MPI"]
 fn mpirun_stops_with_a_checkpoint() {
@@ -157,7 +157,7 @@ fn mpirun_stops_with_a_checkpoint() {
     for (first, then) in [("-INT", None), ("-TERM", None), ("-INT", Some("-TERM"))] {
         let run = format!("r{first}{}", then.is_some());
         let flag = format!("--run={run}");
-        // Prints less than fits the pipe to mpirun.
+        // This prints less than fits into the pipe to mpirun.
         let rarely = ["--log_interval=100000", "--eval_interval=200"];
         let args = [&[flag.as_str()], TINY, &CALM, &ENDLESS, &rarely].concat();
         let mut command = mpirun(folder.path(), 2, &args);
@@ -169,7 +169,7 @@ fn mpirun_stops_with_a_checkpoint() {
         match then {
             None => signal(&id, first),
             Some(then) => {
-                // As a launcher that signals its processes itself.
+                // Some launchers signal their processes themselves.
                 let ranks = [0, 1].map(|rank| process_of_rank(&id, rank));
                 ranks.iter().for_each(|rank| signal(rank, first));
                 for rank in &ranks {
@@ -216,7 +216,7 @@ fn mpirun_ends_a_job_whose_rank_is_killed_and_it_continues() {
         let killed = Instant::now();
         let status = job.wait().unwrap();
         assert!(!status.success() && killed.elapsed() < END, "{:?}", killed.elapsed());
-        // From its first checkpoint, whatever it made after that.
+        // It continues from its first checkpoint, whatever it wrote after that.
         let checkpoints = folder.path().join(&run).join("checkpoints");
         for entry in fs::read_dir(&checkpoints).unwrap().flatten() {
             if entry.file_name() != "00000010" {
@@ -246,13 +246,13 @@ fn mpirun_names_a_rank_that_hangs() {
     assert!(said.contains("rank 1 has not answered for 5 s"), "{said}");
 }
 
-/// Starts `wgpt launch` with an open input, whose end would stop the run.
+/// Starts `wgpt launch` with an open stdin, whose end would stop the run.
 fn launch(folder: &Path, args: &[&str]) -> Child {
     let pipe = Stdio::piped;
     wgpt(folder).args(args).stdin(pipe()).stdout(pipe()).spawn().unwrap()
 }
 
-/// Returns the events of a launch that finishes its run after a second start.
+/// Returns the events of a launch that finishes its run after it starts a second time.
 fn started_twice(mut launch: Child) -> Vec<Value> {
     let stdin = launch.stdin.take();
     let output = launch.wait_with_output().unwrap();
@@ -297,7 +297,7 @@ fn mpirun_ranks_of_different_runs_are_refused() {
     assert!(!folder.path().join("r").exists());
 }
 
-/// What a launcher sets, without one.
+/// Sets a launcher's variables without a launcher.
 #[cfg(unix)]
 #[test]
 fn ranks_without_mpi_end_with_one_line() {
@@ -310,7 +310,7 @@ fn ranks_without_mpi_end_with_one_line() {
     };
     for (library, wanted) in [
         ("/nowhere/libmpi.so", "no MPI library can be opened"),
-        // Any library that is not MPI's.
+        // This can be any library that is not MPI's.
         ("libm.so.6", "an MPI library that wgpt does not know"),
     ] {
         if library == "libm.so.6" && !cfg!(target_os = "linux") {

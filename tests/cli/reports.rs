@@ -1,4 +1,4 @@
-//! Exported models with their cards, comparisons, reports, and cards of devices.
+//! Tests exported models with their model cards, comparisons, reports, and benchmark rows of devices.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_model_is_exported_as_gguf() {
     let again = run(path, &["export", "r", "-o", "models/f32.gguf"]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
     assert!(text(&again.stderr).contains("exists already"));
-    // A model without a tokenizer, and a folder that is called like a file.
+    // This is a model without a tokenizer, and a folder with the name of a file.
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/hf_tiny");
     let tiny = tiny.display().to_string();
     let unknown = run(path, &["export", &tiny, "-o", "tiny.gguf"]);
@@ -86,7 +86,7 @@ fn an_exported_folder_has_a_card() {
         for part in ["library_name: transformers", "best val loss", "![loss", "| seed | 1337 |"] {
             assert!(card.contains(part), "no {part} in\n{card}");
         }
-        // Names of folders are nobody's business.
+        // A card must not reveal the names of folders.
         assert!(!card.contains(&path.display().to_string()), "{card}");
         assert!(read(&path.join(&out), "loss.svg").contains("<polyline"));
         let generation: Value =
@@ -96,7 +96,7 @@ fn an_exported_folder_has_a_card() {
             (&256.into(), &16.into())
         );
     }
-    // A model that was not trained here has a card, too; one that is there stays.
+    // A model that was not trained here has a model card too, and an existing card stays.
     fs::create_dir(path.join("second")).unwrap();
     fs::write(path.join("second/README.md"), "mine").unwrap();
     ok(path, &["export", "r-hf", "-o", "first"]);
@@ -123,7 +123,7 @@ fn runs_are_compared() {
     // 2 * 4 sequences of 16 tokens in each of 20 updates.
     assert_eq!(run["tokens"], 2560.0);
     let (loss, bits) = (run["best_val_loss"].as_f64(), run["bits_per_byte"].as_f64());
-    // Bytes: a token has one, but for the ends of documents.
+    // A token is one byte, except at the ends of documents.
     let ratio = loss.unwrap() / std::f64::consts::LN_2 / bits.unwrap();
     assert!((0.95..=1.0).contains(&ratio), "{ratio}");
     assert_eq!(object["settings"]["seed"], serde_json::json!(["1337", "7"]));
@@ -183,11 +183,11 @@ fn a_report_is_one_page() {
     for part in ["Loss over tokens", "Samples", "Learning rate", "Settings", "<polyline"] {
         assert!(page.contains(part), "no {part}");
     }
-    // Nothing is loaded from elsewhere, and nothing tells where the run was.
+    // The page loads nothing from elsewhere, and nothing reveals where the run was.
     let addresses = page.matches("://").count();
     assert_eq!(addresses, page.matches("http://www.w3.org/2000/svg").count());
     assert!(!page.contains("<script") && !page.contains(&path.display().to_string()));
-    // Once more, over its own page.
+    // This writes once more, over its own page.
     ok(path, &["report", "out/r", "-o", "r.html"]);
     let refused = run(path, &["report", "out/r", "-o", "r.pdf"]);
     assert_eq!(refused.status.code(), Some(2));

@@ -31,8 +31,9 @@ fn kill_and_resume_change_no_bit() {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            // On average a fortieth of the run, so that it is not done before the last kill;
-            // counted in lines, because a busy machine is slow. The sleep ends somewhere in a step.
+            // This is a fortieth of the run on average, so that the run is not done before the last
+            // kill. It counts lines, because a busy machine is slow. The sleep ends somewhere in a
+            // step.
             for _ in 0..random % 100 {
                 reader.read_line(&mut stdout).unwrap();
             }
@@ -56,7 +57,7 @@ fn kill_and_resume_change_no_bit() {
     assert_eq!(got, want);
 }
 
-/// A run that ended before its first checkpoint needs no settings to start over: it has its own.
+/// A run that ended before its first checkpoint has its settings, so it needs none to start over.
 #[test]
 fn a_run_without_a_checkpoint_is_resumed_from_its_beginning() {
     let folder = temporary();
@@ -73,7 +74,7 @@ fn a_run_without_a_checkpoint_is_resumed_from_its_beginning() {
 }
 
 /// In float16, an update whose gradients overflow is skipped, and the loss scale is halved until they
-/// do not. A resume in the midst of that changes no bit.
+/// do not. A resume in the middle of that changes no bit.
 #[cfg(feature = "wgpu")]
 #[test]
 fn an_overflow_is_skipped_and_a_resume_around_it_changes_no_bit() {
@@ -135,7 +136,7 @@ fn numbers(events: &[Value]) -> Vec<f64> {
     named(events, "step").map(|step| step["loss"].as_f64().unwrap()).collect()
 }
 
-/// The place of the optimizer may change at each resume: the files are the same.
+/// The place of the optimizer may change at each resume, because the files are the same.
 #[cfg(feature = "wgpu")]
 #[test]
 fn the_optimizer_may_move_to_host_memory_and_back_at_a_resume() {
@@ -179,7 +180,7 @@ fn the_optimizer_may_move_to_host_memory_and_back_at_a_resume() {
     assert!(log.contains(", optimizer "), "the share of an update is shown: {log}");
 }
 
-/// A process that is killed while the CPU updates the weights leaves what the last checkpoint has.
+/// If a process is killed while the CPU updates the weights, the last checkpoint stays intact.
 #[cfg(feature = "wgpu")]
 #[test]
 fn a_kill_during_an_offloaded_update_loses_nothing() {
@@ -220,7 +221,7 @@ fn a_kill_during_an_offloaded_update_loses_nothing() {
             for _ in 0..12 {
                 reader.read_line(&mut stdout).unwrap();
             }
-            // Somewhere in an update, of which the optimizer is a part.
+            // The kill comes somewhere in an update, which includes the optimizer.
             std::thread::sleep(Duration::from_micros(700 * attempt));
             child.kill().unwrap();
         }
@@ -233,7 +234,7 @@ fn a_kill_during_an_offloaded_update_loses_nothing() {
     assert_eq!(got, want);
 }
 
-/// State files of former versions have no loss scale.
+/// State files of earlier versions have no loss scale.
 #[test]
 fn a_checkpoint_of_a_former_version_loads() {
     let folder = temporary();
@@ -274,7 +275,7 @@ fn a_damaged_checkpoint_falls_back_to_the_one_before() {
     }
 }
 
-/// `eval_only` holds for one process, not for those that resume the run later.
+/// `eval_only` applies to one process, not to later ones that resume the run.
 #[test]
 fn eval_only_holds_for_one_process() {
     let folder = temporary();
@@ -289,7 +290,7 @@ fn eval_only_holds_for_one_process() {
     assert_eq!(losses(&seen).len(), 10);
 }
 
-/// Sampling needs no optimizer state; a damaged model is skipped with a warning.
+/// Sampling needs no optimizer state, and skips a damaged model with a warning.
 #[test]
 fn a_run_without_optimizer_state_can_be_sampled() {
     let folder = temporary();
@@ -329,7 +330,7 @@ fn a_full_disk_costs_no_checkpoint() {
     );
     let output =
         Command::new("bash").args(["-c", &script]).current_dir(folder.path()).output().unwrap();
-    // Its training is lost: that is a failure.
+    // Its training is lost, so this is a failure.
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let seen = events(&text(&output.stdout));
     assert!(named(&seen, "warning").any(|w| w["text"].to_string().contains("no checkpoint")));
@@ -347,8 +348,8 @@ fn a_full_disk_costs_no_checkpoint() {
     );
 }
 
-/// A run with Muon continues without changing a bit, and with no other optimizer: the state of one is
-/// of no use to the other.
+/// A run with Muon continues without changing a bit. It does not continue with another optimizer, which
+/// cannot use its state.
 #[test]
 fn a_run_with_muon_is_resumed_with_muon_alone() {
     let folder = temporary();

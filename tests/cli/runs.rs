@@ -1,8 +1,8 @@
-//! The list of runs, and the run that a command takes if it was given none.
+//! Tests the list of runs, and which run a command takes if none is given.
 
 use super::*;
 
-/// Trains a run in `out/`, and returns after its files are older than those of the next.
+/// Trains a run in `out/`, and returns only once its files are older than the next run's.
 fn train_in_out(folder: &Path, name: &str, more: &[&str]) {
     train(folder, &format!("out/{name}"), more);
     std::thread::sleep(Duration::from_millis(20));
@@ -90,12 +90,12 @@ fn the_newest_run_is_resumed() {
     let seen = events(&text(&output.stdout));
     assert_eq!(named(&seen, "start").next().unwrap()["resumed_from"], 10);
     assert_eq!(losses(&seen).len(), 2);
-    // A configuration is not for the newest run.
+    // A configuration does not apply to the newest run.
     let named = run(folder.path(), &["train", "--resume", "--preset=demo"]);
     assert_eq!(named.status.code(), Some(2), "{}", text(&named.stderr));
 }
 
-/// What a run prints last is a command that works.
+/// The command that a run prints last works.
 #[test]
 fn a_run_ends_with_the_command_that_follows() {
     let folder = temporary();
@@ -124,7 +124,7 @@ fn a_run_ends_with_the_command_that_follows() {
     }
 }
 
-/// Long work is reported to other programs, and is no part of the record.
+/// Progress of long work is reported to other programs, and not recorded.
 #[test]
 fn an_evaluation_reports_how_far_it_is() {
     let folder = temporary();

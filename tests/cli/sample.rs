@@ -1,4 +1,4 @@
-//! Generating text: prompts from stdin, a prompt loop, and lines for other programs.
+//! Tests generated text: prompts from stdin, a prompt loop, and lines for other programs.
 
 use std::io::{BufRead, BufReader, Write};
 
@@ -41,8 +41,8 @@ fn a_prompt_comes_from_stdin() {
     assert_eq!(both.status.code(), Some(2));
 }
 
-/// A text for each line; an empty one repeats the prompt, and one that cannot be tokenized does not
-/// end the loop.
+/// Each line gets a text. An empty line repeats the prompt, and a line that cannot be tokenized does
+/// not end the loop.
 #[test]
 fn a_prompt_loop_reads_lines_until_they_end() {
     let folder = temporary();
@@ -54,7 +54,7 @@ fn a_prompt_loop_reads_lines_until_they_end() {
     assert_eq!(said.matches("error:").count(), 1, "{said}");
 }
 
-/// The contract with the window: pieces of the text as they are generated, then their number.
+/// The contract with the window: pieces of the text as they are generated, then the number of tokens.
 #[test]
 fn json_lines_stream_the_text() {
     let folder = temporary();

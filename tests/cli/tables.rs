@@ -22,8 +22,8 @@ fn gib(bytes: &Value) -> f64 {
     bytes.as_f64().unwrap() / 2f64.powi(30)
 }
 
-/// Returns a row of a table of GPUs: for each model the micro-batch, what saves memory, and the
-/// memory. A model that needs at most a tenth more than the GPU has says so.
+/// Returns a row of a table of GPUs, with the micro-batch, how memory is saved, and the memory for each
+/// model. If a model needs at most a tenth more than the GPU has, the row says how much it needs.
 fn gpu_row(size: &str, flags: &str) -> String {
     let target = size.replace(' ', "");
     let memory: f64 = size.trim_end_matches(" GiB").parse().unwrap();
@@ -62,7 +62,7 @@ fn host_row(flags: &str) -> String {
     format!("| `{flags}` | {} |", MODELS.map(cell).join(" | "))
 }
 
-/// Returns the row of a preset by card, which fits its card with its own micro-batch.
+/// Returns the row of a preset for a GPU size, which fits such a GPU with its own micro-batch.
 fn preset_row(name: &str) -> String {
     let preset = format!("--preset={name}");
     let size = name.trim_start_matches("card-").to_uppercase();
@@ -84,7 +84,8 @@ fn preset_row(name: &str) -> String {
     format!("| `{name}` | {model} | {} x {} | {place} |", plan["micro_batch"], plan["accumulation"])
 }
 
-/// Returns a row as the plan has it, if it is one; takes the flags of its table from the header.
+/// Returns the line as the plan has it, if it is a row of a table. Takes the flags of the table from
+/// its header.
 fn row<'a>(line: &'a str, flags: &mut &'a str) -> Option<String> {
     let first = line.strip_prefix("| ")?.split(" |").next()?;
     match first.trim_matches('`') {
@@ -122,8 +123,8 @@ fn the_tables_agree_with_the_plan() {
     }
 }
 
-/// Among them are runs that ended with `CUDA out of memory` in other trainers, and the largest
-/// models that a card holds.
+/// Among them are runs that ended with `CUDA out of memory` in other trainers, and the largest models
+/// that a GPU holds.
 #[test]
 fn the_runs_on_the_page_fit() {
     let page = page();

@@ -1,5 +1,5 @@
-//! Compares the model in half precision with float32 and with PyTorch's: gradients, updates and
-//! trainings under loss scaling.
+//! Compares the model in half precision with float32 and with PyTorch: gradients, updates and trainings
+//! under loss scaling.
 
 use super::*;
 
@@ -32,8 +32,8 @@ fn check_half(
     }
 }
 
-/// Makes the ten updates of a reference model in half precision, with one in their midst whose
-/// gradients overflow: it changes nothing, and the next ones go on from there.
+/// Makes the ten updates of a reference model in half precision. In one of them the gradients overflow.
+/// It changes nothing, and the next updates continue from there.
 fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
     let mut case = Case::open("gpt_tanh_bias.safetensors");
     let mut model = Gpt::new(&architecture(Gelu::Tanh, true), &mut case, device).unwrap();
@@ -85,8 +85,8 @@ struct Training {
     skipped: Vec<usize>,
 }
 
-/// Trains the model of half_training.safetensors as grad_scaler.py does: with an overflow in one
-/// update, where the loss is scaled.
+/// Trains the model of half_training.safetensors like grad_scaler.py, with an overflow in one update if
+/// the loss is scaled.
 fn train(device: &Device, mode: OpsMode) -> Training {
     const STEPS: usize = 300;
     const OVERFLOW: usize = 10;
@@ -128,7 +128,7 @@ fn train(device: &Device, mode: OpsMode) -> Training {
     Training { losses, val_loss, skipped }
 }
 
-/// Compares 300 updates in half precision with those in float32, and both with PyTorch's.
+/// Compares 300 updates in half precision and in float32 with each other and with PyTorch's.
 fn check_training(device: &Device, mode: OpsMode) {
     let case = Case::open("half_training.safetensors");
     let half = train(device, mode);
@@ -151,8 +151,8 @@ fn check_training(device: &Device, mode: OpsMode) {
     }
 }
 
-/// Activations in f16, products in f32. With the same roundings in NumPy, gradients are at most
-/// 1.9e-3 off and the loss 5e-6, over ten updates 1.6e-4.
+/// Activations in f16, products in f32. With the same roundings in NumPy, gradients are at most 1.9e-3
+/// off, the loss 5e-6, and 1.6e-4 over ten updates.
 #[test]
 fn f16_adapters_match_pytorch_in_half_precision() {
     let abilities = Abilities { float16: true, ..Abilities::default() };

@@ -1,5 +1,5 @@
-//! Compares Muon with PyTorch's torch.optim.Muon (tests/reference/muon.py), in the matrices of a
-//! block: square, wide, tall, and three beside each other.
+//! Compares Muon with PyTorch's torch.optim.Muon (tests/reference/muon.py), for the matrices of a
+//! block: square, wide, tall, and three next to each other.
 
 use wgpt::config::OptimizerKind;
 use wgpt::model::Parameter;
@@ -9,7 +9,7 @@ use super::*;
 
 const WIDTH: usize = 12;
 
-/// The weights of the reference where it has them, else ones.
+/// The weights of the reference, or ones where it has none.
 struct Start(Case);
 
 impl WeightSource for Start {
@@ -39,8 +39,8 @@ fn muon(model: &Gpt, mode: OpsMode) -> Optimizer {
     Optimizer::new(&muon_config(), model, None, None, mode)
 }
 
-/// Returns a gradient for each part of each weight, in the order of the model; `of` returns those
-/// of a matrix.
+/// Returns a gradient for each part of each weight, in the order of the model. `of` returns the
+/// gradients of a matrix.
 fn gradients(model: &Gpt, of: impl Fn(&str) -> Vec<f32>) -> Vec<Tensor<1>> {
     let of_weight = |Parameter { name, parts, .. }: Parameter| {
         if is_matrix(&name) {
@@ -152,7 +152,7 @@ fn every_vulkan_adapter_matches_pytorchs_muon() {
             check_skip(&open.device, mode);
         }
         let config = muon_config();
-        // The matrices of `c_attn` begin where a GPU can bind a buffer: they are not copied.
+        // The matrices of `c_attn` begin where a GPU can bind a buffer, so they are not copied.
         let mode = OpsMode::AUTO.on(open.info.kind);
         let wanted = train_on_noise(&config, 64, &Device::flex(), OpsMode::AUTO, false);
         let got = train_on_noise(&config, 64, &open.device, mode, false);
@@ -164,7 +164,7 @@ fn every_vulkan_adapter_matches_pytorchs_muon() {
     }
 }
 
-/// Numbers without a pattern, the same in each run.
+/// Values without a pattern, the same in each run.
 struct Noise(u32);
 
 impl Noise {
@@ -217,8 +217,8 @@ fn train_on_noise(
     all.map(named).collect()
 }
 
-/// Compares states on the device and in host memory. The device computes Muon in either case: the same
-/// operations on the same values.
+/// Compares states on the device and in host memory. In either case the device computes Muon, with the
+/// same operations on the same values.
 pub fn check_offload(config: &Config, width: usize, device: &Device, mode: OpsMode) {
     let [here, offloaded] =
         [false, true].map(|offload| train_on_noise(config, width, device, mode, offload));

@@ -45,14 +45,14 @@ fn saved(model: &Gpt, optimizer: &Optimizer) -> Vec<(String, Vec<f32>)> {
     all.map(of_one).collect()
 }
 
-/// A training's losses, and what it saves at its end.
+/// A training's losses, and the tensors that it saves at its end.
 struct Trained {
     losses: Vec<f32>,
     saved: Vec<(String, Vec<f32>)>,
 }
 
-/// Trains for [`STEPS`] updates. One update in their midst has a gradient that is not finite: it
-/// must change nothing.
+/// Trains for [`STEPS`] updates. One of them has a gradient that is not finite, and must change
+/// nothing.
 fn train((mut model, mut optimizer): (Gpt, Optimizer), mode: OpsMode) -> Trained {
     let case = Case::open("gpt_tanh_bias.safetensors");
     let tokens = BATCH * TIME;
@@ -94,8 +94,8 @@ fn names(trained: &Trained) -> Vec<&str> {
 }
 
 /// In f32 the device computes the same gradients from the same weights. Its AdamW may round
-/// differently: the CPU's divides and takes roots as IEEE 754 says, a GPU's to a few units in the
-/// last place, and the products of the second moment are taken in another order.
+/// differently. The CPU's follows IEEE 754, a GPU's is off by a few units in the last place, and the
+/// second moment multiplies in another order.
 #[test]
 fn an_offloaded_optimizer_has_the_losses_of_one_on_the_device() {
     for info in gpu::devices().into_iter().filter(|info| info.id.backend == gpu::Backend::Vulkan) {
@@ -126,7 +126,7 @@ fn an_offloaded_optimizer_updates_large_tensors_of_unaligned_size() {
     }
 }
 
-/// On the CPU both are the same loops.
+/// On the CPU both run the same loops.
 #[test]
 fn an_offloaded_optimizer_of_a_model_on_the_cpu_changes_no_bit() {
     let mode = OpsMode::AUTO;
@@ -138,8 +138,8 @@ fn an_offloaded_optimizer_of_a_model_on_the_cpu_changes_no_bit() {
     }
 }
 
-/// In float16 the device has half weights. They are rounded in the products of either, in the
-/// embedding only if they are stored so.
+/// In float16 the device has half weights. The products round weights in either case, the embedding
+/// only if they are stored in half precision.
 #[test]
 fn an_offloaded_optimizer_trains_half_weights() {
     let mut checked = 0;
@@ -170,7 +170,7 @@ fn an_offloaded_optimizer_trains_half_weights() {
     assert!(checked > 0, "no Vulkan adapter stores f16: Mesa's lavapipe does");
 }
 
-/// Half weights are computed with in float32 when logits and samples are asked for.
+/// Logits and samples compute with half weights in float32.
 fn check_float32(device: &Device, mode: OpsMode) {
     let config = settings(OptimizerKind::AdamW);
     let case = Case::open("gpt_tanh_bias.safetensors");
@@ -188,7 +188,7 @@ fn check_float32(device: &Device, mode: OpsMode) {
     assert_eq!(pollster::block_on(sampler.next_token()), best as u32, "{mode:?}");
 }
 
-/// Weights and states that one optimizer saved are those that the other loads.
+/// One optimizer loads the weights and states that the other saved.
 #[test]
 fn saved_states_load_into_either_place() {
     let (device, mode) = (Device::flex(), OpsMode::AUTO);

@@ -38,7 +38,7 @@ pub enum Op {
     Dropout { rate: f32, residual: bool },
 }
 
-/// Returns standard normal numbers.
+/// Returns standard normal values.
 pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     StandardNormal.sample_iter(ChaCha8Rng::seed_from_u64(seed)).take(len).collect()
 }
@@ -159,7 +159,7 @@ impl Case {
                 let alone =
                     ops::linear_cross_entropy(x.clone(), wte.clone(), ids.clone(), loss, mode);
                 let alone = values(alone);
-                // By the scale of the loss, and by a loss scale in its place, which is taken out.
+                // The loss has its scale, or a loss scale in its place, which is then divided out.
                 let state = Tensor::from_data([16.0 * LOSS_SCALE, 0.0, 0.0, 0.0], &x.device());
                 let [(value, grads), (_, scaled)] = [None, Some(state)].map(|loss_scale| {
                     let factor = if loss_scale.is_some() { 1.0 / 16.0 } else { 1.0 };

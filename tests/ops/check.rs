@@ -44,7 +44,7 @@ pub fn strided(x: Tensor<2>) -> Tensor<2> {
 /// detected.
 pub fn poison(device: &Device) {
     let tensors = [64, 1024, 16_384, 65_536].map(|len| Tensor::<1>::full([len], f32::NAN, device));
-    // A device works in order: after this read all are written, and only then they are freed.
+    // A device works in order, so this read returns after all are written. Only then are they freed.
     let [.., last] = &tensors;
     assert!(values(last.clone().narrow(0, 0, 1))[0].is_nan());
 }
@@ -58,8 +58,8 @@ fn activations(mode: OpsMode) -> FloatDType {
     }
 }
 
-/// Casts the inputs that are activations to the dtype of the mode, as in the model, and those that
-/// have copies in half. With `stored`, the dtype of matrices and embeddings is that.
+/// Casts activations, and weights with copies in half precision, to the dtype of the mode, as in the
+/// model. `stored` is the dtype of matrices and embeddings, if given.
 fn in_dtype(
     case: &Case,
     inputs: Vec<Tensor<2>>,
@@ -82,7 +82,7 @@ pub fn run(case: &Case, device: &Device, mode: OpsMode) -> Outcome {
     run_stored(case, device, mode, None)
 }
 
-/// Runs an op on matrices and embeddings that are stored in a dtype, if one is given.
+/// Runs an op. Matrices and embeddings are stored in `stored`, if it is given.
 fn run_stored(case: &Case, device: &Device, mode: OpsMode, stored: Option<FloatDType>) -> Outcome {
     poison(device);
     let view = |x: Tensor<2>| if case.strided { strided(x) } else { x };
@@ -130,8 +130,8 @@ pub fn truth(case: &Case) -> Truth {
     Truth { value, grads }
 }
 
-/// Compares elements: each may be off by `tolerance` times the largest of `want`, or times `FLOOR`
-/// if all are smaller, because the error of a sum that cancels is that of its terms.
+/// Compares elements. Each may be off by `tolerance` times the largest of `want`, or times `FLOOR` if
+/// all are smaller, because a sum that cancels has the errors of its terms.
 pub fn compare(what: &str, got: &[f32], want: &[f64], tolerance: f64) -> Result<(), String> {
     const FLOOR: f64 = 0.1;
     if got.len() != want.len() {
@@ -204,8 +204,8 @@ pub fn head_cases() -> Vec<Case> {
     sizes.into_iter().map(|size| Case::new(op.clone(), 1, 130, 2 * size)).collect()
 }
 
-/// Checks cases that are too large for central differences: values against the oracle, gradients
-/// against the reference on the CPU.
+/// Checks cases that are too large for central differences. Compares values with the oracle, and
+/// gradients with the reference on the CPU.
 pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
     for case in cases {
         let value = case.oracle(&oracle_inputs(&case), case.mask().as_deref());
@@ -218,7 +218,7 @@ pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
     }
 }
 
-/// Checks half precision, on cases with small rounding errors: a spread of one, sums of a few
+/// Checks half precision on cases with small rounding errors, with a spread of one and sums of a few
 /// hundred terms.
 pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(long_cases(130), device, mode);
@@ -239,8 +239,9 @@ pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(vec![Case { spread: 1e4, ..norm }], device, mode);
 }
 
-/// Checks the ops whose matrices or embeddings a model may store in half precision `half`: value and
-/// gradients in the precision of `mode`, and the value in float32, in which such a model samples.
+/// Checks the ops whose matrices or embeddings a model may store in half precision `half`. Compares
+/// value and gradients in the precision of `mode`, and the value in float32, which such a model uses
+/// for sampling.
 pub fn check_half_weights(device: &Device, mode: OpsMode, half: FloatDType) {
     let mut cases = vec![Case::new(Op::Embed { vocab: 8, unused: 2 }, 2, 9, 8)];
     // An embedding in two shards, and rows that are read element by element.
@@ -271,8 +272,8 @@ pub fn check_half_weights(device: &Device, mode: OpsMode, half: FloatDType) {
     }
 }
 
-/// Checks half precision on a case of each op that uses cooperative matrices: software adapters take
-/// seconds to compile such a kernel, and minutes for the largest heads.
+/// Checks half precision on one case of each op that uses cooperative matrices, because software
+/// adapters take seconds to compile such a kernel, and minutes for the largest heads.
 pub fn check_matrices(device: &Device, mode: OpsMode) {
     let uses_matrices = |case: &Case| {
         matches!(

@@ -28,8 +28,8 @@ fn devices(backend: Backend) -> Vec<(Device, DeviceKind)> {
     infos.into_iter().map(open).collect()
 }
 
-/// Returns true for SwiftShader, which takes most of a test's time to compile kernels, anew for each
-/// shape and in each process. It gets fewer shapes than Mesa's software adapter, which stores float16.
+/// Returns true for SwiftShader, which compiles kernels anew for each shape and process, and takes most
+/// of a test's time for that. It gets fewer shapes than Mesa's software adapter, which stores float16.
 fn compiles_slowly(device: &Device, kind: DeviceKind) -> bool {
     kind == DeviceKind::Software && !gpu::dtypes(device).contains(&Dtype::Float16)
 }
@@ -41,7 +41,7 @@ fn check_kernels(device: &Device, mode: OpsMode, few: bool) {
     check_large(last_key_cases(), device, mode);
     let mut heads = head_cases();
     if few {
-        // One size that the kernels support, and the one that they do not.
+        // One size that the kernels support, and the size that they do not.
         heads.drain(1..heads.len() - 1);
     }
     check_large(heads, device, mode);
@@ -103,7 +103,7 @@ fn f16_storage() -> Precision {
     abilities.precision(Dtype::Float16).expect("float16 is among the abilities")
 }
 
-/// The kernels for CUDA in half precision, in f16: few adapters compute in bfloat16.
+/// The kernels for CUDA in half precision. They run in f16, because few adapters compute in bfloat16.
 #[cfg(feature = "wgpu")]
 #[test]
 fn f16_adapters_match_the_oracle_in_half_precision_with_cube_kernels() {
@@ -128,7 +128,7 @@ fn f16_adapters_match_the_oracle_in_half_precision() {
 }
 
 /// Runs `check` on each adapter with cooperative matrices, in each size that it has. Mesa's lavapipe
-/// does not list the larger one, but has it.
+/// has the larger size but does not list it.
 #[cfg(feature = "wgpu")]
 fn with_matrices(check: impl Fn(&Device, DeviceKind, OpsMode)) {
     let mut checked = 0;

@@ -1,4 +1,4 @@
-//! Compares what the backward pass of layer norm fuses with the same in separate steps.
+//! Compares the fused backward pass of layer norm with separate steps.
 
 use burn::tensor::{Device, Tensor};
 use wgpt::ops::{self, OpsMode};
@@ -6,8 +6,8 @@ use wgpt::ops::{self, OpsMode};
 use crate::case::{noise, values};
 use crate::check::{VALUE, compare};
 
-/// The gradient of the residual stream is added, and the weights' gradients of many layers at once
-/// are those of each layer alone, bit by bit.
+/// The gradient of the residual stream is added, and the weight gradients of many layers at once equal
+/// the gradients of each layer alone, bit by bit.
 pub fn check_layer_norms(device: &Device, mode: OpsMode) {
     for (rows, width) in [(3, 5), (200, 12), (300, 128)] {
         let matrix = |seed| {

@@ -1,6 +1,6 @@
-//! Compares the value and the gradients of every op with an oracle of plain f64 loops, on the CPU
-//! with both implementations and on every Vulkan adapter. The oracle computes values only; its
-//! gradients are central differences, so that no derivative is written twice.
+//! Compares the value and the gradients of every op with an oracle of plain f64 loops, on the CPU with
+//! both implementations and on every Vulkan adapter. The oracle computes only values. Its gradients are
+//! central differences, so that no derivative is written twice.
 
 mod case;
 mod check;
@@ -28,7 +28,7 @@ fn small_shapes() {
 #[test]
 fn large_attention_scores_stay_finite() {
     let op = Op::Attention { heads: 2, rate: None };
-    // Heads of size 4: the scale is 1/2, and the scores are exact.
+    // With heads of size 4, the scale is 1/2, and the scores are exact.
     let case = Case { spread: 30.0, ..Case::new(op, 2, 5, 8) };
     let truth = truth(&case);
     for mode in MODES {

@@ -10,7 +10,7 @@ use crate::check::{VALUE, compare};
 
 /// Divides the gradients of the tests, together with the loss scale.
 const DIVISOR: f32 = 0.25;
-/// Below the norm of the gradients of the tests.
+/// This is below the norm of the tests' gradients.
 const CLIP: f32 = 100.0;
 const SCALARS: AdamW = AdamW { decay: 1.0 - 0.1 * 0.2, beta1: 0.9, beta2: 0.95, eps: 1e-3 };
 
@@ -79,7 +79,7 @@ fn truth(len: usize) -> [Vec<f64>; 6] {
     let mut w: Vec<f64> = noise(0, len).into_iter().map(f64::from).collect();
     let (mut m, mut v) = (vec![0.0; len], vec![0.0; len]);
     let (mut norm, mut control) = (0.0, vec![]);
-    // The skipped update halves the scale, and is none of Adam's steps.
+    // The skipped update halves the scale, and does not count as one of Adam's steps.
     for (step, t, scale) in [(1, 1, 8.0), (3, 2, 4.0)] {
         let divisor = scale * f64::from(DIVISOR);
         let [grad, other] = gradients(step, len)
@@ -98,7 +98,7 @@ fn truth(len: usize) -> [Vec<f64>; 6] {
     [vec![norm], control, vec![4.0, 1.0, 1.0, 0.0], w, m, v]
 }
 
-/// Compares the results for tensors of several lengths, and checks what is decided.
+/// Compares the results for tensors of several lengths, and checks the decisions.
 pub fn check_optimizer(device: &Device, mode: OpsMode) {
     // A million elements are more than an invocation of lavapipe can loop over.
     for len in [1, 17, 40_000, 1_000_000] {
@@ -121,7 +121,7 @@ fn check_corrections(device: &Device, mode: OpsMode) {
     let steps = (0..=20).flat_map(|power| [1u64 << power, (3 << power) / 2]).chain([1_000_000]);
     for step in steps {
         for (beta1, beta2) in [(0.9, 0.95), (0.99, 0.999)] {
-            // Of 7 skipped updates, none counts.
+            // The 7 skipped updates do not count.
             let loss_scale = tensor(&[1.0, 0.0, 7.0, 0.0], device);
             let settings = UpdateSettings {
                 learning_rate: 0.25,
@@ -166,7 +166,7 @@ fn check_loss_scale(device: &Device, mode: OpsMode) {
     }
 }
 
-/// The squares of scaled gradients leave the range of f32; the squares of the gradients do not.
+/// The squares of scaled gradients leave the range of f32, but the squares of the gradients do not.
 fn check_large_gradients(device: &Device, mode: OpsMode) {
     const LEN: usize = 100_000;
     let settings = UpdateSettings { divisor: 5e5, grad_clip: 0.0, ..settings(1) };
@@ -206,8 +206,8 @@ fn check_skipped_update(device: &Device, mode: OpsMode) {
     }
 }
 
-/// Weights in one update become what each becomes alone, bit by bit, whatever their number, their
-/// lengths and their copies in float16. So does the norm of all their gradients, up to rounding.
+/// Weights that are updated together get the same bits as each alone, whatever their number, their
+/// lengths and their copies in float16. The norm of all their gradients is the same up to rounding.
 fn check_many_weights(device: &Device, mode: OpsMode) {
     let has_half = device.supports_dtype(FloatDType::F16);
     let lens = [4, 5, 16_384, 16_388, 40_001, 1, 12];

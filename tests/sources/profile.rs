@@ -1,4 +1,4 @@
-//! The crates whose level of optimization Cargo.toml names, against those that are compiled.
+//! Compares the crates whose optimization level Cargo.toml sets with the crates that are compiled.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ fn table(file: &str) -> toml::Table {
     fs::read_to_string(path).unwrap().parse().unwrap()
 }
 
-/// A crate that was renamed would be compiled at level 3, and the build takes minutes longer.
+/// A renamed crate would be compiled at level 3, and the build would take minutes longer.
 #[test]
 fn each_crate_of_the_release_profile_is_compiled() {
     let lock = table("Cargo.lock");

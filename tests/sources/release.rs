@@ -1,4 +1,4 @@
-//! What a release takes from the sources: one version everywhere, and its section of the changelog.
+//! Checks the sources that go into a release: one version everywhere, and its section of the changelog.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn the_version_is_the_same_everywhere() {
     }
 }
 
-/// Copies what `release-check.sh` reads into `folder`, with the addresses of a repository.
+/// Copies the files that `release-check.sh` reads into `folder`, with the addresses of a repository.
 fn copy_with_addresses(folder: &Path) {
     let manifest = read("Cargo.toml").replace("wgpt@wgpt.invalid", "a@example.com");
     let manifest = manifest.lines().filter(|line| !line.starts_with("repository = "));

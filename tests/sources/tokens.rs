@@ -1,6 +1,6 @@
 //! Splits Rust sources into tokens, and finds the paths in them.
 
-/// A path in code or in `use`, where `a::{b, c}` is two paths.
+/// A path in code or in `use`. `a::{b, c}` is two paths.
 pub struct Named<'a> {
     pub line: usize,
     pub segments: Vec<&'a str>,
@@ -146,7 +146,7 @@ fn split(source: &str, strings: bool) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Returns the length of the block comment that begins here; block comments nest.
+/// Returns the length of the block comment that begins here. Block comments nest.
 fn block_comment(rest: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {

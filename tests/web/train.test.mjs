@@ -1,7 +1,7 @@
-// The built page in a browser: it trains as the desktop does, stores its runs, and exports them.
+// Tests the built page in a browser: it trains like the desktop, stores its runs, and exports them.
 //
-// Needs web/dist (web/build.sh) and the program (cargo build --release), else the folders in
-// WGPT_DIST and WGPT_PROGRAM; for the program, the SwiftShader of Debian's chromium.
+// Needs web/dist (web/build.sh) and the program (cargo build --release), or the paths in WGPT_DIST and
+// WGPT_PROGRAM. The program needs the SwiftShader of Debian's chromium.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
@@ -73,7 +73,7 @@ async function recordMessages(page) {
         window.worker = this;
         this.addEventListener('message', ({ data }) => {
           const message = JSON.parse(data[0]);
-          // An event's fields stand next to the kind of the message.
+          // An event's fields are next to the kind of the message.
           const event = message.message === 'event' ? { event: message } : {};
           window.messages.push({ at: performance.now(), ...message, ...event });
         });
@@ -133,7 +133,7 @@ test('the page trains, pauses, continues after it was loaded again, and exports 
     await page.mouse.click(640, 10);
     await page.keyboard.press('Space');
     await page.waitForSelector('#status[data-state="paused"]', { state: 'attached' });
-    // The update in progress is finished first; a paused run still takes commands.
+    // The update in progress finishes first. A paused run still takes commands.
     await page.keyboard.press('Control+s');
     const { event: saved } = await message(page, ({ event }) => event?.event === 'checkpoint' && event.iter > 10);
     const held = losses(await events(page));
@@ -220,7 +220,7 @@ test('an exported page imports its model, once, and the model answers', async ()
     const { model } = await message(page, ({ reply }) => reply === 'imported');
     assert.equal(model.name, 'site');
     assert.equal(model.has_tokenizer, true);
-    // It is shown, to be prompted.
+    // The window shows it, ready for a prompt.
     await message(page, ({ reply, run }) => reply === 'run' && run === model.path);
     const shown = await message(page, ({ reply, path }) => reply === 'model' && path === model.path);
     assert.equal(shown.has_chat, true);
