@@ -413,7 +413,7 @@ compare_losses() {
             )\"with\":\"$wanted\",\"compared\":${found[2]},\"unmatched\":${found[3]},$(
             )\"before\":${found[0]},\"after\":${found[1]},$(
             )\"before_allowed\":$before,\"after_allowed\":$after,\"close\":$close"
-            say "losses of $device in $dtype beside $wanted's: relative difference ${found[0]} before $(
+            say "losses of $device in $dtype compared with $wanted's: relative difference ${found[0]} before $(
             )the first update ($before allowed) and ${found[1]} after ($after allowed)"
         done
     done
@@ -462,7 +462,7 @@ check_steps() {
             fi
         done
         [[ $device != cuda* ]] || continue
-        what='micro-batch 1 beside stock ops'
+        what='micro-batch 1 next to stock ops'
         bench steps 200 '"dtype":"float32","batch":1,"compare":true,' "${step[@]}" --batch_size=1 \
             --dtype=float32
     done

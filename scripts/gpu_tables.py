@@ -218,7 +218,7 @@ def steps(records):
                 show(step["parameters"]), show(step["tokens_per_s"]), show(step["ms"], 1),
                 show(step["gflop_per_s"]), percent(step["fraction"]),
                 mebibytes(step["peak_bytes"]), *forecast, step["launches"],
-                show(step["first_ms"]), "beside stock" if record["compare"] else "alone",
+                show(step["first_ms"]), "next to stock" if record["compare"] else "alone",
             ])
         if record.get("error"):
             blank = ["-"] * 6 + forecast + ["-"] * 2

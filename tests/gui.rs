@@ -138,7 +138,7 @@ fn pointing_at_the_loss_shows_what_the_model_wrote_there() {
     harness.get_by_label("Sample at iteration 0").click();
     harness.step();
     harness.remove_cursor();
-    assert!(shows(&mut harness, 1), "a card is a button");
+    assert!(shows(&mut harness, 1), "a sample is a button");
 }
 
 /// One run is finished, and the events of the other end in the middle.
@@ -208,7 +208,7 @@ fn a_finished_run_offers_what_can_follow() {
     assert!(harness.query_by_label("Train on your text...").is_some());
     harness.get_by_label("Try it").click();
     harness.run_steps(4);
-    assert!(harness.query_by_label("Try it").is_none(), "the card stays");
+    assert!(harness.query_by_label("Try it").is_none(), "the notice stays");
     let focus = harness.get_by_label("Prompt").accesskit_node().is_focused();
     assert!(focus, "the prompt has no focus");
 }

@@ -51,7 +51,7 @@ fn vulkan_in(precision: Precision) -> (Device, DeviceKind) {
 /// float16 without cooperative matrices.
 fn float16() -> Precision {
     let abilities = Abilities { float16: true, ..Abilities::default() };
-    abilities.precision(Dtype::Float16).expect("it is able")
+    abilities.precision(Dtype::Float16).expect("float16 is among the abilities")
 }
 
 fn config(flags: &[(&str, usize)]) -> Config {
@@ -260,7 +260,7 @@ fn the_plan_predicts_the_memory_of_a_step_on_cooperative_matrices() {
     let mut abilities = adapters().map(|device| device.info.abilities);
     let abilities = abilities.find(|abilities| abilities.matrices.is_some());
     let abilities = abilities.expect("a Vulkan adapter with cooperative matrices of float16");
-    let precision = abilities.precision(Dtype::Float16).expect("its matrices are of float16");
+    let precision = abilities.precision(Dtype::Float16).expect("its matrices are float16");
     compare_with_the_plan(OpsMode::AUTO.in_precision(precision), &[ON_DEVICE]);
 }
 
@@ -292,7 +292,7 @@ fn the_chunked_loss_takes_a_tenth_of_the_memory_of_all_logits() {
     });
     let (ours, stock) = (extra(ours), extra_of_stock(stock));
     println!(
-        "{ours} bytes besides the gradients, {stock} with burn's ops: {:.1} times",
+        "{ours} bytes in addition to the gradients, {stock} with burn's ops: {:.1} times",
         stock / ours
     );
     assert!(ours * 10.0 <= stock, "{ours} against {stock}");

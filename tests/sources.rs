@@ -169,7 +169,7 @@ fn check_names(path: &str, layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(
         if layer != Layer::Front {
             let front = named.module().and_then(layer_of) == Some(Layer::Front);
             if front || named.is_of(UI_CRATES) {
-                refuse("train and everything before it name no front end (invariant 1)");
+                refuse("train and everything below it name no front end (invariant 1)");
             }
         } else if named.is_of(TENSOR_CRATES) {
             refuse("front ends name no tensor (invariant 1)");

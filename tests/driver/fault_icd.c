@@ -1,6 +1,6 @@
 /*
  * A Vulkan driver for tests: it forwards every call to a real driver, counts what the program
- * under test does, and fails it on request. README.md beside this file says what each variable
+ * under test does, and fails it on request. README.md next to this file says what each variable
  * does.
  *
  * It is a driver and not a layer because the loader needs only VK_DRIVER_FILES for it, and no call
