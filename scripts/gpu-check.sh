@@ -3,7 +3,7 @@
 # network. NVIDIA GPUs are also measured through CUDA, if wgpt was built with it.
 #
 #   scripts/gpu-check.sh [OPTIONS] [FOLDER]
-#       Checks the binaries in FOLDER; default: the unpacked ones, else those in
+#       Checks the binaries in FOLDER; default: the unpacked binaries, else the ones in
 #       ${CARGO_TARGET_DIR:-target}/release.
 #
 #       --parts LIST    parts to run (tests,train,bench,torch); bench is kernels,steps. Run them one
@@ -11,11 +11,11 @@
 #       --device LIST   devices, as for `wgpt --device` (vulkan:0, and cuda:0 if it exists); the
 #                       others are compared with the first. The tests use every Vulkan adapter and
 #                       every CUDA GPU
-#       --dtypes LIST   dtypes (float32,tf32,bfloat16,float16), of which each device takes those that it has
+#       --dtypes LIST   dtypes (float32,tf32,bfloat16,float16); each device skips the ones that it lacks
 #       --out DIR       folder for gpu-check.json, gpu-check.md and log.txt (out/gpu-check); results
 #                       that are already there are kept
-#       --batches LIST  micro-batches of the whole steps (4,8,16,32,64); those that the plan reduces
-#                       for lack of memory are skipped
+#       --batches LIST  micro-batches of the whole steps (4,8,16,32,64); skips the ones that the
+#                       plan reduces for lack of memory
 #       --within S      start nothing after S seconds, and let nothing run longer
 #       --date TEXT     the date of this run (default: the clock's)
 #       --quick         tiny models, to try the script on a machine without a GPU

@@ -5,7 +5,7 @@
 #   scripts/ranks-network.sh WGPT [RATE...] [-- FLAGS]
 #       WGPT      the program
 #       RATE      the rates of the network, as tc and wgpt read them (1gbit 100mbit)
-#       FLAGS     of `wgpt train`, after those of a small model on the CPU, which they override
+#       FLAGS     flags of `wgpt train`, which override the flags of a small model on the CPU
 #
 # Each rank has its own network namespace and host name, as if on a separate machine. A pair of virtual
 # Ethernet devices joins them, and tc limits the rate of both. The ranks share the cores of the machine,

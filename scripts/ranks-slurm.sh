@@ -6,7 +6,7 @@
 #
 #   scripts/ranks-slurm.sh WGPT [FLAGS]
 #       WGPT      the program
-#       FLAGS     of `wgpt train`, after those of a small model on the CPU, which they override
+#       FLAGS     flags of `wgpt train`, which override the flags of a small model on the CPU
 #
 # Its daemons listen on the loopback address and keep everything in a temporary folder.
 set -euo pipefail

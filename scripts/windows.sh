@@ -3,7 +3,7 @@
 #
 #   scripts/windows.sh build                    builds wgpt.exe and prints its path
 #   scripts/windows.sh test [TEST]              runs the test suite, or the tests whose names contain TEST
-#   scripts/windows.sh train WGPT [FOLDER]      compares runs with those of WGPT, a wgpt for Linux: losses,
+#   scripts/windows.sh train WGPT [FOLDER]      compares runs with WGPT, a wgpt for Linux: losses,
 #                                               kill and resume, texts, plans, errors; screenshots of the
 #                                               window go to FOLDER
 #   scripts/windows.sh run PROGRAM [ARG...]     runs a program under Wine

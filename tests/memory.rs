@@ -60,8 +60,8 @@ fn config(flags: &[(&str, usize)]) -> Config {
     config::resolve(layers).unwrap().config
 }
 
-/// Counts the launches of a whole step on nanoGPT's CPU recipe, and on 12 layers with biases. How many
-/// tensors share a launch depends on the device's bindings, of which lavapipe has 31.
+/// Counts the launches of a whole step on nanoGPT's CPU recipe, and on 12 layers with biases. The
+/// device's bindings limit the tensors that share a launch. lavapipe has 31 bindings.
 #[test]
 fn steps_take_few_launches() {
     let _guard = one_at_a_time();

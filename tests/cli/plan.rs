@@ -185,7 +185,7 @@ fn the_plan_of_the_cpu_is_near_the_memory_of_the_process() {
     }
 }
 
-/// The configuration of the run folder has the planned numbers, so that a resumed run keeps them.
+/// The configuration in the run folder has the planned schedule, so that a resumed run keeps it.
 #[test]
 fn max_time_plans_a_schedule_that_ends_in_time() {
     let folder = temporary();

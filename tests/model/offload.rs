@@ -114,7 +114,7 @@ fn an_offloaded_optimizer_has_the_losses_of_one_on_the_device() {
     }
 }
 
-/// Matrices of more than a piece, of which the second ends where the device binds no buffer.
+/// Matrices of more than one piece. The second piece ends where the device binds no buffer.
 #[test]
 fn an_offloaded_optimizer_updates_large_tensors_of_unaligned_size() {
     let config = settings(OptimizerKind::AdamW);

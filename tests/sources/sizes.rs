@@ -121,8 +121,8 @@ fn long(path: &str, source: &str) -> Option<String> {
         .then(|| format!("src/{path}: {lines} lines, more than {most}: it has several ideas"))
 }
 
-/// Returns the files with methods of each type, apart from types of the same name in other folders
-/// and of types that a file defines for itself.
+/// Returns the files with methods of each type, except for types of the same name in other folders and
+/// of types that a file defines for itself.
 fn types(files: &[(String, String)]) -> BTreeMap<String, Vec<&str>> {
     let mut found: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     let mut defined: BTreeMap<(&str, &str), usize> = BTreeMap::new();
