@@ -47,7 +47,7 @@ impl Architecture {
     }
 
     /// Returns the number of shards of the token embedding on a device that binds at most `largest`
-    /// bytes to a kernel. Returns more than [`MAX_SHARDS`] if even that many shards would be too
+    /// bytes to a kernel. Returns more than `MAX_SHARDS` if even that many shards would be too
     /// large. GPT-2's embedding of 147 MiB exceeds the 128 MiB that WebGPU guarantees.
     pub fn shards(&self, largest: Option<u64>) -> usize {
         let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
