@@ -122,7 +122,6 @@ fn marks(progress: &Progress, axis: XAxis, scale: Scale) -> Vec<Mark<'_>> {
     samples.map(|sample| Mark { sample, place: place(sample.iter as f64) }).collect()
 }
 
-/// Draws the learning rate and, below it, the gradient norm.
 pub(super) fn rate(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
     let curves = &progress.curves;
@@ -154,7 +153,6 @@ pub(super) fn speed(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     None
 }
 
-/// Draws the device memory in use, its peak, the predicted need and the budget.
 pub(super) fn memory(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
     let curves = &progress.curves;
@@ -260,14 +258,10 @@ impl ChartState {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct VisibleRange {
-    pub follow: bool,
-    /// Show everything; `from` and `to` are ignored.
+    follow: bool,
+    /// Where the visible range begins and ends; `None` shows everything.
     #[serde(skip)]
-    all: bool,
-    #[serde(skip)]
-    from: f64,
-    #[serde(skip)]
-    to: f64,
+    range: Option<[f64; 2]>,
     /// The last egui pass in which every chart resets to show everything.
     #[serde(skip)]
     fit_until: u64,
@@ -275,7 +269,7 @@ struct VisibleRange {
 
 impl Default for VisibleRange {
     fn default() -> Self {
-        Self { follow: true, all: true, from: 0.0, to: 1.0, fit_until: 0 }
+        Self { follow: true, range: None, fit_until: 0 }
     }
 }
 
@@ -283,41 +277,32 @@ impl VisibleRange {
     pub fn fit(&mut self, ctx: &egui::Context) {
         // Charts that this pass has already drawn reset in the next one.
         self.fit_until = ctx.cumulative_pass_nr() + 1;
-        self.all = true;
+        self.range = None;
         ctx.request_repaint();
     }
 
-    /// Returns true if charts show everything in this pass.
-    pub fn resets(&self, ctx: &egui::Context) -> bool {
-        ctx.cumulative_pass_nr() <= self.fit_until
-    }
-
-    /// Returns the visible range; `None` for everything.
-    pub fn range(&self) -> Option<[f64; 2]> {
-        (!self.all).then_some([self.from, self.to])
-    }
-
     /// Takes the range of a chart that the mouse may have moved.
-    pub fn update(&mut self, ctx: &egui::Context, all: bool, [from, to]: [f64; 2], newest: f64) {
-        if !all && to < newest - 1e-9 * (to - from) {
+    pub fn update(&mut self, ctx: &egui::Context, range: Option<[f64; 2]>, newest: f64) {
+        if range.is_some_and(|[from, to]| to < newest - 1e-9 * (to - from)) {
             self.follow = false;
         }
         // A new range needs other points, and the other charts follow it.
-        if all != self.all || !all && (from, to) != (self.from, self.to) {
+        if range != self.range {
             ctx.request_repaint();
         }
-        (self.all, self.from, self.to) = (all, from, to);
+        self.range = range;
     }
 
     /// Moves the range so that it ends at x = `newest`. Returns true if it had to move.
     pub fn follow_newest(&mut self, newest: f64) -> bool {
-        let beyond = newest - self.to;
-        if self.all || !self.follow || beyond <= 0.0 {
-            return false;
+        match &mut self.range {
+            Some([from, to]) if self.follow && newest > *to => {
+                *from += newest - *to;
+                *to = newest;
+                true
+            }
+            _ => false,
         }
-        self.from += beyond;
-        self.to += beyond;
-        true
     }
 }
 
@@ -327,9 +312,9 @@ mod tests {
 
     #[test]
     fn the_view_follows_the_newest_iteration_until_follow_is_off() {
-        let mut view = VisibleRange { all: false, from: 0.0, to: 10.0, ..VisibleRange::default() };
+        let mut view = VisibleRange { range: Some([0.0, 10.0]), ..VisibleRange::default() };
         assert!(!view.follow_newest(10.0) && view.follow_newest(15.0));
-        assert_eq!((view.from, view.to), (5.0, 15.0));
+        assert_eq!(view.range, Some([5.0, 15.0]));
         view.follow = false;
         assert!(!view.follow_newest(20.0));
     }

@@ -14,7 +14,7 @@ use crate::plan::{
     Totals,
 };
 use crate::protocol::{Command, DataInfo, Progress, RankLine, RankStep, RunPhase, Setting, Step};
-use crate::text::{bytes, percent};
+use crate::text::{GIB, bytes, known, percent};
 
 mod bar;
 
@@ -40,10 +40,9 @@ struct Inputs {
 
 struct CachedPlan {
     inputs: Inputs,
-    /// The plan or, if none fits, the plan that needs the least; `None` if a tensor is too large for
-    /// the device.
-    forecast: Option<Forecast>,
-    totals: Option<Totals>,
+    /// The plan or, if none fits, the plan that needs the least, and the totals of its run; `None` if
+    /// a tensor is too large for the device.
+    forecast: Option<(Forecast, Totals)>,
     refusal: Option<Refusal>,
 }
 
@@ -54,8 +53,6 @@ pub(super) struct Refusal {
     /// Changes to the settings, the mildest first; none if only another model fits.
     pub fixes: Vec<Fix>,
 }
-
-const GIB: f64 = (1u64 << 30) as f64;
 
 /// The range of the budget slider, in GiB. The upper end holds where the memory of the device is
 /// unknown.
@@ -120,34 +117,37 @@ impl FitState {
                     (None, Some(Refusal { reason, fixes: Vec::new() }))
                 }
             };
-            let totals = forecast.as_ref().map(|forecast| {
-                Totals::new(config, *vocab, &forecast.plan, *data, speed, *plans_schedule)
+            let forecast = forecast.map(|forecast| {
+                let plan = &forecast.plan;
+                let totals = Totals::new(config, *vocab, plan, *data, speed, *plans_schedule);
+                (forecast, totals)
             });
-            CachedPlan { inputs, forecast, totals, refusal }
+            CachedPlan { inputs, forecast, refusal }
         })))
     }
 }
 
-/// Draws the panel: the verdict, the memory, the totals of the run and the budget.
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { settings, shown, fit, .. } = shared;
     let (form, progress) = (&mut settings.form, &shown.progress);
     let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
     let now = progress.last_step.as_ref().filter(|_| is_active);
     let others = now.and_then(|step| step.others_bytes).or(fit.others());
-    let Some(CachedPlan { inputs, forecast, totals, refusal }) = fit.plan(form) else {
+    let Some(CachedPlan { inputs, forecast, refusal }) = fit.plan(form) else {
         ui.weak("Correct the settings to see the plan.");
         return None;
     };
     let limits = inputs.limits;
     // Setup has the changes that make the run fit, next to the start button.
-    let too_large = || "Does not fit: a tensor is too large for the device".into();
-    let verdict = forecast.as_ref().map_or_else(too_large, Forecast::verdict);
+    let verdict = match forecast {
+        Some((forecast, _)) => forecast.verdict(),
+        None => "Does not fit: a tensor is too large for the device".into(),
+    };
     let color = if refusal.is_none() { theme::good(ui) } else { theme::error(ui) };
     wrapped(ui, RichText::new(verdict).strong().color(color));
-    if let Some(forecast) = forecast {
+    if let Some((forecast, totals)) = forecast {
         bar::show(ui, forecast, others, limits.memory, now);
-        figures(ui, forecast, totals.as_ref());
+        figures(ui, forecast, totals);
     }
     if let Some(step) = now {
         memory_in_use(ui, step, limits.budget);
@@ -159,8 +159,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     new_budget.map(|bytes| Intent::Send(Command::Set(Setting::VramBudget(bytes))))
 }
 
-/// Draws the totals of the run, how a step is split and why, and what is in host memory.
-fn figures(ui: &mut Ui, forecast: &Forecast, totals: Option<&Totals>) {
+fn figures(ui: &mut Ui, forecast: &Forecast, totals: &Totals) {
     const HELP: [(&str, &str); 7] = [
         ("model", "Weights, without padding"),
         ("run", "Updates of the weights, each from one global batch"),
@@ -170,8 +169,8 @@ fn figures(ui: &mut Ui, forecast: &Forecast, totals: Option<&Totals>) {
         ("step", "Sequences on the device at a time, accumulation steps, rows of logits at a time"),
         ("host", "The CPU updates the weights there, so that the device needs less memory"),
     ];
-    let mut lines = totals.map(Totals::lines).unwrap_or_default();
-    if totals.is_some_and(|totals| totals.time.is_none()) {
+    let mut lines = totals.lines();
+    if totals.time.is_none() {
         lines.push(("time", "unknown until a run on this device has measured it".into()));
     }
     lines.push(("step", forecast.plan.to_string()));
@@ -193,8 +192,6 @@ fn figures(ui: &mut Ui, forecast: &Forecast, totals: Option<&Totals>) {
     }
 }
 
-/// Draws the memory that the run holds now, its peak, and the time that an optimizer in host memory
-/// takes.
 fn memory_in_use(ui: &mut Ui, step: &Step, budget: Option<u64>) {
     let Some(held) = step.vram_bytes else { return };
     let is_over = budget.is_some_and(|budget| held > budget);
@@ -263,7 +260,6 @@ fn budget_text(gib: f64) -> String {
     format!("{}GiB", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Draws the total and free memory of the device, or why they are unknown.
 fn device_memory(ui: &mut Ui, fit: &FitState) {
     let text = match fit.device.as_ref().map(|device| &device.memory) {
         None => "Querying the device...".into(),
@@ -325,7 +321,7 @@ fn cells(number: usize, line: &RankLine, now: &RankStep, tokens: u64) -> [String
         device,
         sequences.to_string(),
         format!("{per_second:.0}"),
-        now.vram_bytes.map_or_else(|| "-".into(), bytes),
+        known(now.vram_bytes, bytes),
         percent(network, 0),
     ]
 }
@@ -345,7 +341,7 @@ pub(super) fn fixes(ui: &mut Ui, form: &mut SettingsForm, fixes: &[Fix]) {
         };
         let button = egui::Button::new(text).wrap();
         if action(ui, button, None, "Apply this change to the settings") {
-            apply(form, &fix.set);
+            fix.set.iter().for_each(|(key, value)| form.set(key, value));
         }
     }
 }
@@ -374,12 +370,6 @@ fn in_words(set: &[(&str, String)]) -> String {
         (key, value) => format!("{} {value}", key.replace('_', " ")),
     });
     capitalize(&words.collect::<Vec<_>>().join(", "))
-}
-
-fn apply(form: &mut SettingsForm, set: &[(&str, String)]) {
-    for (key, value) in set {
-        form.set(key, value);
-    }
 }
 
 #[cfg(test)]
@@ -419,7 +409,7 @@ mod tests {
         assert!(!refusal.fixes.is_empty());
         for fix in refusal.fixes {
             let mut form = refused.clone();
-            apply(&mut form, &fix.set);
+            fix.set.iter().for_each(|(key, value)| form.set(key, value));
             assert_eq!(state.refusal(&form), None, "{fix}");
             assert!(!in_words(&fix.set).contains(['=', '_']), "{fix}");
         }
@@ -447,7 +437,7 @@ mod tests {
     fn a_run_that_the_machine_has_memory_for_is_offloaded() {
         let large = form(&[("n_layer", "36"), ("n_head", "20"), ("n_embd", "1280")]);
         let mut state = small_device(32 << 30);
-        let forecast = state.plan(&large).unwrap().forecast.as_ref().unwrap();
+        let (forecast, _) = state.plan(&large).unwrap().forecast.as_ref().unwrap();
         assert!(forecast.plan.offload_optimizer, "{forecast}");
         assert!(forecast.verdict().starts_with("Fits: "), "{}", forecast.verdict());
         assert!(forecast.host_bytes > 8 << 30 && forecast.host_bytes < 12 << 30, "{forecast}");
@@ -460,7 +450,7 @@ mod tests {
         let mut state = device();
         state.set_device(DeviceProfile { speed, ..state.device.clone().unwrap() });
         let mut updates = |settings: &[(&str, &str)]| {
-            state.plan(&form(settings)).unwrap().totals.as_ref().unwrap().updates
+            state.plan(&form(settings)).unwrap().forecast.as_ref().unwrap().1.updates
         };
         assert_eq!(updates(&[]), 600_000);
         assert!(updates(&[("max_time", "8h")]) < 1000);

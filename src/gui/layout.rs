@@ -1,7 +1,7 @@
 //! The panels, and their layout: three columns of tabs that can be dragged and resized.
 
 use eframe::egui::{self, Ui};
-use egui_tiles::{Container, SimplificationOptions, Tile, TileId, Tiles, Tree};
+use egui_tiles::{Linear, LinearDir, SimplificationOptions, TileId, Tiles, Tree};
 use serde::{Deserialize, Serialize};
 
 use super::{Intent, Shared, charts, fit, log, run_list, samples, setup};
@@ -51,29 +51,23 @@ pub(super) fn tree() -> Tree<Pane> {
         let panes = panes.iter().map(|&pane| tiles.insert_pane(pane)).collect();
         tiles.insert_tab_tile(panes)
     };
+    let split = |tiles: &mut Tiles<Pane>, direction, parts: &[(TileId, f32)]| {
+        let mut linear = Linear::new(direction, parts.iter().map(|(child, _)| *child).collect());
+        parts.iter().for_each(|&(child, share)| linear.shares.set_share(child, share));
+        tiles.insert_container(linear)
+    };
     let setup = tabs(&mut tiles, &[Pane::Setup]);
     let charts = tabs(&mut tiles, &[Pane::Loss, Pane::Rate, Pane::Speed, Pane::Memory]);
     let samples = tabs(&mut tiles, &[Pane::Samples, Pane::Log]);
     let fit = tabs(&mut tiles, &[Pane::Fit]);
     let runs = tabs(&mut tiles, &[Pane::Runs]);
-    let middle = tiles.insert_vertical_tile(vec![charts, samples]);
-    let right = tiles.insert_vertical_tile(vec![fit, runs]);
-    let root = tiles.insert_horizontal_tile(vec![setup, middle, right]);
-    share(&mut tiles, middle, &[(charts, 0.62), (samples, 0.38)]);
-    share(&mut tiles, right, &[(fit, 0.5), (runs, 0.5)]);
-    share(&mut tiles, root, &[(setup, 0.25), (middle, 0.47), (right, 0.28)]);
+    let middle = split(&mut tiles, LinearDir::Vertical, &[(charts, 0.62), (samples, 0.38)]);
+    let right = split(&mut tiles, LinearDir::Vertical, &[(fit, 0.5), (runs, 0.5)]);
+    let columns = [(setup, 0.25), (middle, 0.47), (right, 0.28)];
+    let root = split(&mut tiles, LinearDir::Horizontal, &columns);
     Tree::new(egui::Id::unique("panels"), root, tiles)
 }
 
-fn share(tiles: &mut Tiles<Pane>, tile: TileId, shares: &[(TileId, f32)]) {
-    if let Some(Tile::Container(Container::Linear(linear))) = tiles.get_mut(tile) {
-        for &(child, share) in shares {
-            linear.shares.set_share(child, share);
-        }
-    }
-}
-
-/// Draws all visible panels. Returns their intents.
 pub(super) fn show(tree: &mut Tree<Pane>, ui: &mut Ui, shared: &mut Shared) -> Vec<Intent> {
     let mut drawing = Drawing { shared, intents: Vec::new() };
     tree.ui(&mut drawing, ui);

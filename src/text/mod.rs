@@ -8,11 +8,11 @@ use std::time::Duration;
 
 pub(crate) use table::{Table, escape_html, escape_markdown};
 
-const MIB: f64 = 1_048_576.0;
-const GIB: f64 = 1_073_741_824.0;
-const MINUTE: f64 = 60.0;
-const HOUR: f64 = 3600.0;
-const DAY: f64 = 86_400.0;
+pub(crate) const MIB: f64 = 1_048_576.0;
+pub(crate) const GIB: f64 = 1_073_741_824.0;
+pub(crate) const MINUTE: f64 = 60.0;
+pub(crate) const HOUR: f64 = 3600.0;
+pub(crate) const DAY: f64 = 86_400.0;
 
 /// Formats a number of bytes in GiB or MiB: `10.80 GiB`.
 pub(crate) fn bytes(count: u64) -> String {

@@ -7,16 +7,12 @@ use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Cumulative, Curves};
-use crate::text::{bytes, duration, grouped};
+use crate::text::{DAY, HOUR, MINUTE, bytes, duration, grouped};
 
 /// Minimum distance of labelled ticks, in the smallest grid steps that egui_plot draws. Labels of the
 /// x axis are wide, those of the y axis are only one line high.
 const X_LABEL_STEPS: f64 = 10.0;
 const Y_LABEL_STEPS: f64 = 4.0;
-
-const MINUTE: f64 = 60.0;
-const HOUR: f64 = 3600.0;
-const DAY: f64 = 86400.0;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum XAxis {
@@ -221,9 +217,7 @@ fn log_ticks(input: GridInput) -> Vec<GridMark> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MIB: f64 = (1u64 << 20) as f64;
-    const GIB: f64 = (1u64 << 30) as f64;
+    use crate::text::{GIB, MIB};
 
     /// The labels of an axis on a plot of this many points.
     fn labels(

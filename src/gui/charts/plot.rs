@@ -147,9 +147,9 @@ impl<'a> Chart<'a> {
     pub fn show(&self, ui: &mut Ui, view: &mut VisibleRange) -> Option<PlotResponse<()>> {
         let [first, last] = self.extent()?;
         let newest = self.run.loss.last().map_or(0.0, |[iter, _]| self.axis.place(self.run, iter));
-        let is_reset = view.resets(ui.ctx());
+        let is_reset = ui.ctx().cumulative_pass_nr() <= view.fit_until;
         let has_moved = view.follow_newest(newest);
-        let [from, to] = view.range().unwrap_or([first, last]);
+        let [from, to] = view.range.unwrap_or([first, last]);
         let overscan = OVERSCAN * (to - from);
         let columns = (ui.available_width() * ui.pixels_per_point()).max(1.0) as usize;
         let points =
@@ -182,9 +182,9 @@ impl<'a> Chart<'a> {
             .response
             .widget_info(|| egui::WidgetInfo::labeled(egui::Role::Image, true, self.description()));
         let bounds = shown.transform.bounds();
-        let range = [bounds.min()[0], bounds.max()[0]];
-        let all = PlotMemory::load(ui.ctx(), id).is_none_or(|memory| memory.auto_bounds.x);
-        view.update(ui.ctx(), all, range, newest);
+        let is_part = PlotMemory::load(ui.ctx(), id).is_some_and(|memory| !memory.auto_bounds.x);
+        let range = is_part.then(|| [bounds.min()[0], bounds.max()[0]]);
+        view.update(ui.ctx(), range, newest);
         Some(shown)
     }
 

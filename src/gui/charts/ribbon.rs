@@ -43,7 +43,6 @@ pub(super) struct Mark<'a> {
     pub place: PlotPoint,
 }
 
-#[derive(Clone, Copy)]
 pub(super) struct Space {
     rect: Rect,
     lines: usize,
@@ -231,17 +230,13 @@ fn card(ui: &Ui, response: &egui::Response, sample: &Sample, lines: usize, is_sh
     let mut job = LayoutJob { wrap, ..LayoutJob::default() };
     let weak = TextFormat::simple(small.clone(), visuals.weak_text_color());
     job.append(&format!("iteration {iteration}\n"), 0.0, weak);
-    job.append(&beginning(sample), 0.0, TextFormat::simple(small, color));
+    let text: String = sample.prompt.chars().chain(sample.text.chars()).take(MOST_TEXT).collect();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    job.append(&text, 0.0, TextFormat::simple(small, color));
     let painter = ui.painter_at(rect);
     let background = visuals.extreme_bg_color;
     painter.rect(rect, 3.0, background, (1.0, edge), egui::StrokeKind::Inside);
     painter.galley(rect.min + vec2(PADDING, PADDING), painter.layout_job(job), color);
-}
-
-/// Returns the beginning of a sample on one line.
-fn beginning(sample: &Sample) -> String {
-    let text: String = sample.prompt.chars().chain(sample.text.chars()).take(MOST_TEXT).collect();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn strong(ui: &Ui) -> Color32 {

@@ -11,7 +11,7 @@ use crate::protocol::Step;
 use crate::text::bytes;
 
 struct MemorySegment {
-    name: &'static str,
+    name: String,
     help: &'static str,
     bytes: u64,
     color: Color32,
@@ -86,28 +86,22 @@ pub(super) fn show(
 /// Returns the classes of memory and other programs, without those that take none.
 fn segments(ui: &Ui, forecast: &Forecast, others: Option<u64>) -> Vec<MemorySegment> {
     let of_class = |&class: &Class| {
-        let (name, help) = match class {
-            Class::Weights => ("weights", "The parameters of the model"),
-            Class::Gradients => {
-                ("gradients", "The gradient of the loss, one number for each weight")
-            }
-            Class::Optimizer => {
-                ("optimizer", "AdamW's two moments or Muon's momentum for each weight")
-            }
-            Class::Activations => {
-                ("activations", "Saved in the forward pass for the backward pass")
-            }
-            Class::Logits => ("logits", "One score for each token of the vocabulary"),
-            Class::Workspace => ("workspace", "Temporary buffers of single operations"),
-            Class::Slack => {
-                ("allocator overhead", "Memory that the allocator holds beyond the tensors")
-            }
+        let help = match class {
+            Class::Weights => "The parameters of the model",
+            Class::Gradients => "The gradient of the loss, one number for each weight",
+            Class::Optimizer => "AdamW's two moments or Muon's momentum for each weight",
+            Class::Activations => "Saved in the forward pass for the backward pass",
+            Class::Logits => "One score for each token of the vocabulary",
+            Class::Workspace => "Temporary buffers of single operations",
+            Class::Slack => "Memory that the allocator holds beyond the tensors",
         };
+        let is_slack = class == Class::Slack;
+        let name = if is_slack { "allocator overhead".into() } else { class.to_string() };
         let bytes = forecast.classes.get(&class).copied().unwrap_or(0);
         MemorySegment { name, help, bytes, color: theme::class_color(ui, class) }
     };
     let others = MemorySegment {
-        name: "other programs",
+        name: "other programs".into(),
         help: "The desktop, browsers and games. Close some to free memory.",
         bytes: others.unwrap_or(0),
         color: ui.visuals().weak_text_color().gamma_multiply(0.4),
