@@ -1,6 +1,6 @@
 //! The window: its parts, and how they are drawn.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
@@ -114,7 +114,7 @@ impl App {
             }
             match event {
                 // The log has the error and what to do next.
-                Event::Error(_) => self.show_panel(Pane::Log),
+                Event::Error(_) => self.bring_up(Pane::Log.title()),
                 Event::Done { .. } => self.request_model(),
                 _ => {}
             }
@@ -135,10 +135,6 @@ impl App {
     /// Types a setting, as if into its field.
     pub fn set(&mut self, key: &'static str, text: &str) {
         self.shared.settings.form.set(key, text);
-    }
-
-    fn show_panel(&mut self, pane: Pane) {
-        self.bring_up(pane.title());
     }
 
     fn draw(&mut self, ui: &mut Ui) -> Vec<Intent> {
@@ -225,7 +221,9 @@ impl eframe::App for App {
         if let Some(seconds) = frame.info().cpu_usage {
             self.frames.add(ctx.input(|input| input.time), seconds);
         }
-        self.take_replies();
+        for reply in self.requests.client.replies() {
+            self.take(reply);
+        }
         self.take_events(ctx);
         self.platform.read_dropped();
         for intent in self.queue.try_iter().collect::<Vec<_>>() {
@@ -265,22 +263,16 @@ impl eframe::App for App {
         }
         let form = &mut self.shared.settings.form;
         self.overridden.take_if(|(settings, _)| *settings != form.settings());
-        if let Some((_, own)) = &mut self.overridden {
-            std::mem::swap(&mut self.shared.settings.form, own);
-        }
+        let own = self.overridden.as_ref().map(|(_, own)| own.clone());
+        let edited = own.map(|own| std::mem::replace(form, own));
         eframe::set_value(storage, SETTINGS, &self.shared.settings);
         eframe::set_value(storage, LAYOUT, &self.tree);
-        if let Some((_, own)) = &mut self.overridden {
-            std::mem::swap(&mut self.shared.settings.form, own);
+        if let Some(edited) = edited {
+            self.shared.settings.form = edited;
         }
     }
 }
 
 fn delay(pace: &AtomicU64) -> Duration {
     Duration::from_millis(pace.load(Relaxed))
-}
-
-/// Returns the absolute path: runs are compared by path, however it was given. A page has no other.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -12,16 +12,16 @@ use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{
     Command, DeviceLine, Level, Progress, RunError, RunPhase, Setting, StopReason, Waiting,
 };
-use crate::text::{bytes, clock, grouped, percent_done};
+use crate::text::{bytes, clock, grouped, known, percent_done};
 
 /// The control bar, with input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
 pub(super) struct ControlBar {
     /// The learning rate being typed; `None` while the field is not edited.
     rate: Option<String>,
-    /// The iteration at which a learning rate was sent, and its text: shown until the next step
+    /// The iteration at which a learning rate was sent, and the rate: shown until the next step
     /// event.
-    sent: Option<(u64, String)>,
+    sent: Option<(u64, f64)>,
     /// Why the typed learning rate was rejected.
     error: Option<String>,
     stopping: bool,
@@ -120,12 +120,9 @@ impl ControlBar {
             (self.rate, self.sent, self.error) = (None, None, None);
         }
         let step = progress.last_step.as_ref();
-        let sent = self.sent.as_ref().filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
-        let current = match (sent, step) {
-            (Some((_, text)), _) => text.clone(),
-            (None, Some(step)) => format!("{:.3e}", step.lr),
-            (None, None) => String::new(),
-        };
+        let sent = self.sent.filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
+        let current = sent.map(|(_, rate)| rate).or(step.map(|step| step.lr));
+        let current = current.map(|rate| format!("{rate:.3e}")).unwrap_or_default();
         let mut text = self.rate.clone().unwrap_or(current);
         let label = ui.weak("learning rate");
         let edit = egui::TextEdit::singleline(&mut text).desired_width(72.0);
@@ -153,7 +150,7 @@ impl ControlBar {
             self.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
             return None;
         };
-        self.sent = step.map(|step| (step.iter, format!("{value:.3e}")));
+        self.sent = step.map(|step| (step.iter, value));
         Some(Intent::Send(Command::Set(Setting::LearningRate(value))))
     }
 }
@@ -183,9 +180,9 @@ fn parse_rate(typed: &str) -> Option<f64> {
 
 /// Draws loss, speed, time left and memory, each in a fixed width so that nothing moves.
 fn figures(ui: &mut Ui, progress: &Progress) {
-    let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
-    let speed = progress.tokens_per_s.map_or("-".into(), |speed| grouped(speed, 0));
-    let left = progress.remaining().map_or("-".into(), clock);
+    let loss = |loss| known(loss, |loss: f64| format!("{loss:.4}"));
+    let speed = known(progress.tokens_per_s, |speed| grouped(speed, 0));
+    let left = known(progress.remaining(), clock);
     let color = ui.visuals().text_color();
     figure(ui, "loss", &loss(progress.loss), 7, color);
     let validation = figure(ui, "val loss", &loss(progress.val_loss), 7, color);
@@ -285,10 +282,10 @@ pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar)
         words += &format!(" in {seconds} s");
         ui.ctx().request_repaint_after(Duration::from_secs(1));
     }
-    let is_good =
-        matches!(progress.state, RunPhase::Running | RunPhase::Finished(StopReason::Finished));
-    let is_good = is_good && level == Level::Info;
-    let color = if is_good { theme::good(ui) } else { theme::level_color(ui, level) };
+    let color = match progress.state {
+        RunPhase::Running | RunPhase::Finished(StopReason::Finished) => theme::good(ui),
+        _ => theme::level_color(ui, level),
+    };
     dot(ui, color);
     let width = (ui.available_width() - MENU_WIDTH).max(60.0);
     let label = ui.scope(|ui| {

@@ -88,7 +88,7 @@ impl SampleState {
             RunPhase::Running | RunPhase::Paused => {
                 Some("The run trains: write to it once it has ended.")
             }
-            _ => prompt.obstacle(progress, false),
+            _ => prompt.obstacle(progress),
         };
         let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
         let intent = input.show(ui, |ui| {
@@ -208,10 +208,10 @@ mod tests {
         Harness::builder().with_size([600.0, 400.0]).build_ui_state(draw, state)
     }
 
-    fn type_message(harness: &mut Harness<'static, Drawn>, text: &str) {
-        harness.get_by_label("Message").focus();
+    fn type_into(harness: &mut Harness<'static, Drawn>, field: &str, text: &str) {
+        harness.get_by_label(field).focus();
         harness.step();
-        harness.get_by_label("Message").type_text(text);
+        harness.get_by_label(field).type_text(text);
         harness.run_steps(2);
     }
 
@@ -220,11 +220,8 @@ mod tests {
         let mut harness = panel();
         harness.step();
         assert!(harness.get_by_label("Send").accesskit_node().is_disabled());
-        harness.get_by_label("System prompt").focus();
-        harness.step();
-        harness.get_by_label("System prompt").type_text("Be brief.");
-        harness.run_steps(2);
-        type_message(&mut harness, "Hello!");
+        type_into(&mut harness, "System prompt", "Be brief.");
+        type_into(&mut harness, "Message", "Hello!");
         harness.key_press(Key::Enter);
         harness.run_steps(2);
         let sent = [Message::new(Role::System, "Be brief."), Message::new(Role::User, "Hello!")];
@@ -243,7 +240,7 @@ mod tests {
             assert!(harness.query_by_label(answer).is_some(), "{answer}");
         }
 
-        type_message(&mut harness, "Bye.");
+        type_into(&mut harness, "Message", "Bye.");
         harness.get_by_label("Send").click();
         harness.run_steps(2);
         harness.get_by_label("Stop").click();
@@ -302,7 +299,7 @@ mod tests {
     fn a_run_that_trains_has_no_time() {
         let mut harness = panel();
         harness.state_mut().progress.state = RunPhase::Running;
-        type_message(&mut harness, "Hello!");
+        type_into(&mut harness, "Message", "Hello!");
         assert!(harness.get_by_label("Send").accesskit_node().is_disabled());
     }
 }

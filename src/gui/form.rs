@@ -198,10 +198,8 @@ impl SettingsForm {
         let layers = [Layer::preset(self.preset), Layer::flags(self.typed.clone())];
         let layers = layers.into_iter().collect::<Result<_, _>>();
         self.resolved = layers.and_then(resolve).map(|resolved| resolved.config);
-        if let Err(error) = &self.resolved
-            && let Some(key) = key_of(error)
-        {
-            self.errors.entry(key.into()).or_insert_with(|| field_message(error));
+        if let Err(error @ ConfigError::Invalid { key, .. }) = &self.resolved {
+            self.errors.entry((*key).into()).or_insert_with(|| field_message(error));
         }
     }
 }
@@ -232,14 +230,6 @@ fn values(config: &Config) -> Typed {
         None => key.default.to_string(),
     };
     KEYS.iter().map(|key| (key.name.to_string(), text(key))).collect()
-}
-
-fn key_of(error: &ConfigError) -> Option<&'static str> {
-    match error {
-        ConfigError::Invalid { key, .. } => Some(key),
-        ConfigError::NoData => Some("data"),
-        _ => None,
-    }
 }
 
 /// Returns the message shown under a field, which names neither the setting nor its source.
@@ -366,11 +356,9 @@ mod tests {
         again.fill_from(&Config { out_dir: "out/1".into(), ..config.clone() });
         assert_eq!(again.preset(), "card-12gb");
         assert_eq!(again.config().unwrap(), config);
-        let pairs: Vec<_> =
-            again.changes().map(|(key, text)| (key.to_string(), text.to_string())).collect();
-        assert_eq!(pairs.len(), 3, "{pairs:?}");
-        let layers = vec![Layer::preset("card-12gb").unwrap(), Layer::flags(pairs).unwrap()];
-        assert_eq!(resolve(layers).unwrap().config, *config);
+        let changes: Vec<_> = again.changes().collect();
+        assert_eq!(changes.len(), 3, "{changes:?}");
+        assert_eq!(Config::of_preset("card-12gb", &changes), *config);
     }
 
     #[test]

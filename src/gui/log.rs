@@ -19,7 +19,6 @@ pub(super) struct LogView {
     earlier_pages: usize,
 }
 
-/// Draws the log and, if the run has failed, why.
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { shown, log: LogView { only_problems, earlier_pages }, .. } = shared;
     let progress = &shown.progress;
@@ -92,7 +91,7 @@ fn log_line(ui: &mut Ui, line: &LogLine) {
     let color = theme::level_color(ui, line.level);
     ui.horizontal_top(|ui| {
         ui.spacing_mut().interact_size.y = ui.text_style_height(&egui::TextStyle::Body);
-        let level = RichText::new(level_name(line.level)).color(color);
+        let level = RichText::new(line.level.to_string()).color(color);
         cell(ui, 52.0, Align::Min, Label::new(level));
         let iter = line.iter.map(|iter| iter.to_string()).unwrap_or_default();
         cell(ui, 44.0, Align::Max, Label::new(RichText::new(iter).weak()));
@@ -103,14 +102,6 @@ fn log_line(ui: &mut Ui, line: &LogLine) {
             }
         });
     });
-}
-
-fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Info => "info",
-        Level::Warning => "warning",
-        Level::Error => "error",
-    }
 }
 
 /// Returns the text for a bug report: version, run, device, failure, plan, log and configuration.
@@ -138,7 +129,7 @@ fn details(progress: &Progress) -> String {
     }
     for line in &progress.log {
         let iter = line.iter.map(|iter| format!(" at {iter}")).unwrap_or_default();
-        let _ = writeln!(text, "{}{iter}: {}", level_name(line.level), line.text);
+        let _ = writeln!(text, "{}{iter}: {}", line.level, line.text);
         if let Some(hint) = &line.hint {
             let _ = writeln!(text, "  hint: {hint}");
         }

@@ -81,11 +81,6 @@ enum Intent {
     Reading(String),
     /// Tokenizes texts and puts the data into the form.
     Prepare(Texts),
-    /// Stores the zip of a model under this name.
-    Import {
-        name: String,
-        zip: Vec<u8>,
-    },
     ListRuns(PathBuf),
     Override(Overrides),
     /// Warns that a file could not be read, for this reason.

@@ -56,7 +56,7 @@ impl PromptState {
         let is_live = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
         let answers = (progress.samples.len(), progress.log.len());
         self.requested = self.requested.filter(|&before| is_live && before == answers);
-        let reason = self.obstacle(progress, is_live);
+        let reason = self.obstacle(progress);
         let intent = ui.horizontal(|ui| {
             let edit = TextEdit::singleline(&mut self.text).hint_text(FIRST_PROMPT);
             let edit = field(ui, "Prompt", edit, focus);
@@ -89,18 +89,16 @@ impl PromptState {
     }
 
     /// Returns why no text can be generated now.
-    pub fn obstacle(&self, progress: &Progress, is_live: bool) -> Option<&'static str> {
+    pub fn obstacle(&self, progress: &Progress) -> Option<&'static str> {
         match progress.state {
             RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting(_) => {
                 Some("The run is starting.")
             }
-            _ if progress.run.is_none() && !is_live => {
-                Some("Show a run or a model first, under Runs.")
-            }
+            RunPhase::Running | RunPhase::Paused => self.requested.map(|_| "A text is on its way."),
+            _ if progress.run.is_none() => Some("Show a run or a model first, under Runs."),
             _ if progress.has_ended() && progress.checkpoints.is_empty() => {
                 Some("This run has no checkpoint to generate from.")
             }
-            _ if self.requested.is_some() => Some("A text is on its way."),
             _ => None,
         }
     }
@@ -149,17 +147,16 @@ mod tests {
     fn a_text_needs_a_model() {
         let state = PromptState::default();
         let mut progress = Progress::default();
-        let reason = |progress: &Progress, state: &PromptState| state.obstacle(progress, false);
-        assert_eq!(reason(&progress, &state), Some("Show a run or a model first, under Runs."));
+        assert_eq!(state.obstacle(&progress), Some("Show a run or a model first, under Runs."));
         progress.run = Some("models/gpt2".into());
-        assert_eq!(reason(&progress, &state), None);
+        assert_eq!(state.obstacle(&progress), None);
         progress.state = RunPhase::Finished(StopReason::Finished);
-        assert!(reason(&progress, &state).unwrap().contains("no checkpoint"));
+        assert!(state.obstacle(&progress).unwrap().contains("no checkpoint"));
         let path = "out/a/checkpoints/00000010".into();
         progress.apply(&Event::Checkpoint(Checkpoint { iter: 10, path, best: true }));
         progress.state = RunPhase::Finished(StopReason::Finished);
-        assert_eq!(reason(&progress, &state), None);
+        assert_eq!(state.obstacle(&progress), None);
         progress.starting();
-        assert_eq!(reason(&progress, &state), Some("The run is starting."));
+        assert_eq!(state.obstacle(&progress), Some("The run is starting."));
     }
 }

@@ -9,7 +9,6 @@ use super::{Intent, Shared};
 use crate::protocol::{Progress, RunPhase};
 use crate::text::grouped;
 
-/// The samples that are shown, the prompt for more, and the conversation.
 #[derive(Debug, Default)]
 pub(super) struct SampleState {
     pub selection: Selection,

@@ -150,9 +150,4 @@ impl Library {
         }
         unread
     }
-
-    /// Stops drawing the curves of this run with the shown run's curves.
-    pub fn remove_overlay(&mut self, run: &Path) {
-        self.overlays.retain(|overlay| overlay.run != run);
-    }
 }

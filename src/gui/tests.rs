@@ -160,7 +160,6 @@ fn the_list_of_runs_acts_on_the_selected_run() {
     assert!(!panel.is_enabled("Continue") && !panel.is_enabled("Delete..."), "it is running");
 }
 
-/// The state of a window that shows this run.
 fn showing(progress: Progress) -> Shared {
     Shared { shown: ShownRun { progress, ..ShownRun::default() }, ..Shared::default() }
 }

@@ -5,7 +5,6 @@ use eframe::egui::{self, Color32, Ui};
 use crate::plan::Class;
 use crate::protocol::Level;
 
-/// Returns the color for the current theme.
 fn pick(ui: &Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
     let [r, g, b] = if ui.visuals().dark_mode { dark } else { light };
     Color32::from_rgb(r, g, b)

@@ -15,7 +15,7 @@ pub use cumulative::Cumulative;
 pub use series::Series;
 pub use smoothed::{Smoothed, automatic_half_life};
 
-use crate::config::Config;
+use crate::config::{Config, words};
 use crate::plan::Forecast;
 use crate::protocol::{
     Checkpoint, DeviceLine, Event, RankLine, ReplanReason, RunError, Sample, Step, StopReason,
@@ -290,12 +290,13 @@ pub struct LogLine {
     pub hint: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Level {
-    Info,
-    /// The run continues, but something deserves attention.
-    Warning,
-    Error,
+words! {
+    pub enum Level {
+        Info = "info",
+        /// The run continues, but something deserves attention.
+        Warning = "warning",
+        Error = "error",
+    }
 }
 
 impl Curves {

@@ -8,7 +8,6 @@ use wasm_bindgen::prelude::JsValue;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Blob, BlobPropertyBag, Document, HtmlAnchorElement, Url, WorkerGlobalScope};
 
-/// Returns the page.
 pub(crate) fn document() -> Result<Document, JsValue> {
     let window = web_sys::window().and_then(|window| window.document());
     window.ok_or_else(|| JsValue::from_str("this context has no document"))

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{App, Closing, PathDialog, WhenClosed, absolute};
+use super::{App, Closing, PathDialog, WhenClosed};
+use crate::disk::absolute;
 use crate::gui::conversation::ChatState;
 use crate::gui::form::SettingsForm;
 use crate::gui::layout::Pane;
@@ -36,7 +37,7 @@ impl App {
                 }
             }
             Intent::Try => {
-                self.show_panel(Pane::Samples);
+                self.bring_up(Pane::Samples.title());
                 self.shared.samples.focus = true;
             }
             Intent::Generate(input) => self.generate(input),
@@ -45,10 +46,6 @@ impl App {
             Intent::UseData(data) => self.shared.choose_data(&data.display().to_string()),
             Intent::Reading(name) => self.shared.data.preparing = Some((name, 0.0)),
             Intent::Prepare(texts) => self.prepare(texts),
-            Intent::Import { name, zip } => {
-                let folder = self.sibling("models");
-                self.requests.client.send(Request::Import { folder, name, zip });
-            }
             Intent::ListRuns(folder) => self.look_for_runs_in(&folder),
             Intent::Override(overrides) => self.apply_overrides(overrides),
             Intent::Unreadable(problem) => {
@@ -102,21 +99,16 @@ impl App {
         overrides.problems.into_iter().for_each(|problem| self.warn(problem));
     }
 
-    /// Requests the tokenization of texts, into a folder next to the folder of the runs.
+    /// Requests the tokenization of texts into a folder next to the folder of the runs, as nanoGPT's
+    /// `data` is next to its `out`.
     fn prepare(&mut self, texts: Texts) {
         let name = match &texts {
             Texts::Files(files) => files.first().and_then(|file| file.file_name()),
             Texts::Text { name, .. } => Some(name.as_ref()),
         };
         self.shared.data.preparing = name.map(|name| (name.to_string_lossy().into_owned(), 0.0));
-        let folder = self.sibling("data");
+        let folder = self.shared.settings.runs.parent().unwrap_or(Path::new("")).join("data");
         self.requests.client.send(Request::Prepare { texts, folder });
-    }
-
-    /// Returns the folder `name` next to the folder of the runs, as nanoGPT's `data` is next to its
-    /// `out`.
-    fn sibling(&self, name: &str) -> PathBuf {
-        self.shared.settings.runs.parent().unwrap_or(Path::new("")).join(name)
     }
 
     /// Has the shown run or model generate a text.
@@ -159,12 +151,12 @@ impl App {
     }
 
     pub(super) fn warn(&mut self, text: String) {
-        self.show_panel(Pane::Log);
+        self.bring_up(Pane::Log.title());
         self.apply(&[Event::Warning { text }]);
     }
 
     pub(super) fn note(&mut self, text: String) {
-        self.show_panel(Pane::Log);
+        self.bring_up(Pane::Log.title());
         self.shared.shown.progress.remark(text);
     }
 
@@ -189,12 +181,12 @@ impl App {
         }
         (shown.has_finished, shown.folder) = (false, Some(run.clone()));
         // Its curves are drawn in any case.
-        self.shared.library.remove_overlay(&run);
+        self.shared.library.overlays.retain(|overlay| overlay.run != run);
         self.request_model();
         match self.shared.shown.progress.state {
             RunPhase::Idle => {
                 // A model without a record can only be tried.
-                self.show_panel(Pane::Samples);
+                self.bring_up(Pane::Samples.title());
                 self.shared.samples.focus = true;
             }
             RunPhase::Interrupted if self.options.resume => self.continue_run(run),

@@ -9,7 +9,6 @@ use crate::gui::platform::{self, Choice};
 use crate::gui::theme;
 use crate::gui::widgets::{decision, dialog, dialog_field};
 
-#[derive(Debug)]
 pub(super) struct PathDialog {
     choice: Choice,
     text: String,

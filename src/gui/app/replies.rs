@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use eframe::egui;
 
-use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE, absolute};
+use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE};
+use crate::disk::absolute;
 use crate::gui::Shared;
 use crate::gui::conversation::ChatState;
 use crate::gui::finished;
 use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
+use crate::gui::shared::ShownRun;
 use crate::plan::DeviceKind;
-use crate::protocol::{Event, Job, Progress, Reply, Request, RunPhase, Sample, StopReason, View};
+use crate::protocol::{Event, Job, Reply, Request, RunPhase, Sample, StopReason, View};
 use crate::runs;
 use crate::worker::Client;
 
@@ -80,12 +82,6 @@ impl Requests {
 }
 
 impl App {
-    pub(super) fn take_replies(&mut self) {
-        for reply in self.requests.client.replies() {
-            self.take(reply);
-        }
-    }
-
     /// Applies the events of the trainer since the last frame, and notices its end.
     pub(super) fn take_events(&mut self, ctx: &egui::Context) {
         let Some(trainer) = &mut self.shared.shown.trainer else { return };
@@ -188,11 +184,10 @@ impl App {
             Reply::Removed { path } => {
                 let Shared { shown, library, samples, .. } = shared;
                 self.requests.listed = None;
-                library.remove_overlay(&path);
+                library.overlays.retain(|overlay| overlay.run != path);
                 if shown.folder.as_ref() == Some(&path) && !shown.is_live() {
-                    (shown.folder, self.requests.run) = (None, None);
-                    shown.progress = Progress::default();
-                    shown.has_finished = false;
+                    *shown = ShownRun { trainer: shown.trainer.take(), ..ShownRun::default() };
+                    self.requests.run = None;
                     samples.chat = ChatState::default();
                 }
             }

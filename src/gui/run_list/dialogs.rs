@@ -10,7 +10,6 @@ use crate::gui::{Intent, theme};
 use crate::protocol::Request;
 use crate::runs::{About, RunSummary};
 
-#[derive(Debug)]
 pub(in crate::gui) enum Dialog {
     Describe { run: PathBuf, name: String, about: About },
     Remove { path: PathBuf, name: String },

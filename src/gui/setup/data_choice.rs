@@ -399,10 +399,6 @@ mod tests {
         }
     }
 
-    fn preset_of(tokens: u64, vocab: u32) -> &'static str {
-        Corpus { tokens, vocab }.preset(true, |_| true)
-    }
-
     #[test]
     fn a_preset_follows_the_size_of_the_data() {
         const GPT2: u32 = 50_257;
@@ -414,7 +410,8 @@ mod tests {
             ("50 MB as GPT-2's tokens", 12_500_000, GPT2, "gpt2"),
             ("OpenWebText", 9_035_582_198, GPT2, "gpt2-xl"),
         ] {
-            assert_eq!(preset_of(tokens, vocab), expected, "{text}");
+            let preset = Corpus { tokens, vocab }.preset(true, |_| true);
+            assert_eq!(preset, expected, "{text}");
         }
     }
 
@@ -429,8 +426,7 @@ mod tests {
 
     #[test]
     fn a_model_with_weights_suits_any_data() {
-        let layers = vec![Layer::preset("gpt2-xl").unwrap()];
-        let config = resolve(layers).unwrap().config;
+        let config = Config::of_preset("gpt2-xl", &[]);
         let small = Corpus { tokens: 300_000, vocab: 50_257 };
         assert!(small.is_too_small_for(&config));
         let tuned = Config { init_from: InitFrom::Path("gpt2-xl".into()), ..config };

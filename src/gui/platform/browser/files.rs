@@ -7,7 +7,7 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{File, HtmlInputElement};
 
 use crate::gui::Intent;
-use crate::protocol::Texts;
+use crate::protocol::{Request, Texts};
 use crate::text::bytes;
 use crate::web::{document, error_text};
 
@@ -15,6 +15,9 @@ use crate::web::{document, error_text};
 const MAX_TEXT: u64 = 256 << 20;
 
 const SEPARATOR: &str = "<|endoftext|>";
+
+/// The folder of imported models in the browser's storage, next to the folder of the runs.
+const MODELS: &str = "models";
 
 /// Reads texts and joins them, under the name of the first.
 pub(super) async fn texts(files: &[File]) -> Result<Intent, String> {
@@ -40,7 +43,7 @@ pub(super) async fn texts(files: &[File]) -> Result<Intent, String> {
 
 pub(super) async fn model(file: &File) -> Result<Intent, String> {
     let zip = contents(file).await.map_err(|error| format!("{}: {error}", file.name()))?;
-    Ok(Intent::Import { name: stem(file), zip })
+    Ok(Intent::Ask(Request::Import { folder: MODELS.into(), name: stem(file), zip }))
 }
 
 fn stem(file: &File) -> String {

@@ -19,7 +19,6 @@ use crate::protocol::{Destination, Request};
 use crate::web::{document, error_text};
 use files::FileDialog;
 use status::Status;
-use url::Url;
 pub(in crate::gui) use url::overrides;
 
 /// The folder in which runs are created and listed.
@@ -44,18 +43,18 @@ pub async fn open(canvas: HtmlCanvasElement, options: Options) -> Result<(), JsV
     WebRunner::new().start(canvas, eframe::WebOptions::default(), create).await
 }
 
-/// Opens dialogs; updates the URL and the status.
 pub(in crate::gui) struct Platform {
     outbox: Outbox,
     /// The last dialog: the browser calls it when files are chosen.
     dialog: Option<FileDialog>,
-    url: Url,
+    /// The fragment of the URL as it was written last, without its `#`.
+    fragment: Option<String>,
     status: Status,
 }
 
 impl Platform {
     pub fn new(outbox: Outbox, _: &Options) -> Self {
-        Self { outbox, dialog: None, url: Url::default(), status: Status::default() }
+        Self { outbox, dialog: None, fragment: None, status: Status::default() }
     }
 
     pub fn read_dropped(&self) {
@@ -66,7 +65,7 @@ impl Platform {
 
     /// Reports the state of the window: in the URL and in the page's status.
     pub fn report(&mut self, shared: &Shared, pace: Duration) {
-        if let Some(changed) = self.url.update(&shared.settings.form) {
+        if let Some(changed) = url::update(&mut self.fragment, &shared.settings.form) {
             self.outbox.send(Intent::Override(changed));
         }
         self.status.update(&self.outbox.ctx, &shared.shown.progress, pace);

@@ -12,29 +12,21 @@ const OF_THIS_BROWSER: &[&str] = &["data", "init_from", "out_dir"];
 
 const PRESET: &str = "preset";
 
-/// The URL as it was written last.
-#[derive(Default)]
-pub(super) struct Url {
-    /// The fragment without its `#`.
-    fragment: Option<String>,
-}
-
-impl Url {
-    /// Writes the form into the URL. Returns the settings that the user has written there.
-    pub fn update(&mut self, form: &SettingsForm) -> Option<Overrides> {
-        let now = fragment()?;
-        let before = self.fragment.get_or_insert_with(|| now.clone());
-        if *before != now {
-            *before = now;
-            return Some(overrides());
-        }
-        let wanted = fragment_of(form);
-        if wanted != now && replace(&wanted).is_ok() {
-            // The browser may write a character in another way.
-            self.fragment = fragment();
-        }
-        None
+/// Writes the form into the URL, whose fragment was `known` before. Returns the settings that the user
+/// has written there.
+pub(super) fn update(known: &mut Option<String>, form: &SettingsForm) -> Option<Overrides> {
+    let now = fragment()?;
+    let before = known.get_or_insert_with(|| now.clone());
+    if *before != now {
+        *before = now;
+        return Some(overrides());
     }
+    let wanted = fragment_of(form);
+    if wanted != now && replace(&wanted).is_ok() {
+        // The browser may write a character in another way.
+        *known = fragment();
+    }
+    None
 }
 
 fn location() -> Option<Location> {
