@@ -191,9 +191,7 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, Failure> {
     let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
     let unknown = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str()));
     let options = crate::gui::Options { demo, screenshot, inputs, ..Default::default() };
-    let opened = unknown.map_or(Ok(()), Err).and_then(|()| {
-        crate::gui::open(options).map_err(|error| Failure::new(error.to_string(), error.hint()))
-    });
+    let opened = unknown.map_or(Ok(()), Err).and_then(|()| crate::gui::open(options));
     #[cfg(windows)]
     if let (Owner::Explorer, Err(error)) = (owner, &opened) {
         alert(&format!("{}\n\n{}", error.text, error.hint));

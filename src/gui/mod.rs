@@ -31,8 +31,6 @@ use platform::{Choice, Overrides};
 use shared::Shared;
 
 pub use app::App;
-#[cfg(not(target_arch = "wasm32"))]
-pub use platform::GuiError;
 #[cfg(windows)]
 pub(crate) use platform::explorer;
 #[cfg(not(target_arch = "wasm32"))]

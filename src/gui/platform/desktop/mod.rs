@@ -17,8 +17,8 @@ use crate::gui::{Intent, Options, Shared};
 
 use screenshot::Screenshot;
 pub(crate) use window::front_end;
+pub use window::open;
 pub(in crate::gui) use window::open_front_end;
-pub use window::{GuiError, open};
 
 /// The first folder in which runs are created and listed.
 pub(in crate::gui) const RUNS: &str = "out";

@@ -7,43 +7,20 @@ use std::path::Path;
 use std::rc::Rc;
 
 use eframe::{UserEvent, egui};
-use thiserror::Error;
 use winit::event_loop::{ControlFlow, EventLoop};
 
 use super::RUNS;
 use crate::doctor::{Check, FrontEnd};
 use crate::gui::{App, Options};
+use crate::protocol::Failure;
 
-/// A window that could not be opened.
-#[derive(Debug, Error)]
-pub enum GuiError {
-    #[error("no display to open a window on: {0}")]
-    NoDisplay(String),
-    /// A shared library that is loaded at run time is missing.
-    #[error("cannot open a window: {0}")]
-    Library(String),
-    /// No graphics driver can draw to the display.
-    #[error("cannot open a window: no graphics driver can draw to this display")]
-    NoDriver,
-    #[error("cannot open a window: {0}")]
-    Window(String),
-}
+/// The hint for a missing shared library, which winit loads at run time.
+const LIBRARIES: &str = "install the libraries of the display (on Debian and Ubuntu: libx11-6, \
+                         libx11-xcb1, libxcursor1, libxi6, libxkbcommon-x11-0); `wgpt train` needs \
+                         none of them";
 
-impl GuiError {
-    pub fn hint(&self) -> &'static str {
-        match self {
-            GuiError::Library(_) => {
-                "install the libraries of the display (on Debian and Ubuntu: libx11-6, libx11-xcb1, \
-                 libxcursor1, libxi6, libxkbcommon-x11-0); `wgpt train` needs none of them"
-            }
-            GuiError::NoDriver => {
-                "install the driver of the graphics card, or a software renderer (on Debian and \
-                 Ubuntu: mesa-vulkan-drivers); `wgpt train` trains without a window"
-            }
-            _ => FIRST_COMMANDS,
-        }
-    }
-}
+const DRIVER: &str = "install the driver of the graphics card, or a software renderer (on Debian and \
+                      Ubuntu: mesa-vulkan-drivers); `wgpt train` trains without a window";
 
 /// The first commands for somebody who has no display.
 const FIRST_COMMANDS: &str = "the command line trains without a window. To start with:\n\
@@ -69,29 +46,33 @@ const APP: &str = "wgpt";
 const SIZE: [f32; 2] = [1360.0, 860.0];
 const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 
-fn connect() -> Result<EventLoop<UserEvent>, GuiError> {
+fn cannot_open(reason: &str, hint: &str) -> Failure {
+    Failure::new(format!("cannot open a window: {reason}"), hint)
+}
+
+fn connect() -> Result<EventLoop<UserEvent>, Failure> {
     match catch_unwind(|| EventLoop::<UserEvent>::with_user_event().build()) {
-        Ok(built) => built.map_err(|error| unconnected(reason(&error))),
-        Err(panic) => Err(GuiError::Library(panic_text(panic.as_ref()))),
+        Ok(built) => built.map_err(|error| unconnected(&reason(&error))),
+        Err(panic) => Err(cannot_open(panic_text(panic.as_ref()), LIBRARIES)),
     }
 }
 
 /// Returns the error of a display that winit cannot connect to. Only winit's text tells a missing
 /// library from a missing display.
-fn unconnected(reason: String) -> GuiError {
+fn unconnected(reason: &str) -> Failure {
     if reason.contains("shared librar") {
-        GuiError::Library(reason)
+        cannot_open(reason, LIBRARIES)
     } else {
-        GuiError::NoDisplay(reason)
+        Failure::new(format!("no display to open a window on: {reason}"), FIRST_COMMANDS)
     }
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("winit panicked").into()
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("winit panicked")
 }
 
-pub fn open(options: Options) -> Result<(), GuiError> {
+pub fn open(options: Options) -> Result<(), Failure> {
     // Built here and not by eframe, so that wgpt exits with an error message if the display is
     // missing.
     let event_loop = connect()?;
@@ -121,15 +102,19 @@ pub fn open(options: Options) -> Result<(), GuiError> {
         Ok(Box::new(App::new(creation, options)))
     });
     let mut window = eframe::create_native(APP, native, create, &event_loop);
-    event_loop.run_app(&mut window).map_err(|error| GuiError::Window(reason(&error)))?;
-    if has_drawn.get() { Ok(()) } else { Err(GuiError::NoDriver) }
+    let run = event_loop.run_app(&mut window);
+    run.map_err(|error| cannot_open(&reason(&error), FIRST_COMMANDS))?;
+    if has_drawn.get() {
+        return Ok(());
+    }
+    Err(cannot_open("no graphics driver can draw to this display", DRIVER))
 }
 
 /// Describes the window of a process that has not opened one. Connects to the display to try it.
 pub(crate) fn front_end() -> FrontEnd {
     let open = open_front_end(RUNS.as_ref());
     let Err(error) = connect() else { return open };
-    FrontEnd { display: Some(Check { works: false, detail: error.to_string() }), ..open }
+    FrontEnd { display: Some(Check { works: false, detail: error.text }), ..open }
 }
 
 /// Describes the window that is open, which creates runs in `runs`.
@@ -166,10 +151,12 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_told_from_a_missing_display() {
-        let missing = unconnected("Failed to load one of xlib's shared libraries".into());
-        assert!(matches!(&missing, GuiError::Library(_)) && missing.hint().contains("libx11-6"));
-        let display = unconnected("neither DISPLAY is set".into());
-        assert!(matches!(&display, GuiError::NoDisplay(_)) && display.hint().contains("wgpt plan"));
+        let missing = unconnected("Failed to load one of xlib's shared libraries");
+        assert!(missing.text.starts_with("cannot open a window: Failed to load one of xlib's"));
+        assert!(missing.hint.contains("libx11-6"));
+        let display = unconnected("neither DISPLAY is set");
+        assert_eq!(display.text, "no display to open a window on: neither DISPLAY is set");
+        assert!(display.hint.contains("wgpt plan"));
     }
 
     #[test]
