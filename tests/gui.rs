@@ -188,15 +188,12 @@ fn a_click_makes_a_refused_run_fit() {
     }
     app.set("n_embd", "768");
     harness.run_steps(4);
-    let start = |harness: &Harness<'static, App>| {
-        harness.get_by_label("Start training").accesskit_node().is_disabled()
-    };
-    assert!(start(&harness), "a run that does not fit can be started");
+    assert!(!is_enabled(&harness, "Start training"), "a run that does not fit can be started");
     let refusals = harness.query_all_by_label_contains("Does not fit: needs").count();
     assert_eq!(refusals, 1);
     harness.get_by_label_contains(" layers  (").click();
     harness.run_steps(4);
-    assert!(!start(&harness), "the change did not make the run fit");
+    assert!(is_enabled(&harness, "Start training"), "the change did not make the run fit");
     assert!(harness.query_by_label_contains("Does not fit").is_none());
 }
 
@@ -221,13 +218,10 @@ fn a_model_can_be_prompted_with_options() {
     let inputs = vec![folder.path().to_path_buf()];
     let mut harness = window(Theme::Light, Options { inputs, ..still() });
     wait(&mut harness, |harness| harness.query_by_label("temperature").is_some());
-    let generate = |harness: &Harness<'static, App>| {
-        !harness.get_by_label("Generate").accesskit_node().is_disabled()
-    };
-    assert!(generate(&harness), "the prompt that is shown is not generated from");
+    assert!(is_enabled(&harness, "Generate"), "the prompt that is shown is not generated from");
     harness.get_by_label("Prompt").type_text("Once");
     harness.run_steps(4);
-    assert!(generate(&harness));
+    assert!(is_enabled(&harness, "Generate"));
 }
 
 /// A folder with a model whose tokenizer has the tokens of conversations.
@@ -246,15 +240,12 @@ fn a_model_of_conversations_is_written_to() {
     let inputs = vec![folder.path().to_path_buf()];
     let mut harness = window(Theme::Light, Options { inputs, ..still() });
     wait(&mut harness, |harness| harness.query_by_label("Message").is_some());
-    let can_send = |harness: &Harness<'static, App>| {
-        !harness.get_by_label("Send").accesskit_node().is_disabled()
-    };
     harness.run_steps(4);
     assert!(harness.get_by_label("Message").accesskit_node().is_focused());
-    assert!(!can_send(&harness), "an empty message can be sent");
+    assert!(!is_enabled(&harness, "Send"), "an empty message can be sent");
     harness.get_by_label("Message").type_text("ab");
     harness.run_steps(4);
-    assert!(can_send(&harness));
+    assert!(is_enabled(&harness, "Send"));
     assert!(harness.query_by_label("temperature").is_some());
     harness.get_by_label("Texts").click();
     harness.run_steps(4);
@@ -370,6 +361,10 @@ fn the_wait_for_a_lost_device_is_counted_down() {
     harness.run_steps(2);
     assert!(harness.query_by_label("restarting in 5 s").is_some());
     wait(&mut harness, |harness| harness.query_by_label("restarting in 3 s").is_some());
+}
+
+fn is_enabled(harness: &Harness<'static, App>, label: &str) -> bool {
+    !harness.get_by_label(label).accesskit_node().is_disabled()
 }
 
 fn read(path: &Path) -> String {

@@ -1,8 +1,6 @@
 //! Tests of the intents that the buttons of the panels return.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use eframe::egui::{self, Key};
 use egui_kittest::Harness;
@@ -15,20 +13,16 @@ use super::*;
 use crate::protocol::{Checkpoint, Event, Progress, RunPhase, Sample, Setting, StopReason};
 use crate::runs::{About, RunState, RunSummary};
 
-/// A panel that is drawn alone, and the intents that it has returned.
+/// A panel that is drawn alone. The state is the intents that it has returned.
 struct Alone {
-    harness: Harness<'static>,
-    intents: Rc<RefCell<Vec<Intent>>>,
+    harness: Harness<'static, Vec<Intent>>,
 }
 
 impl Alone {
     fn new(mut draw: impl FnMut(&mut egui::Ui) -> Option<Intent> + 'static) -> Self {
-        let intents = Rc::new(RefCell::new(Vec::new()));
-        let drawn = intents.clone();
-        let harness = Harness::builder()
-            .with_size([900.0, 600.0])
-            .build_ui(move |ui| drawn.borrow_mut().extend(draw(ui)));
-        Self { harness, intents }
+        let draw = move |ui: &mut egui::Ui, intents: &mut Vec<Intent>| intents.extend(draw(ui));
+        let builder = Harness::builder().with_size([900.0, 600.0]);
+        Self { harness: builder.build_ui_state(draw, Vec::new()) }
     }
 
     fn panel(draw: fn(&mut egui::Ui, &mut Shared) -> Option<Intent>, mut shared: Shared) -> Self {
@@ -50,7 +44,7 @@ impl Alone {
     fn click(&mut self, label: &str) -> Vec<Intent> {
         self.harness.get_by_label(label).click();
         self.harness.run_steps(3);
-        self.intents.take()
+        std::mem::take(self.harness.state_mut())
     }
 
     fn is_enabled(&self, label: &str) -> bool {
@@ -102,7 +96,7 @@ fn a_typed_learning_rate_is_sent_with_enter() {
         bar.harness.key_press(Key::Enter);
         bar.harness.run_steps(3);
         let sent = sent.map(|rate| Intent::Send(Command::Set(Setting::LearningRate(rate))));
-        assert_eq!(bar.intents.take(), Vec::from_iter(sent));
+        assert_eq!(std::mem::take(bar.harness.state_mut()), Vec::from_iter(sent));
     }
 }
 

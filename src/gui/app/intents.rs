@@ -111,7 +111,6 @@ impl App {
         self.requests.client.send(Request::Prepare { texts, folder });
     }
 
-    /// Has the shown run or model generate a text.
     fn generate(&mut self, input: SampleInput) {
         let samples = &mut self.shared.samples;
         let Some(path) = self.shared.shown.folder.clone() else {
@@ -215,7 +214,6 @@ impl App {
         }
     }
 
-    /// Requests what the shown model can do.
     pub(super) fn request_model(&mut self) {
         if let Some(path) = self.shared.shown.folder.clone() {
             self.requests.client.send(Request::DescribeModel { path });

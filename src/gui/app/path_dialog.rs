@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use eframe::egui::{self, Ui};
 
-use crate::gui::Intent;
 use crate::gui::platform::{self, Choice};
-use crate::gui::theme;
 use crate::gui::widgets::{decision, dialog, dialog_field};
+use crate::gui::{Intent, theme};
 
 pub(super) struct PathDialog {
     choice: Choice,
@@ -56,8 +55,7 @@ impl PathDialog {
         if let Some(error) = &self.error {
             ui.colored_label(theme::error(ui), error);
         }
-        let decided = decision(ui, "OK", "Cancel");
-        if entered { Some(true) } else { decided }
+        entered.then_some(true).or(decision(ui, "OK", "Cancel"))
     }
 }
 

@@ -8,12 +8,11 @@ use eframe::egui;
 
 use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE};
 use crate::disk::absolute;
-use crate::gui::Shared;
 use crate::gui::conversation::ChatState;
-use crate::gui::finished;
 use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::shared::ShownRun;
+use crate::gui::{Shared, finished};
 use crate::plan::DeviceKind;
 use crate::protocol::{Event, Job, Reply, Request, RunPhase, Sample, StopReason, View};
 use crate::runs;
@@ -98,7 +97,6 @@ impl App {
         }
     }
 
-    /// Tells a person who looks at something else that the run has ended.
     fn notify(&self, events: &[Event]) {
         let name = self.shared.shown_name().unwrap_or("the run");
         for event in events {

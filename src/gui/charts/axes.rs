@@ -45,7 +45,6 @@ impl XAxis {
         }
     }
 
-    /// Returns the place of an iteration of a run.
     pub fn place(self, curves: &Curves, iter: f64) -> f64 {
         self.count(curves).map_or(iter, |count| count.at(iter))
     }
@@ -65,7 +64,6 @@ impl XAxis {
         }
     }
 
-    /// Returns the function that places the ticks.
     pub fn grid(self) -> Box<dyn Fn(GridInput) -> Vec<GridMark>> {
         uniform_grid_spacer(move |input| {
             let least = X_LABEL_STEPS * input.base_step_size;
@@ -159,7 +157,6 @@ impl Scale {
         }
     }
 
-    /// Returns the function that places the ticks of the y axis.
     pub fn grid(self) -> Box<dyn Fn(GridInput) -> Vec<GridMark>> {
         if self.log {
             return Box::new(log_ticks);

@@ -55,8 +55,7 @@ fn describe(ui: &mut Ui, name: &str, about: &mut About) -> Option<bool> {
     let label = ui.label("Note");
     let note = TextEdit::multiline(&mut about.note).desired_rows(3);
     ui.add(note.desired_width(f32::INFINITY)).labelled_by(label.id);
-    let decided = decision(ui, "Save", "Cancel");
-    if entered { Some(true) } else { decided }
+    entered.then_some(true).or(decision(ui, "Save", "Cancel"))
 }
 
 /// Draws the question. Returns true to remove the run, false to keep it.

@@ -56,7 +56,6 @@ struct Paste {
     was_empty: bool,
 }
 
-/// Draws the data, and the buttons that choose other data.
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let pasted = shared.data.paste.text(ui);
     let form = &shared.settings.form;
@@ -115,7 +114,6 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     files.or(folder.then_some(Intent::Choose(Choice::DataFolder)))
 }
 
-/// Draws the beginning and the size of the selected data, or why it cannot be used.
 fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
     match &form.data {
         // The start button says that data are missing.

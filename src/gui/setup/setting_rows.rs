@@ -81,7 +81,6 @@ fn row(ui: &mut Ui, form: &mut SettingsForm, key: &Key) {
     }
 }
 
-/// Returns the description of a setting, with its default and the preset's value.
 fn help(form: &SettingsForm, key: &Key) -> String {
     let Key { name, help, default, .. } = key;
     let preset = form.preset_text(name);
