@@ -14,7 +14,7 @@ use super::form::{SettingsForm, capitalize};
 use super::layout::{self, Pane};
 use super::platform::{Outbox, Platform};
 use super::{Intent, Options, Shared, finished, theme};
-use crate::protocol::{Command, Event, Obstacle, RunSettings};
+use crate::protocol::{Command, Event, Obstacle, RunSettings, StopReason};
 use crate::worker::Client;
 
 mod closing;
@@ -109,15 +109,35 @@ impl App {
     /// Applies events as if they came from a trainer.
     pub fn apply(&mut self, events: &[Event]) {
         for event in events {
-            if self.shared.shown.apply(event) {
-                self.requests.listed = None;
-            }
+            let shown = &mut self.shared.shown;
+            shown.progress.apply(event);
             match event {
-                // The log has the error and what to do next.
-                Event::Error(_) => self.bring_up(Pane::Log.title()),
+                Event::Start { .. } => shown.has_finished = false,
+                Event::Paused { .. } | Event::Resumed { .. } => {}
+                Event::Error(error) => {
+                    // The log has the error and what to do next.
+                    self.bring_up(Pane::Log.title());
+                    self.notify("has failed", &error.text);
+                }
+                Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
+                    shown.has_finished = true;
+                    let result = finished::result(&shown.progress);
+                    self.notify("has finished", &result);
+                    self.request_model();
+                }
                 Event::Done { .. } => self.request_model(),
-                _ => {}
+                _ => continue,
             }
+            // The list shows the state of each run.
+            self.requests.listed = None;
+        }
+    }
+
+    /// Tells a person who looks at something else about the run that a process trains.
+    fn notify(&self, what: &str, text: &str) {
+        if self.shared.shown.is_live() {
+            let name = self.shared.shown_name().unwrap_or("the run");
+            self.platform.notify(&format!("{name} {what}"), &capitalize(text));
         }
     }
 

@@ -74,14 +74,6 @@ impl FitState {
         self.device.as_ref().unwrap_or(&unknown).limits(vram_budget, dtype).0
     }
 
-    /// Returns the memory that other programs used when the device was queried.
-    fn others(&self) -> Option<u64> {
-        match self.device.as_ref()?.memory {
-            DeviceMemory::Reported { total, free, .. } => Some(total.saturating_sub(free)),
-            _ => None,
-        }
-    }
-
     /// Returns why the run that the form describes does not fit. `None` if it fits, and while the
     /// form has errors or the vocabulary is unknown: then the run itself finds out.
     pub fn refusal(&mut self, form: &SettingsForm) -> Option<Refusal> {
@@ -132,7 +124,12 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let (form, progress) = (&mut settings.form, &shown.progress);
     let is_active = matches!(progress.state, RunPhase::Running | RunPhase::Paused);
     let now = progress.last_step.as_ref().filter(|_| is_active);
-    let others = now.and_then(|step| step.others_bytes).or(fit.others());
+    // What other programs use now, or have used when the device was queried.
+    let queried = match fit.device.as_ref().map(|device| &device.memory) {
+        Some(DeviceMemory::Reported { total, free, .. }) => Some(total.saturating_sub(*free)),
+        _ => None,
+    };
+    let others = now.and_then(|step| step.others_bytes).or(queried);
     let Some(CachedPlan { inputs, forecast, refusal }) = fit.plan(form) else {
         ui.weak("Correct the settings to see the plan.");
         return None;

@@ -15,9 +15,7 @@ use super::platform::{IS_PAGE, RUNS};
 use super::run_list::Dialog;
 use super::samples::SampleState;
 use super::setup::DataChoice;
-use crate::protocol::{
-    DeviceLine, Event, Progress, StopReason, StorageUsage, StoredData, StoredModel,
-};
+use crate::protocol::{DeviceLine, Progress, StorageUsage, StoredData, StoredModel};
 use crate::runs::RunSummary;
 use crate::worker::Trainer;
 
@@ -94,20 +92,6 @@ impl ShownRun {
     pub fn generates_on_cpu(&self) -> bool {
         !IS_PAGE && self.trainer.is_some()
     }
-
-    /// Applies the next event. Returns true if it changes the state that lists of runs show.
-    pub fn apply(&mut self, event: &Event) -> bool {
-        self.progress.apply(event);
-        match event {
-            Event::Done { reason, .. } => {
-                self.has_finished = matches!(reason, StopReason::Finished | StopReason::MaxTime);
-            }
-            Event::Start { .. } => self.has_finished = false,
-            Event::Error(_) | Event::Paused { .. } | Event::Resumed { .. } => {}
-            _ => return false,
-        }
-        true
-    }
 }
 
 /// The runs of the chosen folder, and a browser's stored data and models.
@@ -134,20 +118,5 @@ impl Library {
     pub fn title<'a>(&'a self, run: &'a Path) -> &'a str {
         let listed = self.runs.iter().find(|known| known.path == run).map(RunSummary::title);
         listed.or_else(|| run.file_name()?.to_str()).unwrap_or_default()
-    }
-
-    /// Overlays the curves of these runs and no others. Returns the runs that have to be read.
-    pub fn overlay(&mut self, runs: Vec<PathBuf>) -> Vec<PathBuf> {
-        let mut known = std::mem::take(&mut self.overlays);
-        let mut unread = Vec::new();
-        for run in runs {
-            let found = known.iter().position(|overlay| overlay.run == run);
-            let overlay = found.map(|at| known.swap_remove(at)).unwrap_or_else(|| {
-                unread.push(run.clone());
-                Overlay { name: self.title(&run).into(), run, progress: Progress::default() }
-            });
-            self.overlays.push(overlay);
-        }
-        unread
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{App, Closing, PathDialog, WhenClosed};
 use crate::disk::absolute;
+use crate::gui::charts::Overlay;
 use crate::gui::conversation::ChatState;
 use crate::gui::form::SettingsForm;
 use crate::gui::layout::Pane;
@@ -31,11 +32,7 @@ impl App {
             Intent::Start => self.start_run(),
             Intent::Continue(run) => self.continue_run(absolute(&run)),
             Intent::Show(run) => self.requests.show(absolute(&run)),
-            Intent::Overlay(runs) => {
-                for run in self.shared.library.overlay(runs) {
-                    self.requests.client.send(Request::ReadRun { run, view: View::Overlay });
-                }
-            }
+            Intent::Overlay(runs) => self.overlay(runs),
             Intent::Try => {
                 self.bring_up(Pane::Samples.title());
                 self.shared.samples.focus = true;
@@ -97,6 +94,21 @@ impl App {
             settings.form.set(&key, text);
         }
         overrides.problems.into_iter().for_each(|problem| self.warn(problem));
+    }
+
+    /// Overlays the curves of these runs and no others. Requests those that are not known.
+    fn overlay(&mut self, runs: Vec<PathBuf>) {
+        let library = &mut self.shared.library;
+        let mut known = std::mem::take(&mut library.overlays);
+        for run in runs {
+            let found = known.iter().position(|overlay| overlay.run == run);
+            let overlay = found.map(|at| known.swap_remove(at)).unwrap_or_else(|| {
+                let request = Request::ReadRun { run: run.clone(), view: View::Overlay };
+                self.requests.client.send(request);
+                Overlay { name: library.title(&run).into(), run, progress: Progress::default() }
+            });
+            library.overlays.push(overlay);
+        }
     }
 
     /// Requests the tokenization of texts into a folder next to the folder of the runs, as nanoGPT's

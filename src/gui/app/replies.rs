@@ -8,13 +8,12 @@ use eframe::egui;
 
 use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE};
 use crate::disk::absolute;
+use crate::gui::Shared;
 use crate::gui::conversation::ChatState;
-use crate::gui::form::capitalize;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::shared::ShownRun;
-use crate::gui::{Shared, finished};
 use crate::plan::DeviceKind;
-use crate::protocol::{Event, Job, Reply, Request, RunPhase, Sample, StopReason, View};
+use crate::protocol::{Job, Reply, Request, RunPhase, Sample, View};
 use crate::runs;
 use crate::worker::Client;
 
@@ -90,26 +89,9 @@ impl App {
         ctx.request_repaint_after(again);
         if self.shared.shown.is_live() {
             self.apply(&events);
-            self.notify(&events);
         }
         if let Some(ended) = ended {
             self.ended(ended);
-        }
-    }
-
-    fn notify(&self, events: &[Event]) {
-        let name = self.shared.shown_name().unwrap_or("the run");
-        for event in events {
-            match event {
-                Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
-                    let result = capitalize(&finished::result(&self.shared.shown.progress));
-                    self.platform.notify(&format!("{name} has finished"), &result);
-                }
-                Event::Error(error) => {
-                    self.platform.notify(&format!("{name} has failed"), &capitalize(&error.text));
-                }
-                _ => {}
-            }
         }
     }
 
