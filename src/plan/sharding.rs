@@ -14,9 +14,14 @@ use crate::config::{Config, OptimizerKind};
 /// Bytes of an element of the state.
 const STATE_BYTES: u64 = 4;
 
-/// Returns the rank that owns each weight, from the elements of their states. The largest state goes
-/// first, each to the rank that has least so far; among equals to the first.
-pub(crate) fn owners(states: &[u64], ranks: usize) -> Vec<usize> {
+/// Returns the rank that owns each weight of a model, in their order, with `vocab` rows of the embedding.
+pub(crate) fn owners(config: &Config, vocab: u64, ranks: usize) -> Vec<usize> {
+    divided(&weights(config, vocab).iter().map(states).collect::<Vec<_>>(), ranks)
+}
+
+/// Divides weights among ranks by the elements of their states. The largest state goes first, each to the
+/// rank that has least so far; among equals to the first.
+fn divided(states: &[u64], ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..states.len()).collect();
     // A stable sort: equal ones stay in the order of the model.
     order.sort_by_key(|&index| Reverse(states[index]));
@@ -33,10 +38,9 @@ pub(crate) fn owners(states: &[u64], ranks: usize) -> Vec<usize> {
 /// Counts the weights of Muon and of AdamW whose state is on the fullest of `ranks`, with `vocab` rows of
 /// the embedding.
 pub(super) fn largest_part(config: &Config, vocab: u64, ranks: usize) -> [u64; 2] {
-    let weights = weights(config, vocab);
-    let owners = owners(&weights.iter().map(states).collect::<Vec<_>>(), ranks);
     let mut parts = vec![[0u64; 2]; ranks.max(1)];
-    for ([muon, adamw], owner) in weights.into_iter().zip(owners) {
+    let owners = owners(config, vocab, ranks);
+    for ([muon, adamw], owner) in weights(config, vocab).into_iter().zip(owners) {
         parts[owner][0] += muon;
         parts[owner][1] += adamw;
     }
@@ -79,10 +83,10 @@ mod tests {
 
     #[test]
     fn the_largest_weights_go_first_and_each_to_the_emptiest_rank() {
-        assert_eq!(owners(&[3, 5, 4, 1, 1], 2), [1, 0, 1, 0, 0]);
-        assert_eq!(owners(&[7, 7, 7], 4), [0, 1, 2]);
-        assert_eq!(owners(&[2, 1], 1), [0, 0]);
-        assert_eq!(owners(&[], 3), [0; 0]);
+        assert_eq!(divided(&[3, 5, 4, 1, 1], 2), [1, 0, 1, 0, 0]);
+        assert_eq!(divided(&[7, 7, 7], 4), [0, 1, 2]);
+        assert_eq!(divided(&[2, 1], 1), [0, 0]);
+        assert_eq!(divided(&[], 3), [0; 0]);
     }
 
     #[test]

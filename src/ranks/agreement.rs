@@ -31,8 +31,7 @@ pub const OWN_SETTINGS: [&str; 10] = [
 struct Introduction {
     settings: Map<String, Value>,
     data: String,
-    machine: Option<String>,
-    device: String,
+    line: RankLine,
 }
 
 /// Returns the division of the run of `config` among the ranks of `group`, to which this one
@@ -57,12 +56,11 @@ pub fn agree(
     settings.insert("share".into(), fixed.into());
     settings.insert("allreduce_dtype".into(), wire.to_string().into());
     let (data, device) = (dataset.fingerprint.clone(), device.name.clone());
-    let machine = super::machine();
-    let ranks = group.collect(&Introduction { settings, data, machine, device })?;
+    let line = RankLine { device, machine: super::machine(), sequences: 0 };
+    let ranks = group.collect(&Introduction { settings, data, line })?;
     check_same(&ranks)?;
     let recorded = group.share(recorded)?;
-    let line = |Introduction { machine, device, .. }| RankLine { device, machine, sequences: 0 };
-    let ranks = ranks.into_iter().map(line).collect();
+    let ranks = ranks.into_iter().map(|rank| rank.line).collect();
     Division::new(config, ranks, fixed, recorded)
 }
 
@@ -79,7 +77,7 @@ fn check_same(ranks: &[Introduction]) -> Result<(), RanksError> {
         let rank = index + 1;
         let differ = |what: &str, own: &dyn std::fmt::Display, of_first: &dyn std::fmt::Display| {
             let machine =
-                other.machine.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+                other.line.machine.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
             let text = format!("rank {rank}{machine} has {what} {own}, rank 0 has {of_first}");
             Err(RanksError::Disagree(text))
         };
@@ -131,12 +129,9 @@ mod tests {
     use super::*;
 
     fn introduction() -> Introduction {
-        Introduction {
-            settings: common_settings(&Config::default()),
-            data: "a".into(),
-            machine: Some("box".into()),
-            device: "gpu".into(),
-        }
+        let settings = common_settings(&Config::default());
+        let line = RankLine { device: "gpu".into(), machine: Some("box".into()), sequences: 0 };
+        Introduction { settings, data: "a".into(), line }
     }
 
     #[test]

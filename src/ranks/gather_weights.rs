@@ -10,7 +10,7 @@ use std::time::Duration;
 use burn::tensor::{FloatDType, Tensor, TensorData};
 use web_time::Instant;
 
-use super::sharding::Sharding;
+use super::sharding::{Sharding, overlaps};
 use super::{Group, RanksError};
 use crate::gpu::{self, DeviceError, Reading, Watchdog};
 use crate::model::{FlatWeight, Gpt, STAGED_ELEMENTS, parameters, put_weights, take_weights};
@@ -18,7 +18,7 @@ use crate::model::{FlatWeight, Gpt, STAGED_ELEMENTS, parameters, put_weights, ta
 impl Sharding {
     /// Brings the weights that other ranks have updated to this one. Also returns the time that the
     /// communication took.
-    pub async fn gather_weights<E: From<RanksError> + From<DeviceError>>(
+    pub(crate) async fn gather_weights<E: From<RanksError> + From<DeviceError>>(
         &self,
         mut model: Gpt,
         group: &mut Group,
@@ -77,14 +77,8 @@ impl Stream {
 
     /// Returns the tensors that have the elements of a round, each with its part of them.
     fn pieces(&self, round: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
-        let chunk = self.chunk(round);
-        let mut end = 0;
-        self.tensors.iter().filter_map(move |&(index, elements)| {
-            let start = end;
-            end += elements;
-            let (from, to) = (chunk.start.max(start), chunk.end.min(end));
-            (from < to).then(|| (index, from - start..to - start))
-        })
+        let lengths = self.tensors.iter().map(|&(_, elements)| elements);
+        overlaps(lengths, self.chunk(round)).map(|(at, range)| (self.tensors[at].0, range))
     }
 }
 

@@ -67,14 +67,13 @@ mod tests {
             ("OMPI_COMM_WORLD_SIZE", "4"),
             ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
         ];
-        let launch = Launch { rank: 2, size: 4, local_rank: 1, is_mpich: false };
-        assert_eq!(read(&open_mpi), Some(launch));
         let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
-        let launch = Launch { rank: 1, size: 2, local_rank: 0, is_mpich: true };
-        assert_eq!(read(&hydra), Some(launch));
         let srun = [("SLURM_PROCID", "3"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_LOCALID", "3")];
-        let launch = Launch { rank: 3, size: 8, local_rank: 3, is_mpich: false };
-        assert_eq!(read(&srun), Some(launch));
+        for (variables, rank, size, local_rank, is_mpich) in
+            [(&open_mpi[..], 2, 4, 1, false), (&hydra, 1, 2, 0, true), (&srun, 3, 8, 3, false)]
+        {
+            assert_eq!(read(variables), Some(Launch { rank, size, local_rank, is_mpich }));
+        }
     }
 
     #[test]

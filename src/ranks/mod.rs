@@ -46,8 +46,7 @@ pub(crate) use launch::{Launch, MPI_LIBRARY};
 pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within, within_limit};
 use ring::{Link, Ring};
-pub use sharding::Shard;
-pub(crate) use sharding::Sharding;
+pub use sharding::Sharding;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};
 #[cfg(test)]
 pub(crate) use threads::on_threads;
@@ -78,9 +77,10 @@ impl Group {
         Self { ring: None, watchdog: Watchdog::default() }
     }
 
-    /// The group of ranks that wait at most `limit` for each other.
-    fn of(link: impl Link + 'static, limit: Duration) -> Self {
-        Self { ring: Some(Ring::new(link, limit)), ..Self::alone() }
+    /// The group of `size` ranks that wait at most `limit` for each other.
+    fn of(link: impl Link + 'static, rank: usize, size: usize, limit: Duration) -> Self {
+        let ring = Ring { link: Box::new(link), rank, size, limit };
+        Self { ring: Some(ring), ..Self::alone() }
     }
 
     /// Tells the watchdog of this rank's device when the rank waits for others, so that the device is
@@ -113,11 +113,11 @@ impl Group {
     }
 
     pub fn rank(&self) -> usize {
-        self.ring.as_ref().map_or(0, Ring::rank)
+        self.ring.as_ref().map_or(0, |ring| ring.rank)
     }
 
     pub fn size(&self) -> usize {
-        self.ring.as_ref().map_or(1, Ring::size)
+        self.ring.as_ref().map_or(1, |ring| ring.size)
     }
 
     pub fn is_alone(&self) -> bool {

@@ -96,13 +96,13 @@ pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Group, RanksError
     let opened = Opened::find(launch.is_mpich)
         .map_err(|reason| RanksError::NoLibrary { size: launch.size, reason })?;
     if let Some((world, byte)) = opened.open_mpi_handles() {
-        let link = MpiLink::new(&opened, launch, world, byte, ptr::null_mut())?;
-        return Ok(Group::of(link, limit));
+        let functions = opened.functions(world, byte, ptr::null_mut())?;
+        return connect(&opened, launch, functions, limit);
     }
     if opened.is_of_mpich() {
         let no_status = ptr::without_provenance_mut(MPICH_NO_STATUS);
-        let link = MpiLink::new(&opened, launch, MPICH_WORLD, MPICH_BYTE, no_status)?;
-        return Ok(Group::of(link, limit));
+        let functions = opened.functions(MPICH_WORLD, MPICH_BYTE, no_status)?;
+        return connect(&opened, launch, functions, limit);
     }
     Err(RanksError::UnknownLibrary { name: opened.name, version: opened.version })
 }
@@ -229,9 +229,7 @@ fn version(library: &Library) -> String {
 /// MPI may read and write the memory of a message until it is done with it, also after a time limit:
 /// that memory is never freed.
 struct MpiLink<H: 'static> {
-    functions: &'static Functions<H>,
-    rank: usize,
-    size: usize,
+    functions: Functions<H>,
     outgoing: &'static mut [u8],
     incoming: &'static mut [u8],
 }
@@ -240,41 +238,39 @@ fn message_memory() -> &'static mut [u8] {
     vec![0; MESSAGE_BYTES].leak()
 }
 
-impl<H: Copy + 'static> MpiLink<H> {
-    fn new(
-        opened: &Opened,
-        launch: &Launch,
-        world: H,
-        byte: H,
-        no_status: *mut c_void,
-    ) -> Result<Self, RanksError> {
-        let functions: &'static Functions<H> =
-            Box::leak(Box::new(opened.functions(world, byte, no_status)?));
-        let (mut provided, mut rank, mut size) = (0, 0, 0);
-        // SAFETY: MPI allows null for the arguments of the program. This is the only call: the program
-        // connects its ranks once. The other two follow it.
-        let codes = unsafe {
-            [
-                (functions.init)(ptr::null_mut(), ptr::null_mut(), FUNNELED, &raw mut provided),
-                (functions.rank)(world, &raw mut rank),
-                (functions.size)(world, &raw mut size),
-            ]
-        };
-        codes.into_iter().try_for_each(|code| check("start", code))?;
-        let (rank, size) = (rank as usize, size as usize);
-        if size != launch.size {
-            return Err(RanksError::NotConnected {
-                library: opened.version.clone(),
-                launched: launch.size,
-                connected: size,
-            });
-        }
-        let (outgoing, incoming) = (message_memory(), message_memory());
-        Ok(Self { functions, rank, size, outgoing, incoming })
+/// Connects this process with the others by the functions of a library.
+fn connect<H: Copy + 'static>(
+    opened: &Opened,
+    launch: &Launch,
+    functions: Functions<H>,
+    limit: Duration,
+) -> Result<Group, RanksError> {
+    let (mut provided, mut rank, mut size) = (0, 0, 0);
+    // SAFETY: MPI allows null for the arguments of the program. This is the only call: the program
+    // connects its ranks once. The other two follow it.
+    let codes = unsafe {
+        [
+            (functions.init)(ptr::null_mut(), ptr::null_mut(), FUNNELED, &raw mut provided),
+            (functions.rank)(functions.world, &raw mut rank),
+            (functions.size)(functions.world, &raw mut size),
+        ]
+    };
+    codes.into_iter().try_for_each(|code| check("start", code))?;
+    let (rank, size) = (rank as usize, size as usize);
+    if size != launch.size {
+        return Err(RanksError::NotConnected {
+            library: opened.version.clone(),
+            launched: launch.size,
+            connected: size,
+        });
     }
+    let (outgoing, incoming) = (message_memory(), message_memory());
+    Ok(Group::of(MpiLink { functions, outgoing, incoming }, rank, size, limit))
+}
 
+impl<H: Copy + 'static> MpiLink<H> {
     fn begin_send(&mut self, Message { rank, bytes }: Message) -> Result<H, RanksError> {
-        let Functions { send, world, byte, .. } = *self.functions;
+        let Functions { send, world, byte, .. } = self.functions;
         let mut request = byte;
         let from = self.outgoing[..bytes].as_ptr().cast();
         // SAFETY: the memory is never freed, and not written before the request is done.
@@ -285,7 +281,7 @@ impl<H: Copy + 'static> MpiLink<H> {
     }
 
     fn begin_receive(&mut self, Message { rank, bytes }: Message) -> Result<H, RanksError> {
-        let Functions { receive, world, byte, .. } = *self.functions;
+        let Functions { receive, world, byte, .. } = self.functions;
         let mut request = byte;
         let into = self.incoming[..bytes].as_mut_ptr().cast();
         // SAFETY: the memory is never freed, and not used before the request is done.
@@ -339,14 +335,6 @@ impl<H: Copy + 'static> MpiLink<H> {
 }
 
 impl<H: Copy + 'static> Link for MpiLink<H> {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        self.size
-    }
-
     fn outgoing(&mut self) -> &mut [u8] {
         self.outgoing
     }
@@ -371,7 +359,7 @@ impl<H: Copy + 'static> Link for MpiLink<H> {
     }
 
     fn abort(&self) -> Abort {
-        let Functions { abort, world, .. } = *self.functions;
+        let Functions { abort, world, .. } = self.functions;
         Box::new(move |code| {
             // SAFETY: MPI is initialised, and was not finalised: only a rank that fails calls this.
             unsafe { abort(world, c_int::from(code)) };

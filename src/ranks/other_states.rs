@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::sharding::overlaps;
 use super::{Group, RanksError};
 use crate::model::{Parameter, STAGED_ELEMENTS, values};
 
@@ -74,15 +75,10 @@ pub async fn send(group: &mut Group, states: &[Parameter]) -> Result<(), RanksEr
 
 /// Reads elements of a tensor from its device, as the bytes of a checkpoint.
 async fn bytes_of(tensor: &Parameter, wanted: Range<usize>) -> Vec<u8> {
-    let (mut bytes, mut end) = (Vec::new(), 0);
-    for part in &tensor.parts {
-        let start = end;
-        end += part.dims()[0];
-        let (from, to) = (wanted.start.max(start), wanted.end.min(end));
-        if from < to {
-            let piece = part.clone().narrow(0, from - start, to - from);
-            bytes.extend_from_slice(values(piece).await.as_bytes());
-        }
+    let mut bytes = Vec::new();
+    for (index, range) in overlaps(tensor.parts.iter().map(|part| part.dims()[0]), wanted) {
+        let piece = tensor.parts[index].clone().narrow(0, range.start, range.len());
+        bytes.extend_from_slice(values(piece).await.as_bytes());
     }
     bytes
 }

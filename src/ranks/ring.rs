@@ -31,10 +31,6 @@ pub(super) struct Message {
 
 /// Messages between pairs of ranks, which arrive in the order in which they were sent.
 pub(super) trait Link {
-    fn rank(&self) -> usize;
-
-    fn size(&self) -> usize;
-
     /// Returns the memory for the next message to be sent, [`MESSAGE_BYTES`].
     fn outgoing(&mut self) -> &mut [u8];
 
@@ -58,23 +54,13 @@ pub(super) trait Link {
 /// Ranks that are connected by links.
 pub(super) struct Ring {
     pub link: Box<dyn Link>,
+    pub rank: usize,
+    pub size: usize,
     /// The time that a rank waits for another.
-    limit: Duration,
+    pub limit: Duration,
 }
 
 impl Ring {
-    pub fn new(link: impl Link + 'static, limit: Duration) -> Self {
-        Self { link: Box::new(link), limit }
-    }
-
-    pub fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    pub fn size(&self) -> usize {
-        self.link.size()
-    }
-
     /// Sends the values of one segment to the next rank while those of another arrive from the one
     /// before. `take` is given each message's values and where they belong.
     fn pass(
@@ -85,26 +71,31 @@ impl Ring {
         wire: Wire,
         take: impl Fn(&mut f32, f32),
     ) -> Result<(), RanksError> {
-        let (rank, size) = (self.link.rank(), self.link.size());
-        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let (next, before) = self.neighbours();
         let (mut sent, mut received) = (pieces(sent, wire), pieces(received, wire));
         loop {
             let (to_send, range) = (sent.next(), received.next());
             if to_send.is_none() && range.is_none() {
                 return Ok(());
             }
-            let send = to_send.map(|range| {
-                let bytes = wire.bytes_of(range.len());
-                wire.write(&values[range], &mut self.link.outgoing()[..bytes]);
-                Message { rank: next, bytes }
-            });
-            let receive = range.as_ref().map(|range| {
-                let bytes = wire.bytes_of(range.len());
-                Message { rank: before, bytes }
-            });
+            let send = to_send.map(|range| self.write(next, &values[range], wire));
+            let bytes = |range: &Range<usize>| wire.bytes_of(range.len());
+            let receive = range.as_ref().map(|range| Message { rank: before, bytes: bytes(range) });
             let message = self.link.exchange(send, receive, self.limit)?;
             wire.read(message, &mut values[range.unwrap_or_default()], &take);
         }
+    }
+
+    /// Returns the next rank around the ring, and the one before.
+    fn neighbours(&self) -> (usize, usize) {
+        ((self.rank + 1) % self.size, (self.rank + self.size - 1) % self.size)
+    }
+
+    /// Writes values into the memory for the next message, which is to `rank`.
+    fn write(&mut self, rank: usize, values: &[f32], wire: Wire) -> Message {
+        let bytes = wire.bytes_of(values.len());
+        wire.write(values, &mut self.link.outgoing()[..bytes]);
+        Message { rank, bytes }
     }
 
     fn send(&mut self, to: usize, bytes: &[u8]) -> Result<(), RanksError> {
@@ -148,7 +139,7 @@ fn pieces(segment: Range<usize>, wire: Wire) -> impl Iterator<Item = Range<usize
 impl Ring {
     /// Replaces `values` by their sums over all ranks.
     pub fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
-        let (rank, size, len) = (self.rank(), self.size(), values.len());
+        let (rank, size, len) = (self.rank, self.size, values.len());
         // Segments are counted around the ring: `back` of the one that this rank begins with.
         let segment = |ahead: usize, back: usize| {
             let index = (rank + ahead + size - back) % size;
@@ -172,7 +163,7 @@ impl Ring {
 
     /// Replaces `bytes` by the bytes of rank 0. They go down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
     pub fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
-        let (rank, size) = (self.rank(), self.size());
+        let (rank, size) = (self.rank, self.size);
         if rank > 0 {
             *bytes = self.receive((rank - 1) / 2)?;
         }
@@ -186,12 +177,12 @@ impl Ring {
 
     /// Returns the bytes of each rank on rank 0. Each sends to rank 0 directly, which knows by that which one does not answer.
     pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
-        if self.rank() > 0 {
+        if self.rank > 0 {
             self.send(0, bytes)?;
             return Ok(Vec::new());
         }
         let mut gathered = vec![bytes.to_vec()];
-        for rank in 1..self.size() {
+        for rank in 1..self.size {
             gathered.push(self.receive(rank)?);
         }
         Ok(gathered)
@@ -204,8 +195,8 @@ impl Ring {
         values: &mut [f32],
         parts: &[Range<usize>],
     ) -> Result<(), RanksError> {
-        let (rank, size, wire) = (self.rank(), self.size(), Wire::Float32);
-        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+        let (rank, size, wire) = (self.rank, self.size, Wire::Float32);
+        let (next, before) = self.neighbours();
         let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), wire);
         // The values that arrive are passed on, behind the own part.
         let sent: Vec<Range<usize>> = (0..size - 1).flat_map(of).collect();
@@ -213,11 +204,8 @@ impl Ring {
         let own = of(0).count();
         let (mut out, mut arrived) = (0, 0);
         while out < sent.len() || arrived < received.len() {
-            let send = sent.get(out).filter(|_| out < own + arrived).map(|range| {
-                let bytes = wire.bytes_of(range.len());
-                wire.write(&values[range.clone()], &mut self.link.outgoing()[..bytes]);
-                Message { rank: next, bytes }
-            });
+            let ready = sent.get(out).filter(|_| out < own + arrived);
+            let send = ready.map(|range| self.write(next, &values[range.clone()], wire));
             let range = received.get(arrived);
             let receive =
                 range.map(|range| Message { rank: before, bytes: wire.bytes_of(range.len()) });

@@ -5,25 +5,11 @@
 //! ranks, and sends it to the others. The update of a weight is the same wherever it is made, so a
 //! sharded run has the bits of one that is not.
 
+use std::ops::Range;
+
 use super::Group;
 use crate::config::Config;
 use crate::plan;
-
-/// The place of this rank among those that share an optimizer.
-#[derive(Clone, Copy, Debug)]
-pub struct Shard {
-    rank: usize,
-    ranks: usize,
-}
-
-impl Shard {
-    /// Returns the place of this rank of `group`; `None` if it has the whole optimizer of a run of
-    /// `config`.
-    pub(crate) fn of(config: &Config, group: &Group) -> Option<Self> {
-        let shards = config.shard_optimizer && !group.is_alone();
-        shards.then(|| Self { rank: group.rank(), ranks: group.size() })
-    }
-}
 
 /// The division of a model's weights among ranks.
 pub struct Sharding {
@@ -33,15 +19,34 @@ pub struct Sharding {
 }
 
 impl Sharding {
-    /// Divides weights among ranks by the elements of their states.
-    pub fn new(Shard { rank, ranks }: Shard, states: &[u64]) -> Self {
-        Self { rank, owners: plan::owners(states, ranks) }
+    /// Divides the weights of a run of `config` among the ranks of `group`, with `vocab` rows of the
+    /// embedding, by the elements of their states. `None` if each rank has the whole optimizer.
+    pub(crate) fn of(config: &Config, vocab: u64, group: &Group) -> Option<Self> {
+        if !config.shard_optimizer || group.is_alone() {
+            return None;
+        }
+        Some(Self { rank: group.rank(), owners: plan::owners(config, vocab, group.size()) })
     }
 
     /// Returns true if this rank updates the weight with this index.
     pub fn owns(&self, index: usize) -> bool {
         self.owners[index] == self.rank
     }
+}
+
+/// Returns which of the tensors of these lengths have the elements `wanted` of all together, each with its
+/// own range of them.
+pub(super) fn overlaps(
+    lengths: impl Iterator<Item = usize>,
+    wanted: Range<usize>,
+) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut end = 0;
+    lengths.enumerate().filter_map(move |(index, length)| {
+        let start = end;
+        end += length;
+        let (from, to) = (wanted.start.max(start), wanted.end.min(end));
+        (from < to).then(|| (index, from - start..to - start))
+    })
 }
 
 #[cfg(test)]

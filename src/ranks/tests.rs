@@ -28,39 +28,31 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn sums_are_right_and_have_the_same_bits_on_every_rank_each_time() {
     // Fewer values than ranks, and more than a message in a segment.
-    for len in [0, 1, 3, 1000, 3 * MESSAGE_BYTES / 4 + 5] {
-        for size in 2..=4 {
-            let all = sums(size, len, Wire::Float32);
+    let (full, half) =
+        ([0, 1, 3, 1000, 3 * MESSAGE_BYTES / 4 + 5], [0, 1, 1000, 2 * MESSAGE_BYTES + 5]);
+    for (wire, lengths) in [(Wire::Float32, &full[..]), (Wire::Float16, &half)] {
+        for (&len, size) in lengths.iter().flat_map(|len| (2..=4).map(move |size| (len, size))) {
+            let all = sums(size, len, wire);
             for (rank, sums) in all.iter().enumerate() {
-                assert_eq!(bits(sums), bits(&all[0]), "rank {rank} of {size}, {len} values");
+                assert_eq!(
+                    bits(sums),
+                    bits(&all[0]),
+                    "{wire}: rank {rank} of {size}, {len} values"
+                );
             }
             for (index, &sum) in all[0].iter().enumerate() {
                 let exact: f64 = (0..size).map(|rank| f64::from(value(rank, index))).sum();
                 let largest = (0..size).map(|rank| value(rank, index).abs()).fold(0.0, f32::max);
+                let allowed = match wire {
+                    Wire::Float32 => 1e-6 * f64::from(largest),
+                    // The largest values of a message decide on its smallest digit.
+                    Wire::Float16 => 4.0 * f64::from(largest) * size as f64 / 2048.0 + 1e-2,
+                };
                 let error = (f64::from(sum) - exact).abs();
-                assert!(error <= 1e-6 * f64::from(largest), "{sum} for {exact} at {index}");
+                assert!(error <= allowed, "{wire}: {sum} for {exact} at {index}");
             }
             if len < MESSAGE_BYTES / 4 {
-                assert_eq!(bits(&sums(size, len, Wire::Float32)[0]), bits(&all[0]));
-            }
-        }
-    }
-}
-
-#[test]
-fn sums_in_half_precision_have_the_same_bits_on_every_rank() {
-    for len in [0, 1, 1000, 2 * MESSAGE_BYTES + 5] {
-        for size in 2..=4 {
-            let all = sums(size, len, Wire::Float16);
-            for (rank, sums) in all.iter().enumerate() {
-                assert_eq!(bits(sums), bits(&all[0]), "rank {rank} of {size}, {len} values");
-            }
-            // The largest values of a message decide on its smallest digit.
-            for (index, &sum) in all[0].iter().enumerate() {
-                let exact: f64 = (0..size).map(|rank| f64::from(value(rank, index))).sum();
-                let largest = (0..size).map(|rank| value(rank, index).abs()).fold(0.0, f32::max);
-                let allowed = 4.0 * f64::from(largest) * size as f64 / 2048.0 + 1e-2;
-                assert!((f64::from(sum) - exact).abs() <= allowed, "{sum} for {exact}");
+                assert_eq!(bits(&sums(size, len, wire)[0]), bits(&all[0]));
             }
         }
     }
@@ -132,7 +124,7 @@ fn a_silent_rank_is_named_within_the_limit() {
     std::thread::scope(|scope| {
         for (rank, link) in links.into_iter().enumerate() {
             scope.spawn(move || {
-                let mut group = Group::of(link, limit);
+                let mut group = Group::of(link, rank, 3, limit);
                 match rank {
                     0 => {
                         let error = group.collect(&0).unwrap_err();

@@ -8,7 +8,6 @@ use super::{Group, RanksError};
 
 /// A thread's channels to and from all others.
 pub(super) struct ThreadLink {
-    rank: usize,
     senders: Vec<Sender<Vec<u8>>>,
     receivers: Vec<Receiver<Vec<u8>>>,
     outgoing: Vec<u8>,
@@ -26,26 +25,14 @@ pub(super) fn links(size: usize) -> Vec<ThreadLink> {
             to.push(receiver);
         }
     }
-    let ends = senders.into_iter().zip(receivers).enumerate();
-    ends.map(|(rank, (senders, receivers))| ThreadLink {
-        rank,
-        senders,
-        receivers,
-        outgoing: vec![0; MESSAGE_BYTES],
-        incoming: Vec::new(),
-    })
-    .collect()
+    let link = |(senders, receivers)| {
+        let (outgoing, incoming) = (vec![0; MESSAGE_BYTES], Vec::new());
+        ThreadLink { senders, receivers, outgoing, incoming }
+    };
+    senders.into_iter().zip(receivers).map(link).collect()
 }
 
 impl Link for ThreadLink {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        self.senders.len()
-    }
-
     fn outgoing(&mut self) -> &mut [u8] {
         &mut self.outgoing
     }
@@ -79,10 +66,10 @@ impl Link for ThreadLink {
 pub(crate) fn on_threads<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let work = &work;
     std::thread::scope(|scope| {
-        let links = links(size).into_iter();
-        let start =
-            |link: ThreadLink| scope.spawn(move || work(Group::of(link, Duration::from_secs(60))));
-        let threads: Vec<_> = links.map(start).collect();
+        let start = |(rank, link): (usize, ThreadLink)| {
+            scope.spawn(move || work(Group::of(link, rank, size, Duration::from_secs(60))))
+        };
+        let threads: Vec<_> = links(size).into_iter().enumerate().map(start).collect();
         let join =
             |thread: std::thread::ScopedJoinHandle<'_, T>| thread.join().expect("no rank panics");
         threads.into_iter().map(join).collect()

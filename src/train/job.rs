@@ -28,11 +28,6 @@ impl Job {
         DataSize { train: self.dataset.train.len(), val: self.dataset.val.len() }
     }
 
-    /// Returns the number of windows of each split that an evaluation covers, if the split has enough.
-    pub fn eval_windows(&self) -> u64 {
-        u64::from(self.config.eval_iters.get()) * u64::from(self.config.batch_size.get())
-    }
-
     pub fn evaluation(&self, plan: &Plan) -> Evaluation {
         Evaluation {
             block_size: self.config.eval_block_size().get() as usize,

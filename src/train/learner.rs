@@ -3,18 +3,16 @@
 use burn::tensor::{Device, Tensor};
 
 use super::TrainError;
+use super::job::Job;
 use super::optimizer::{Masters, OUTER, Optimizer};
 use super::setup::Setup;
-use crate::config::{Config, Precision};
 use crate::gpu::Watchdog;
 use crate::model::{
-    Architecture, Gpt, LossScale, Parameter, RandomWeights, WEIGHTS_FILE, WeightError,
-    WeightSource, scalar,
+    Gpt, LossScale, Parameter, RandomWeights, WEIGHTS_FILE, WeightError, WeightSource,
 };
-use crate::ops::OpsMode;
-use crate::ranks::{Group, Shard, SharedWeights};
+use crate::ranks::{Sharding, SharedWeights};
 use crate::runs::OwnStates;
-use crate::runs::checkpoint::{Checkpoint, OPTIMIZER_FILE, SavedTensors, saved_shape};
+use crate::runs::checkpoint::{OPTIMIZER_FILE, SavedTensors, saved_shape};
 
 /// Why a learner has a model wherever it is read.
 const MODEL: &str = "the model exists between updates";
@@ -26,7 +24,7 @@ pub(super) struct Learner {
     /// The last update of this process.
     pub last_update: Option<Update>,
     /// Updates skipped before this process, because their gradients were not finite.
-    skipped: u64,
+    pub skipped: u64,
 }
 
 /// The results of an update, still on the device.
@@ -36,52 +34,30 @@ pub(super) struct Update {
     pub learning_rate: f64,
 }
 
-pub(super) struct Results {
-    /// Not finite only if the loss is scaled.
-    pub loss: f64,
-    /// `None` if the update was skipped.
-    pub norm: Option<f64>,
-    pub learning_rate: f64,
-    pub loss_scale: LossScale,
-}
-
-pub(super) struct Diverged {
-    /// The updates made after the one whose loss or gradient was not finite.
-    pub since: u64,
-    /// The state of loss scaling, if it has skipped too many updates in a row.
-    pub scaling: Option<LossScale>,
-}
-
 impl Learner {
     /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in
-    /// host memory if the plan has them there.
+    /// host memory if the plan has them there. Rank 0 reads the files, and sends the others what it reads.
     pub fn open(setup: &mut Setup, device: &Device) -> Result<Self, TrainError> {
-        let (config, mode) = (&setup.job.config, setup.job.mode);
-        let (group, architecture) = (&mut setup.ranks.group, &setup.architecture);
-        let offloads = setup.steps.plan().offload_optimizer;
+        let Setup { job: Job { config, mode, .. }, steps, ranks, origin, architecture, .. } = setup;
+        let offloads = steps.plan().offload_optimizer;
         let mut masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
-        let (mut model, optimizer) = if let Some((checkpoint, _)) = &setup.origin.loaded {
-            let mut own = OwnStates::find(checkpoint, config, &setup.origin.folder.path, group)?;
-            if own.are_missing {
-                let text = "not every rank has its optimizer state of this checkpoint: all continue \
-                            with that of rank 0, and losses will differ slightly from those of an \
-                            undisturbed run";
-                setup.origin.warnings.push(text.into());
-            }
-            load(checkpoint, config, architecture, device, masters, mode, (group, &mut own))?
-        } else {
-            let shard = Shard::of(config, group);
-            let mut weights = SharedWeights::new(group, || match &setup.origin.source {
+        let mut weights = match (&origin.loaded, &origin.source) {
+            (Some((checkpoint, _)), _) => checkpoint.shared(WEIGHTS_FILE, &mut ranks.group)?,
+            (None, source) => SharedWeights::new(&mut ranks.group, || match source {
                 Some(source) => source.weights(),
                 None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
-            })?;
-            let model = build(architecture, &mut weights, &mut masters, mode.precision, device)?;
-            let optimizer = Optimizer::new(config, &model, masters, shard, mode);
-            (model, optimizer)
+            })?,
         };
+        let precision = mode.precision;
+        let mut model = match &mut masters {
+            Some(masters) => masters.model(precision, architecture, &mut weights, device)?,
+            None => Gpt::new(architecture, &mut weights, device)?,
+        };
+        drop(weights);
+        let optimizer = open_optimizer(setup, &model, masters)?;
         if keeps_copies {
-            model.keep_half_weights(mode.precision);
+            model.keep_half_weights(precision);
         }
         Ok(Self { model: Some(model), optimizer, last_update: None, skipped: 0 })
     }
@@ -107,31 +83,6 @@ impl Learner {
     /// checkpoint: each of the ranks that train apart has its own.
     pub async fn count_skipped(&mut self) {
         self.skipped = self.optimizer.read_loss_scale().await.skipped;
-    }
-
-    /// Reads the results of the last update, if this process has made one.
-    ///
-    /// # Errors
-    /// If training has diverged. The weights are finite even then, but what led there is in them: they
-    /// must not take the place of an earlier checkpoint.
-    pub async fn results(&self) -> Result<Option<Results>, Diverged> {
-        let Some(update) = &self.last_update else { return Ok(None) };
-        let loss = f64::from(scalar(update.loss.clone()).await);
-        let norm = f64::from(scalar(update.norm.clone()).await);
-        let loss_scale = self.optimizer.read_loss_scale().await;
-        if self.optimizer.loss_scale().is_some() {
-            // A loss that is not finite counts as its gradient does.
-            if loss_scale.has_failed() {
-                return Err(Diverged { since: 0, scaling: Some(loss_scale) });
-            }
-        } else if loss_scale.skipped > self.skipped {
-            // Maybe not in the last update, but in one that was not logged.
-            return Err(Diverged { since: loss_scale.clean, scaling: None });
-        } else if !loss.is_finite() {
-            return Err(Diverged { since: 0, scaling: None });
-        }
-        let norm = Some(norm).filter(|norm| norm.is_finite());
-        Ok(Some(Results { loss, norm, learning_rate: update.learning_rate, loss_scale }))
     }
 
     /// Remembers the weights from which ranks that train apart move.
@@ -169,54 +120,42 @@ impl Learner {
     }
 }
 
-/// Builds a model on `device`; `masters` keep the weights that are updated in host memory.
-fn build(
-    architecture: &Architecture,
-    weights: &mut dyn WeightSource,
-    masters: &mut Option<Masters>,
-    precision: Precision,
-    device: &Device,
-) -> Result<Gpt, WeightError> {
-    match masters {
-        Some(masters) => masters.model(precision, architecture, weights, device),
-        None => Gpt::new(architecture, weights, device),
+/// Creates the optimizer of `model`, with the states of the checkpoint from which the run continues, if any:
+/// to the device of the model or, with `masters`, to host memory. States of its own each rank reads itself.
+fn open_optimizer(
+    setup: &mut Setup,
+    model: &Gpt,
+    masters: Option<Masters>,
+) -> Result<Optimizer, TrainError> {
+    let Setup { job: Job { config, mode, .. }, ranks, origin, architecture, .. } = setup;
+    let (rank, group) = (ranks.group.rank(), &mut ranks.group);
+    let sharding = Sharding::of(config, architecture.padded_vocab() as u64, group);
+    let Some((checkpoint, _)) = &origin.loaded else {
+        return Ok(Optimizer::new(config, model, masters, sharding, *mode));
+    };
+    let mut own = OwnStates::find(checkpoint, config, &origin.folder.path, group)?;
+    if own.are_missing {
+        let text = "not every rank has its optimizer state of this checkpoint: all continue with that of \
+                    rank 0, and losses will differ slightly from those of an undisturbed run";
+        origin.warnings.push(text.into());
     }
-}
-
-/// Loads the model of a checkpoint onto `device`, and the optimizer's states to the same place or, with
-/// `masters`, to host memory. Rank 0 of `group` reads the files, and sends the others what it reads;
-/// states of its `own` each reads itself.
-fn load(
-    checkpoint: &Checkpoint,
-    config: &Config,
-    architecture: &Architecture,
-    device: &Device,
-    mut masters: Option<Masters>,
-    mode: OpsMode,
-    (group, own): (&mut Group, &mut OwnStates),
-) -> Result<(Gpt, Optimizer), TrainError> {
-    let rank = group.rank();
-    let mut weights = checkpoint.shared(WEIGHTS_FILE, group)?;
-    let model = build(architecture, &mut weights, &mut masters, mode.precision, device)?;
-    drop(weights);
-    let shard = Shard::of(config, group);
     let has_outer = config.trains_apart() && checkpoint.has_states(OUTER, group)?;
     let mut shared = checkpoint.shared(OPTIMIZER_FILE, group)?;
     let saved = |name: &str, shape: &[usize]| {
         let shape = saved_shape(architecture, name, shape);
-        match &mut own.file {
-            Some(file) => file.weight(name, &shape),
-            None => shared.weight(name, &shape),
-        }
+        let values = match &mut own.file {
+            Some(file) => file.weight(name, &shape)?,
+            None => shared.weight(name, &shape)?,
+        };
+        Ok::<_, WeightError>(Some(values))
     };
-    let mut optimizer = Optimizer::load(config, &model, masters, shard, mode, saved)?;
+    let mut optimizer = Optimizer::load(config, model, masters, sharding, *mode, saved)?;
     if has_outer {
         let shape = |name: &str, shape: &[usize]| saved_shape(architecture, name, shape);
-        optimizer.load_outer(&model, |name, of| shared.weight(name, &shape(name, of)))?;
+        optimizer.load_outer(model, |name, of| shared.weight(name, &shape(name, of)))?;
     }
-    let optimizer = match own.loss_scale(rank)?.or(checkpoint.state.loss_scale) {
+    Ok(match own.loss_scale(rank)?.or(checkpoint.state.loss_scale) {
         Some(saved) => optimizer.with_loss_scale(saved),
         None => optimizer,
-    };
-    Ok((model, optimizer))
+    })
 }

@@ -1,7 +1,5 @@
 //! The micro-batches of an update.
 
-use std::ops::Range;
-
 use burn::tensor::Tensor;
 
 use super::TrainError;
@@ -14,30 +12,23 @@ use crate::plan::Plan;
 use crate::ranks::LeavingGradients;
 
 pub(super) struct MicroBatches<'a> {
-    job: &'a Job,
-    plan: &'a Plan,
-    iteration: u64,
-    /// The first sequence of this rank in the global batch.
-    first_sequence: usize,
-    /// The sequences of the global batch over whose tokens the loss is a mean.
-    mean_over: Range<usize>,
+    pub job: &'a Job,
+    pub plan: &'a Plan,
+    pub ranks: &'a RankPart,
+    pub iteration: u64,
 }
 
-impl<'a> MicroBatches<'a> {
-    pub fn new(job: &'a Job, plan: &'a Plan, ranks: &RankPart, iteration: u64) -> Self {
-        let (first_sequence, mean_over) = (ranks.first_sequence(), ranks.mean_over(&job.config));
-        Self { job, plan, iteration, first_sequence, mean_over }
-    }
-
+impl MicroBatches<'_> {
     /// Returns the tokens over which the loss is a mean. Those of conversations are read once more for
     /// that, since the first micro-batch needs their number. Each rank reads the tokens of all ranks,
     /// because asking the others would be one more wait in each update.
     pub fn counted(&self) -> Result<usize, TrainError> {
+        let sequences = self.ranks.mean_over(&self.job.config);
         if !self.job.dataset.train.has_conversations() {
-            return Ok(self.mean_over.len() * self.job.config.block_size.get() as usize);
+            return Ok(sequences.len() * self.job.config.block_size.get() as usize);
         }
         let mut counted = 0;
-        for sequence in self.mean_over.clone() {
+        for sequence in sequences {
             counted += self.read(sequence, 1)?.counted();
         }
         Ok(counted)
@@ -69,7 +60,7 @@ impl<'a> MicroBatches<'a> {
             chunk: loss_chunk,
             scale: 1.0 / counted as f32,
         };
-        let first = self.first_sequence + micro_step * micro_batch;
+        let first = self.ranks.first_sequence() + micro_step * micro_batch;
         let batch = self.read(first, micro_batch)?;
         let dropout = (self.job.config.dropout > 0.0).then_some(StepDropout {
             rate: self.job.config.dropout as f32,

@@ -15,6 +15,6 @@ pub use crate::model::LossScale;
 pub use crate::runs::TrainError;
 pub use optimizer::{Masters, Optimizer};
 
-pub(crate) use commands::{Commands, Next};
+pub(crate) use commands::Commands;
 pub(crate) use session::Session;
 pub(crate) use setup::{Request, Setup};

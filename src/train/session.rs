@@ -257,7 +257,9 @@ impl<'a> Session<'a> {
             clock.paused += aside.elapsed();
 
             self.update().await?;
-            self.end_round_if_due().await?;
+            if self.position.iteration.is_multiple_of(self.job.config.sync_every.get()) {
+                self.end_round().await?;
+            }
             clock.iterations += 1;
             // An update in host memory has waited for the device already.
             if self.steps.plan().offload_optimizer || sync_is_due(&self.device.watchdog) {

@@ -1,5 +1,6 @@
 //! The setup of a run before its device is opened: data, plan, folder, checkpoint.
 
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, MAX_SHARDS};
-use crate::ranks::{Division, Group, PlanLimit, Shard, Wire, agree, within_limit};
+use crate::ranks::{Division, Group, PlanLimit, Wire, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
     ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,
@@ -111,7 +112,7 @@ impl Setup {
             let kept = plan::keep(&own, &before, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
         }
-        let is_sharded = Shard::of(&config, &ranks.group).is_some();
+        let is_sharded = config.shard_optimizer && !ranks.group.is_alone();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
         let (rank, plan) = (ranks.group.rank(), forecast.plan.clone());
         let limit = PlanLimit::new(&origin.folder.path, rank, plan, can_offload);
@@ -141,12 +142,30 @@ impl Origin {
         // A run that was killed before its first checkpoint starts from the beginning.
         let starts_over = resume && group.is_first() && !has_checkpoint(run);
         let resume = resume && !starts_over;
-        let Self { folder, loaded, source, mut warnings } = if group.is_first() {
-            Self::of_first_rank(run, resume, config, architecture, dataset)?
+        let (mut source, mut loaded) = (None, None);
+        let folder = if group.is_first() {
+            if !resume {
+                source = initial_source(config, architecture, dataset)?;
+            }
+            let folder = RunFolder::open(run, resume)?;
+            checkpoint::remove_unfinished(&folder.checkpoints());
+            if resume {
+                loaded = Some(Checkpoint::newest(&folder.checkpoints())?);
+            }
+            folder
         } else {
-            let folder = RunFolder::of_rank(run, group.rank())?;
-            Self { folder, loaded: None, source: None, warnings: Vec::new() }
+            RunFolder::of_rank(run, group.rank())?
         };
+        if let Some((Checkpoint { path, state }, _)) = &loaded {
+            check_same(architecture, &read_architecture(path)?, path)?;
+            let optimizers = [config.optimizer, state.config.optimizer];
+            // The state of one is of no use to the other.
+            if optimizers[0] != optimizers[1] {
+                return Err(TrainError::other_model("optimizer", optimizers, path));
+            }
+        }
+        let warnings = source.as_mut().map(|source: &mut ModelSource| take(&mut source.warnings));
+        let mut warnings = warnings.unwrap_or_default();
         let (checkpoint, damaged) = loaded.unzip();
         let (starts_over, checkpoint) = group.share((starts_over, checkpoint))?;
         let loaded = checkpoint.map(|checkpoint| (checkpoint, damaged.unwrap_or_default()));
@@ -154,25 +173,6 @@ impl Origin {
             warnings.push("no checkpoint to resume from: starting from the beginning".into());
         }
         Ok(Self { folder, loaded, source, warnings })
-    }
-
-    fn of_first_rank(
-        run: &Path,
-        resume: bool,
-        config: &Config,
-        architecture: &Architecture,
-        dataset: &Dataset,
-    ) -> Result<Self, TrainError> {
-        let mut source = if resume { None } else { initial_source(config, architecture, dataset)? };
-        let warnings = source.as_mut().map(|source| std::mem::take(&mut source.warnings));
-        let folder = RunFolder::open(run, resume)?;
-        checkpoint::remove_unfinished(&folder.checkpoints());
-        let loaded = if resume { Some(Checkpoint::newest(&folder.checkpoints())?) } else { None };
-        if let Some((Checkpoint { path, state }, _)) = &loaded {
-            check_same(architecture, &read_architecture(path)?, path)?;
-            check_same_optimizer(config, &state.config, path)?;
-        }
-        Ok(Self { folder, loaded, source, warnings: warnings.unwrap_or_default() })
     }
 }
 
@@ -184,10 +184,8 @@ fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
         InitFrom::Path(path) => InitFrom::Path(absolute(path.as_ref())),
         other => other,
     };
-    let hellaswag = match config.hellaswag.as_str() {
-        "" => String::new(),
-        path => absolute(path.as_ref()),
-    };
+    let questions = config.hellaswag.as_str();
+    let hellaswag = if questions.is_empty() { String::new() } else { absolute(questions.as_ref()) };
     let (data, out_dir) = (absolute_data(data), absolute(run));
     Config { data, out_dir, init_from, hellaswag, ..config }
 }
@@ -232,14 +230,6 @@ fn initial_source(
         return Err(TrainError::OtherTokenizer { path: source.path });
     }
     Ok(Some(source))
-}
-
-/// Refuses to continue with another optimizer: the state of one is of no use to the other.
-fn check_same_optimizer(config: &Config, saved: &Config, path: &Path) -> Result<(), TrainError> {
-    if config.optimizer == saved.optimizer {
-        return Ok(());
-    }
-    Err(TrainError::other_model("optimizer", [config.optimizer, saved.optimizer], path))
 }
 
 /// Refuses a model with a weight that the device cannot bind to a kernel.

@@ -197,7 +197,7 @@ fn saved_states_load_into_either_place() {
         let trained = train(on_device(&config, &device, mode), mode);
         let find = |name: &str, _: &[usize]| {
             let (_, values) = trained.saved.iter().find(|(saved, _)| saved == name).unwrap();
-            Ok::<_, WeightError>(values.clone())
+            Ok::<_, WeightError>(Some(values.clone()))
         };
         struct Saved<'a>(&'a Trained);
         impl WeightSource for Saved<'_> {

@@ -4,13 +4,13 @@ use std::convert::Infallible;
 use std::time::Duration;
 use std::vec::IntoIter;
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Tensor};
 
 use crate::config::Config;
 use crate::gpu::Watchdog;
 use crate::model::{FlatWeight, Gpt, LossScale, Parameter, parameters, put_weights, take_weights};
 use crate::ops::{self, AdamW, Moments, OpsMode, UpdateControl, UpdateSettings, WeightUpdate};
-use crate::ranks::{Shard, Sharding};
+use crate::ranks::Sharding;
 
 mod muon;
 #[cfg(not(target_arch = "wasm32"))]
@@ -21,7 +21,7 @@ mod state;
 use muon::Muon;
 use outer::Outer;
 pub use state::Masters;
-use state::{PartState, Rule, cut, pieces};
+use state::{PartState, Rule, lengths, tensors};
 
 /// The name of the outer step's momentum in checkpoints, before the name of a parameter.
 pub(super) const OUTER: &str = "outer";
@@ -54,74 +54,48 @@ struct Offload {
 }
 
 impl Optimizer {
-    /// Creates an optimizer for `model` with zero states, those of a `shard` or all of them, on the
+    /// Creates an optimizer for `model` with zero states, the part of this rank or all of them, on the
     /// device of the model. With `masters`, states and master weights are in host memory. The CPU applies
     /// AdamW there, on the gradients of the device, which is sent the new weights.
     pub fn new(
         config: &Config,
         model: &Gpt,
         masters: Option<Masters>,
-        shard: Option<Shard>,
+        sharding: Option<Sharding>,
         mode: OpsMode,
     ) -> Self {
-        let zeros = |_: &str, _: &[usize], lengths: &[usize], device: &Device| {
-            Ok::<_, Infallible>(lengths.iter().map(|&n| Tensor::zeros([n], device)).collect())
-        };
-        let Ok(optimizer) = Self::build(config, model, masters, shard, mode, zeros);
+        let zeros = |_: &str, _: &[usize]| Ok::<_, Infallible>(None);
+        let Ok(optimizer) = Self::load(config, model, masters, sharding, mode, zeros);
         optimizer
     }
 
-    /// Creates an optimizer with saved states, offloaded with `masters`, or with the states of a `shard`.
-    /// `saved` returns the values of a tensor by its name in checkpoints and the shape of its parameter;
-    /// padding at their end may be missing. It is asked for all tensors, whatever the shard: ranks read
-    /// them together.
+    /// Creates an optimizer with saved states, offloaded with `masters`, or with the states of this rank.
+    /// `saved` returns the values of a tensor by its name in checkpoints and the shape of its parameter, or
+    /// `None` for zeros; padding at their end may be missing. It is asked for all tensors, whatever the
+    /// sharding: ranks read them together.
     pub fn load<E>(
         config: &Config,
         model: &Gpt,
-        masters: Option<Masters>,
-        shard: Option<Shard>,
-        mode: OpsMode,
-        mut saved: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, E>,
-    ) -> Result<Self, E> {
-        let tensors = |name: &str, shape: &[usize], lengths: &[usize], device: &Device| {
-            Ok(cut(&saved(name, shape)?, lengths, device))
-        };
-        Self::build(config, model, masters, shard, mode, tensors)
-    }
-
-    /// Creates an optimizer. `tensors` returns the tensors of these lengths on a device that are
-    /// together the tensor of the states with a name and a shape.
-    fn build<E>(
-        config: &Config,
-        model: &Gpt,
         mut masters: Option<Masters>,
-        shard: Option<Shard>,
+        sharding: Option<Sharding>,
         mode: OpsMode,
-        mut tensors: impl FnMut(&str, &[usize], &[usize], &Device) -> Result<Vec<Tensor<1>>, E>,
+        mut saved: impl FnMut(&str, &[usize]) -> Result<Option<Vec<f32>>, E>,
     ) -> Result<Self, E> {
         let mut built = Vec::new();
         let parameters = parameters(model);
-        let states = |Parameter { name, parts, .. }: &Parameter| {
-            let elements: usize = parts.iter().map(|part| part.dims()[0]).sum();
-            (elements * Rule::of(config.optimizer, name).kinds().len()) as u64
-        };
-        let states: Vec<u64> = parameters.iter().map(states).collect();
-        let sharding = shard.map(|shard| Sharding::new(shard, &states));
         let device = parameters[0].parts[0].device();
         let place = masters.as_ref().map_or(&device, |masters| &masters.host).clone();
         for (index, Parameter { name, shape, parts }) in parameters.into_iter().enumerate() {
-            let of_part = |part: &Tensor<1>| -> Vec<usize> {
-                let [elements] = part.dims();
-                match masters {
-                    Some(_) => pieces(elements).map(|piece| piece.len()).collect(),
-                    None => vec![elements],
-                }
+            let of_part = |part: &Tensor<1>| match masters {
+                Some(_) => lengths(part.dims()[0]),
+                None => part.dims().to_vec(),
             };
             let lengths: Vec<Vec<usize>> = parts.iter().map(of_part).collect();
             let is_own = sharding.as_ref().is_none_or(|sharding| sharding.owns(index));
             let all = if is_own { lengths.concat() } else { Vec::new() };
             let rule = Rule::of(config.optimizer, &name);
-            let mut state = |kind| tensors(&format!("{kind}.{name}"), &shape, &all, &place);
+            let mut state =
+                |kind| Ok(tensors(saved(&format!("{kind}.{name}"), &shape)?, &all, &place));
             let mut m = state("m")?.into_iter();
             let v = if rule == Rule::AdamW { state("v")? } else { Vec::new() };
             let kept = match &mut masters {

@@ -20,7 +20,8 @@ use rayon::prelude::*;
 use web_time::Instant;
 
 use super::muon::Muon;
-use super::{Optimizer, PartState, Rule, decays, pieces};
+use super::state::pieces;
+use super::{Optimizer, PartState, Rule, decays};
 use crate::gpu::{self, Reading, Watchdog};
 use crate::model::{FlatWeight, Gpt, map_weights, values};
 use crate::ops::{self, AdamW, Moments, OpsMode, WeightUpdate};

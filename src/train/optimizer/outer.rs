@@ -16,16 +16,16 @@
 //! needed once in many updates, and the change crosses the host on its way to the other ranks. Every
 //! rank makes the same step from the same sums, so that no rank sends its weights.
 
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
-use super::state::{cut, pieces};
+use super::state::{cut, host, lengths, pieces};
 use super::{OUTER, Optimizer};
 use crate::config::Config;
 use crate::gpu::Watchdog;
 use crate::model::{FlatWeight, Gpt, Parameter, map_weights, parameters, values};
 
 /// The state of the outer step, in the order of the model's weights, padding included.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Outer {
     /// The weights after the last average; empty before the first update of a process.
     weights: Vec<f32>,
@@ -38,12 +38,9 @@ pub(super) struct Outer {
 impl Outer {
     /// The outer step of a run of `config`; `None` if its ranks do not train apart.
     pub fn of(config: &Config) -> Option<Self> {
-        let rates = (config.outer_learning_rate, config.outer_momentum);
-        config.trains_apart().then(|| Self::new(rates.0 as f32, rates.1 as f32))
-    }
-
-    fn new(learning_rate: f32, beta: f32) -> Self {
-        Self { weights: Vec::new(), momentum: Vec::new(), learning_rate, beta }
+        let (learning_rate, beta) =
+            (config.outer_learning_rate as f32, config.outer_momentum as f32);
+        config.trains_apart().then(|| Self { learning_rate, beta, ..Self::default() })
     }
 
     /// Turns the weights of this rank into their change since the last average, times its share.
@@ -101,8 +98,7 @@ impl Optimizer {
             if let Some(part) = parts.next()
                 && let Some(master) = part.masters.first()
             {
-                let lengths: Vec<usize> = pieces(elements).map(|piece| piece.len()).collect();
-                part.masters = cut(own, &lengths, &master.device());
+                part.masters = cut(own, &lengths(elements), &master.device());
             }
             let new = TensorData::new(own.to_vec(), [elements]);
             let new: Tensor<1> = Tensor::from_data(new, &device);
@@ -123,11 +119,10 @@ impl Optimizer {
         };
         let mut rest = outer.momentum.as_slice();
         let saved = |Parameter { name, shape, parts }: Parameter| {
-            let device = host(&parts[0].device());
+            let device = host().unwrap_or_else(|| parts[0].device());
             let (own, others) = rest.split_at(elements(&parts).min(rest.len()));
             rest = others;
-            let lengths: Vec<usize> = pieces(own.len()).map(|piece| piece.len()).collect();
-            let parts = cut(own, &lengths, &device);
+            let parts = cut(own, &lengths(own.len()), &device);
             Parameter { name: format!("{OUTER}.{name}"), shape, parts }
         };
         parameters(model).into_iter().map(saved).collect()
@@ -147,16 +142,6 @@ impl Optimizer {
         }
         Ok(())
     }
-}
-
-/// Returns the memory of the host; in a browser the device's, where nothing else holds tensors.
-fn host(device: &Device) -> Device {
-    #[cfg(not(target_arch = "wasm32"))]
-    let host = Device::flex();
-    #[cfg(target_arch = "wasm32")]
-    let host = device.clone();
-    let _ = device;
-    host
 }
 
 fn elements(parts: &[Tensor<1>]) -> usize {
@@ -211,7 +196,7 @@ mod tests {
             }
         }
         let all = on_threads(3, |mut group| {
-            let mut outer = Outer { weights: initial(), ..Outer::new(1.0, 0.0) };
+            let mut outer = Outer { weights: initial(), learning_rate: 1.0, ..Outer::default() };
             for _ in 0..20 {
                 let mut own = outer.weights.clone();
                 let gradient = gradient(&own, group.rank());
@@ -232,7 +217,8 @@ mod tests {
 
     #[test]
     fn the_momentum_is_nesterovs() {
-        let mut outer = Outer { weights: vec![1.0], ..Outer::new(0.5, 0.8) };
+        let mut outer =
+            Outer { weights: vec![1.0], momentum: Vec::new(), learning_rate: 0.5, beta: 0.8 };
         // As torch.optim.SGD(lr=0.5, momentum=0.8, nesterov=True) with these gradients.
         outer.step(&[0.25]);
         // The buffer is 0.25, the step 0.5 * (0.25 + 0.8 * 0.25).

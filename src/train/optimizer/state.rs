@@ -64,11 +64,37 @@ impl PartState {
     }
 }
 
+/// Returns the memory of the host; `None` in a browser, where only the device holds tensors.
+pub(super) fn host() -> Option<Device> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return Some(Device::flex());
+    #[cfg(target_arch = "wasm32")]
+    None
+}
+
 /// The pieces of `elements` elements in host memory. Each crosses to or from the device at
 /// once.
 pub(super) fn pieces(elements: usize) -> impl Iterator<Item = Range<usize>> {
     let starts = (0..elements).step_by(STAGED_ELEMENTS);
     starts.map(move |first| first..(first + STAGED_ELEMENTS).min(elements))
+}
+
+/// Returns saved values in tensors of these lengths on `device`; without any, zeros.
+pub(super) fn tensors(
+    saved: Option<Vec<f32>>,
+    lengths: &[usize],
+    device: &Device,
+) -> Vec<Tensor<1>> {
+    match saved {
+        Some(values) => cut(&values, lengths, device),
+        // The system gives these pages of host memory when they are first written.
+        None => lengths.iter().map(|&length| Tensor::zeros([length], device)).collect(),
+    }
+}
+
+/// Returns the lengths of the [`pieces`] of `elements` elements.
+pub(super) fn lengths(elements: usize) -> Vec<usize> {
+    pieces(elements).map(|piece| piece.len()).collect()
 }
 
 /// Cuts values into tensors of these lengths. What is missing at their end is zero.
@@ -97,11 +123,8 @@ impl Masters {
     /// Keeps no weight of a run of `config` yet: all are zero. `None` in a browser, where no CPU
     /// backend would update them.
     pub fn new(config: &Config) -> Option<Self> {
-        #[cfg(target_arch = "wasm32")]
-        let host = None;
-        #[cfg(not(target_arch = "wasm32"))]
-        let host = Some(Device::flex());
-        host.map(|host| Self { host, optimizer: config.optimizer, values: HashMap::new() })
+        let host = host()?;
+        Some(Self { host, optimizer: config.optimizer, values: HashMap::new() })
     }
 
     /// Builds a model with the weights of `source`, matrices and embeddings in the dtype of
@@ -119,11 +142,7 @@ impl Masters {
 
     /// Takes the weights of the parameter `name`, in tensors of these lengths.
     pub(super) fn take(&mut self, name: &str, lengths: &[usize]) -> Vec<Tensor<1>> {
-        match self.values.remove(name) {
-            Some(values) => cut(&values, lengths, &self.host),
-            // The system gives these pages when they are first written.
-            None => lengths.iter().map(|&length| Tensor::zeros([length], &self.host)).collect(),
-        }
+        tensors(self.values.remove(name), lengths, &self.host)
     }
 }
 
@@ -156,7 +175,6 @@ mod tests {
         let values: Vec<Vec<f32>> =
             cut.into_iter().map(|piece| piece.into_data().iter().collect()).collect();
         assert_eq!(values, [vec![1.0, 2.0], vec![3.0, 0.0], vec![0.0]]);
-        let lengths = |elements| pieces(elements).map(|piece| piece.len()).collect::<Vec<_>>();
         assert_eq!(lengths(5), [5]);
         assert_eq!(lengths(2 * STAGED_ELEMENTS + 1), [STAGED_ELEMENTS, STAGED_ELEMENTS, 1]);
     }

@@ -58,14 +58,6 @@ impl Session<'_> {
         Ok(Tensor::from_floats([loss / tokens], &device))
     }
 
-    /// Ends the round if it is over.
-    pub(super) async fn end_round_if_due(&mut self) -> Result<(), TrainError> {
-        if self.position.iteration.is_multiple_of(self.job.config.sync_every.get()) {
-            self.end_round().await?;
-        }
-        Ok(())
-    }
-
     /// Averages the weights of all ranks and makes the outer step, unless they have the same weights.
     ///
     /// # Errors

@@ -20,22 +20,15 @@ const OTHERS_INTERVAL: Duration = Duration::from_secs(10);
 /// A monitor of the device's memory, in bytes.
 pub(super) struct MemoryMonitor {
     /// The most that the pools have held.
-    peak: u64,
+    pub peak: u64,
     /// What the run holds in host memory, where that is the memory of the device too.
     on_host: u64,
-    others: Option<u64>,
+    /// What other programs use, where it is known.
+    pub others: Option<u64>,
     queried: Instant,
     /// Step boundaries in a row at which the pools held more than the budget, under the current
     /// plan.
     crossings: u32,
-}
-
-/// The device's memory at a moment, in bytes; `None` on the CPU, or where it is unknown.
-pub(super) struct MemoryUse {
-    pub held: Option<u64>,
-    /// The most that the pools have held.
-    pub peak: Option<u64>,
-    pub others: Option<u64>,
 }
 
 impl MemoryMonitor {
@@ -48,14 +41,15 @@ impl MemoryMonitor {
         Self { peak: held, on_host, others, queried: Instant::now(), crossings: 0 }
     }
 
-    pub fn read(&mut self, device: &OpenDevice) -> MemoryUse {
+    /// Returns what the pools hold; `None` on the CPU, or where it is unknown.
+    pub fn read(&mut self, device: &OpenDevice) -> Option<u64> {
         let held = held(device);
         self.peak = self.peak.max(held.unwrap_or(0));
         if self.queried.elapsed() >= OTHERS_INTERVAL {
             self.others = others(&device.info, held.unwrap_or(0) + self.on_host);
             self.queried = Instant::now();
         }
-        MemoryUse { held, peak: held.map(|_| self.peak), others: self.others }
+        held
     }
 
     /// Counts the step boundaries in a row, this one included, at which the pools `held` more than the
@@ -93,7 +87,7 @@ impl Session<'_> {
     /// Checks the budget at the boundary of a step. If the pools exceed it, their free pages go
     /// back to the driver; if they exceed it again, steps are split smaller.
     pub(super) async fn keep_within_budget(&mut self) -> Result<(), TrainError> {
-        let held = self.memory.read(&self.device).held;
+        let held = self.memory.read(&self.device);
         let (Some(budget), Some(held)) = (self.steps.limits.budget, held) else { return Ok(()) };
         let crossings = self.memory.count_crossing(held, budget);
         if crossings == 0 {

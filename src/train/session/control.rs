@@ -6,21 +6,25 @@ use super::Session;
 use crate::data::{DataError, Message, Role, Tokenizer};
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, Sample, Setting, StopReason, Task};
-use crate::train::{Commands, Next, TrainError};
+use crate::train::{Commands, TrainError};
 
 /// The default of `sample_prompt`.
 const DEFAULT_PROMPT: &str = "\n";
 
 impl Session<'_> {
-    /// Returns what rank 0 decides, by its clock and its commands: all ranks apply the same commands
-    /// between the same two updates. `None` once the run has used up its `max_time`.
-    fn next(&mut self, commands: &mut impl Commands) -> Result<Option<Next>, TrainError> {
-        let next = if self.ranks.group.is_first() && !self.job.is_late() {
-            Some(self.queued.pop_front().map_or_else(|| commands.next(), Next::Command))
+    /// Returns the next command of rank 0, and true once the run has used up its `max_time` by the clock of
+    /// rank 0: all ranks apply the same commands between the same two updates.
+    fn next(
+        &mut self,
+        commands: &mut impl Commands,
+    ) -> Result<(Option<Command>, bool), TrainError> {
+        let is_late = self.job.is_late();
+        let command = if self.ranks.group.is_first() && !is_late {
+            self.queued.pop_front().or_else(|| commands.next())
         } else {
             None
         };
-        Ok(self.ranks.group.share(next)?)
+        Ok(self.ranks.group.share((command, is_late))?)
     }
 
     /// Returns true if a text is due, together with an evaluation or by `sample_interval`.
@@ -104,10 +108,12 @@ impl Session<'_> {
     ) -> Result<Option<StopReason>, TrainError> {
         let (mut paused, mut announced) = (false, false);
         loop {
-            let Some(next) = self.next(commands)? else { return Ok(Some(StopReason::MaxTime)) };
-            let command = match next {
-                Next::Command(command) => command,
-                Next::None if paused => {
+            let (command, is_late) = self.next(commands)?;
+            if is_late {
+                return Ok(Some(StopReason::MaxTime));
+            }
+            let Some(command) = command else {
+                if paused {
                     if !std::mem::replace(&mut announced, true) {
                         self.journal.emit(Event::Paused { iter: self.position.iteration });
                     }
@@ -115,13 +121,10 @@ impl Session<'_> {
                     commands.idle().await;
                     continue;
                 }
-                // With the sender gone, nobody could resume a paused run.
-                Next::None | Next::Closed => {
-                    if announced {
-                        self.journal.emit(Event::Resumed { iter: self.position.iteration });
-                    }
-                    return Ok(None);
+                if announced {
+                    self.journal.emit(Event::Resumed { iter: self.position.iteration });
                 }
+                return Ok(None);
             };
             match command {
                 Command::Pause => paused = true,

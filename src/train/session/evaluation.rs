@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Session;
 use crate::eval::{LossSum, Quiz, sum_losses};
 use crate::protocol::{Command, Event, StopReason, Task};
-use crate::train::{Commands, Next, TrainError};
+use crate::train::{Commands, TrainError};
 
 /// The part of a rank in an evaluation, or of several.
 #[derive(Serialize, Deserialize)]
@@ -78,8 +78,9 @@ impl Session<'_> {
         commands: &mut impl Commands,
     ) -> Result<Option<EvaluationPart>, TrainError> {
         let evaluation = self.job.evaluation(self.steps.plan());
-        let (model, dataset, wanted) =
-            (self.learner.model(), &self.job.dataset, self.job.eval_windows());
+        let (model, dataset, config) = (self.learner.model(), &self.job.dataset, &self.job.config);
+        // If the split has enough.
+        let wanted = u64::from(config.eval_iters.get()) * u64::from(config.batch_size.get());
         let (rank, shares) = (self.ranks.group.rank(), &self.ranks.division.shares);
         let [of_train, of_val] = [&dataset.train, &dataset.val].map(|split| {
             let all = split.windows(evaluation.block_size).evaluation(wanted);
@@ -97,9 +98,7 @@ impl Session<'_> {
             if !may_stop {
                 return false;
             }
-            while let Next::Command(command) = commands.next() {
-                queued.push_back(command);
-            }
+            queued.extend(std::iter::from_fn(|| commands.next()));
             queued.contains(&Command::Stop) || self.job.is_late()
         };
         let split = &dataset.train;

@@ -196,7 +196,7 @@ impl Session<'_> {
         let start = Instant::now();
         let mut grads = WeightGradients::default().scaled(self.learner.optimizer.loss_scale());
         let (plan, iteration) = (self.steps.plan(), self.position.iteration);
-        let micro_batches = MicroBatches::new(&self.job, plan, &self.ranks, iteration);
+        let micro_batches = MicroBatches { job: &self.job, plan, ranks: &self.ranks, iteration };
         let counted = micro_batches.counted()?;
         micro_batches.add_gradients(self.learner.model(), 0, counted, &mut grads, None)?;
         gpu::finish(&self.device.device).await?;

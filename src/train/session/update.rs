@@ -7,11 +7,11 @@ use web_time::Instant;
 
 use super::{Session, sync_is_due};
 use crate::gpu::{self, DeviceKind};
-use crate::model::{Gpt, WeightGradients};
+use crate::model::{Gpt, LossScale, WeightGradients, scalar};
 use crate::protocol::{Event, RankStep, Step, Task};
 use crate::ranks::{LeavingGradients, sum_over_ranks};
 use crate::train::TrainError;
-use crate::train::learner::{Results, Update};
+use crate::train::learner::{Learner, Update};
 use crate::train::micro_batches::MicroBatches;
 
 struct BatchGradients {
@@ -21,6 +21,15 @@ struct BatchGradients {
     loss: Option<Tensor<1>>,
     /// The tokens over which gradients and loss are means.
     tokens: usize,
+}
+
+pub(super) struct Results {
+    /// Not finite only if the loss is scaled.
+    loss: f64,
+    /// `None` if the update was skipped.
+    norm: Option<f64>,
+    learning_rate: f64,
+    loss_scale: LossScale,
 }
 
 /// The time spent on updates since the last log line.
@@ -67,8 +76,8 @@ impl Session<'_> {
     async fn gradients(&mut self, model: &Gpt) -> Result<BatchGradients, TrainError> {
         let plan = self.steps.plan();
         let accumulation = plan.accumulation;
-        let micro_batches =
-            MicroBatches::new(&self.job, plan, &self.ranks, self.position.iteration);
+        let iteration = self.position.iteration;
+        let micro_batches = MicroBatches { job: &self.job, plan, ranks: &self.ranks, iteration };
         let tokens = micro_batches.counted()?;
         let sums = if accumulation == 1 {
             WeightGradients::default()
@@ -121,12 +130,32 @@ impl Session<'_> {
     /// Reads the results of the last update, if this process has made one.
     ///
     /// # Errors
-    /// `NotFinite` if training has diverged.
+    /// `NotFinite` if training has diverged. The weights are finite even then, but what led there is in
+    /// them: they must not take the place of an earlier checkpoint.
     pub(super) async fn results(&self) -> Result<Option<Results>, TrainError> {
-        self.learner.results().await.map_err(|diverged| {
-            let iter = (self.position.iteration - 1).saturating_sub(diverged.since);
-            self.journal.not_finite(iter, diverged.scaling)
-        })
+        let Learner { optimizer, last_update, skipped, .. } = &self.learner;
+        let Some(update) = last_update else { return Ok(None) };
+        let loss = f64::from(scalar(update.loss.clone()).await);
+        let norm = f64::from(scalar(update.norm.clone()).await);
+        let loss_scale = optimizer.read_loss_scale().await;
+        // `since` are the updates made after the one that was not finite.
+        let diverged = |since: u64, scaling| {
+            let iter = (self.position.iteration - 1).saturating_sub(since);
+            Err(self.journal.not_finite(iter, scaling))
+        };
+        if optimizer.loss_scale().is_some() {
+            // A loss that is not finite counts as its gradient does.
+            if loss_scale.has_failed() {
+                return diverged(0, Some(loss_scale));
+            }
+        } else if loss_scale.skipped > *skipped {
+            // Maybe not in the last update, but in one that was not logged.
+            return diverged(loss_scale.clean, None);
+        } else if !loss.is_finite() {
+            return diverged(0, None);
+        }
+        let norm = Some(norm).filter(|norm| norm.is_finite());
+        Ok(Some(Results { loss, norm, learning_rate: update.learning_rate, loss_scale }))
     }
 
     /// Reads the results of the last update and emits them. This is the only wait of a step.
@@ -141,9 +170,8 @@ impl Session<'_> {
         let seconds = spent.as_secs_f64() / clock.iterations as f64;
         let config = &self.job.config;
         let tokens = config.global_batch() * u64::from(config.block_size.get());
-        let memory = self.memory.read(&self.device);
-        let ranks =
-            self.ranks.steps(RankStep { compute_ms, network_ms, vram_bytes: memory.held })?;
+        let vram_bytes = self.memory.read(&self.device);
+        let ranks = self.ranks.steps(RankStep { compute_ms, network_ms, vram_bytes })?;
         let scales_loss = self.job.mode.precision.scales_loss();
         let of_optimizer = self.learner.optimizer.take_time();
         self.journal.emit(Event::Step(Step {
@@ -158,10 +186,10 @@ impl Session<'_> {
             optimizer_ms: of_optimizer.map(per_update),
             network_ms: Some(network_ms).filter(|_| !self.ranks.group.is_alone()),
             tokens_per_s: tokens as f64 / seconds,
-            vram_bytes: memory.held,
-            vram_peak_bytes: memory.peak,
+            vram_bytes,
+            vram_peak_bytes: vram_bytes.map(|_| self.memory.peak),
             vram_classes: self.memory_by_class(),
-            others_bytes: memory.others,
+            others_bytes: self.memory.others,
             ranks,
         }));
         *clock = Clock::start();
