@@ -14,12 +14,11 @@ use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
 use super::terminal;
 use crate::config::{Config, InitFrom, Source, run_name};
-use crate::protocol::{Event, Failure, RunEnd, RunSettings, StartRun, StopReason};
+use crate::protocol::{Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
-    Control, Messages, Outcome, Place, RankStart, RunOutput, Sent, host, launched, read_command,
-    supervise, train,
+    Control, Messages, Place, RunOutput, host, launched, read_command, supervise, train,
 };
 
 /// The arguments of a rank that a launcher starts, as a value: each rank resolves them with the files and
@@ -43,9 +42,8 @@ pub(super) fn run(
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut output = EventPrinter::new(json, global.quiet, is_first);
-    let sent = if place.is_some() { Sent::ByLauncher } else { Sent::Directly };
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
-    let control = Control::listen(sent, say)?;
+    let control = Control::listen(place.is_some(), say)?;
     let warn: fn(&Event) =
         if json { print_event } else { |event| message!("{}", event.labelled()) };
     if json && is_first {
@@ -56,10 +54,9 @@ pub(super) fn run(
             control.follow_file(&start.run, warn);
         }
     };
-    let ended = if place.is_some() {
+    let code = if place.is_some() {
         let elapsed = Duration::ZERO;
         train_rank(args, global, elapsed, &mut place, &control, follow, &mut output)
-            .map(Outcome::Stopped)
     } else {
         resolve(&args, global, &mut Group::alone()).and_then(|(start, warnings)| {
             follow(&start);
@@ -71,8 +68,7 @@ pub(super) fn run(
             }
             let launch = |start: &StartRun| ranks(&launcher, &args, global, start);
             let emit = &mut |event: &Event| output.emit(event);
-            let code = supervise(start, Some(&launch), &control, say, emit);
-            code.map(Outcome::Code).map_err(|error| {
+            supervise(start, Some(&launch), &control, say, emit).map_err(|error| {
                 let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
                 let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name \
                             its launcher with --mpirun";
@@ -80,10 +76,7 @@ pub(super) fn run(
             })
         })
     };
-    Ok(ExitCode::from(match ended {
-        Ok(end) => control.exit_code(end),
-        Err(error) => end(place.as_ref(), error, output.on_failure()),
-    }))
+    Ok(ended(code, place.as_ref(), &output))
 }
 
 /// Runs `wgpt launch`: starts the ranks of a run with mpirun, and again after a failure.
@@ -103,14 +96,17 @@ pub(super) fn launch(args: LaunchArgs, global: &Global) -> Result<ExitCode, Fail
     run(arguments, global, launcher)
 }
 
-/// Reports the error that ends this process, and ends the other ranks; returns the exit code.
-fn end(place: Option<&Place>, failure: Failure, report: impl FnOnce(&Failure)) -> u8 {
-    let code = failure.exit as u8;
-    match place {
-        Some(place) => place.fail(failure, report),
-        None => report(&failure),
-    }
-    code
+/// Returns the exit code of a run that has ended. Reports the error that ends this process, if any, and ends
+/// the other ranks.
+fn ended(code: Result<u8, Failure>, place: Option<&Place>, output: &impl RunOutput) -> ExitCode {
+    ExitCode::from(code.unwrap_or_else(|failure| {
+        let code = failure.exit as u8;
+        match place {
+            Some(place) => place.fail(failure, output.on_failure()),
+            None => output.on_failure()(&failure),
+        }
+        code
+    }))
 }
 
 /// Returns the command with which `launcher` starts the ranks of a run.
@@ -141,26 +137,18 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut output = Messages::ready(terminal::message, is_first);
     // A launcher ends all ranks with a signal when one has failed.
-    let control = Control::listen(Sent::ByLauncher, |_| {})?;
+    let control = Control::listen(true, |_| {})?;
     if is_first {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         control.read_stdin(true, read_command, |event| message!("{}", event.labelled()));
     }
-    let ended = train_rank(args, &global, elapsed, &mut place, &control, |_| {}, &mut output);
-    Ok(ExitCode::from(match ended {
-        Ok(reason) => {
-            output.ended(RunEnd::Stopped { reason });
-            0
-        }
-        Err(error) => {
-            let report = |failure: &Failure| output.ended(RunEnd::Failed(failure.clone()));
-            end(place.as_ref(), error, report)
-        }
-    }))
+    let code = train_rank(args, &global, elapsed, &mut place, &control, |_| {}, &mut output);
+    // The supervisor has got the signal, too.
+    Ok(ended(code.map(|_| 0), place.as_ref(), &output))
 }
 
-/// Trains as one of several ranks, or alone if the launcher has started no other. `follow` gets the start
-/// of the run.
+/// Trains as one of several ranks, or alone if the launcher has started no other; returns the exit code.
+/// `follow` gets the start of the run.
 fn train_rank(
     args: TrainArgs,
     global: &Global,
@@ -169,7 +157,7 @@ fn train_rank(
     control: &Control,
     follow: impl FnOnce(&StartRun),
     output: &mut dyn RunOutput,
-) -> Result<StopReason, Failure> {
+) -> Result<u8, Failure> {
     let (mut group, device) = match place {
         Some(place) => {
             let group = place.connect(args.rank_limit, terminal::message)?;
@@ -183,7 +171,7 @@ fn train_rank(
         output.emit(&Event::Warning { text });
     }
     let start = StartRun { elapsed, device, ..start };
-    Ok(train(start, place.as_ref(), group, &control.commands, output)?)
+    Ok(train(start, place.as_ref(), group, control, output)?)
 }
 
 /// Resolves the run folder and the configuration, on several ranks from what rank 0 has on its disk.
@@ -217,18 +205,16 @@ fn resolve(
     if let (true, false, Some(before)) = (resume && is_first, sets_dtype, runs::config(&run)) {
         config.dtype = before.dtype;
     }
-    let RankStart { run, resume, plans_schedule, config } =
-        RankStart { run, resume, plans_schedule, config }.shared(group, &resolved)?;
     let settings = RunSettings::Resolved { config: Box::new(config), plans_schedule };
+    let shared = StartRun { resume, ..StartRun::new(run, settings) }.shared(group, &resolved)?;
     let start = StartRun {
-        resume,
         device: global.typed_device(),
         implementation: global.ops()?.implementation,
         shares: share,
         wire: allreduce_dtype,
         verbose: global.verbose,
         quiet: global.quiet,
-        ..StartRun::new(run, settings)
+        ..shared
     };
     Ok((start, resolved.warnings))
 }

@@ -173,8 +173,8 @@ impl App {
             });
         });
         self.send_to_own_run(command);
-        for Obstacle { can_train, text, hint, .. } in &self.obstacles {
-            let color = if *can_train { theme::warning(ui) } else { theme::error(ui) };
+        for obstacle @ Obstacle { text, hint, .. } in &self.obstacles {
+            let color = if obstacle.can_train() { theme::warning(ui) } else { theme::error(ui) };
             let sentence = |text: &str| capitalize(text) + ".";
             egui::Panel::top(egui::Id::unique(text)).show(ui, |ui| {
                 ui.horizontal_wrapped(|ui| {

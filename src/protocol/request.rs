@@ -200,10 +200,15 @@ pub(crate) enum Job {
 pub(crate) struct Obstacle {
     /// A later obstacle of the same topic replaces this one.
     pub topic: Topic,
-    /// True if training works all the same.
-    pub can_train: bool,
     pub text: String,
     pub hint: String,
+}
+
+impl Obstacle {
+    /// Returns true if training works all the same.
+    pub fn can_train(&self) -> bool {
+        self.topic != Topic::Device
+    }
 }
 
 /// The part of the browser that an [`Obstacle`] is about.

@@ -6,17 +6,12 @@ use std::path::Path;
 use super::data_requests::{self as data, free_path};
 #[cfg(not(target_arch = "wasm32"))]
 use super::desktop::export_folder;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::config::Dtype;
-use crate::config::{Config, Layer, resolve};
+use crate::config::{Config, Dtype, Layer, resolve};
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::data::Dataset;
 use crate::disk;
-#[cfg(not(target_arch = "wasm32"))]
 use crate::doctor::DoctorReport;
-#[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{self, DeviceInfo};
-#[cfg(not(target_arch = "wasm32"))]
 use crate::ops::OpsMode;
 use crate::protocol::{Destination, Failure, Progress, Reply, Request, StoredModel};
 #[cfg(any(target_arch = "wasm32", test))]

@@ -17,11 +17,8 @@ pub(crate) enum Ended {
 pub(super) trait Connection {
     fn send(&mut self, command: &Command) -> io::Result<()>;
 
-    /// Returns the events since the last call.
-    fn events(&mut self) -> Vec<Event>;
-
-    /// Returns the end of the trainer once all its events were returned.
-    fn ended(&mut self) -> Option<Ended>;
+    /// Returns the events since the last call, and the end of the trainer after its last event.
+    fn receive(&mut self) -> (Vec<Event>, Option<Ended>);
 }
 
 /// A run that trains, in a process of this program or in another.
@@ -43,15 +40,10 @@ impl Trainer {
         self.connection.send(command)
     }
 
-    /// Returns the events since the last call.
-    pub fn events(&mut self) -> Vec<Event> {
-        let events = self.connection.events();
+    /// Returns the events since the last call, and the end of the trainer after its last event.
+    pub fn receive(&mut self) -> (Vec<Event>, Option<Ended>) {
+        let (events, ended) = self.connection.receive();
         self.is_set_up |= events.iter().any(|event| matches!(event, Event::Start { .. }));
-        events
-    }
-
-    /// Returns the end of the trainer once all its events were returned.
-    pub fn ended(&mut self) -> Option<Ended> {
-        self.connection.ended()
+        (events, ended)
     }
 }

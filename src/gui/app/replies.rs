@@ -83,7 +83,7 @@ impl App {
     /// Applies the events of the trainer since the last frame, and notices its end.
     pub(super) fn take_events(&mut self, ctx: &egui::Context) {
         let Some(trainer) = &mut self.shared.shown.trainer else { return };
-        let (events, ended) = (trainer.events(), trainer.ended());
+        let (events, ended) = trainer.receive();
         // The end of a process is noticed even where nothing wakes the window for it.
         let again = if trainer.is_own { Duration::from_secs(1) } else { FOLLOW };
         ctx.request_repaint_after(again);
@@ -105,7 +105,7 @@ impl App {
                     self.pace.store(if is_slow { SLOW_PACE } else { USUAL_PACE }, Relaxed);
                 }
                 // A device that opens has removed what prevented it.
-                self.obstacles.retain(|obstacle| obstacle.can_train);
+                self.obstacles.retain(Obstacle::can_train);
                 shared.devices = devices;
             }
             Reply::Device { device } => shared.fit.set_device(device),

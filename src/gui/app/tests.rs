@@ -22,10 +22,9 @@ fn has(harness: &mut Harness<'static, App>, label: &str) -> bool {
     harness.query_by_label_contains(label).is_some()
 }
 
-fn obstacle(topic: &str, can_train: bool, text: &str) -> Reply {
-    let obstacle = serde_json::json!({
-        "topic": topic, "can_train": can_train, "text": text, "hint": "another browser has it",
-    });
+fn obstacle(topic: &str, text: &str) -> Reply {
+    let obstacle =
+        serde_json::json!({ "topic": topic, "text": text, "hint": "another browser has it" });
     Reply::Obstacle(serde_json::from_value(obstacle).unwrap())
 }
 
@@ -33,9 +32,9 @@ fn obstacle(topic: &str, can_train: bool, text: &str) -> Reply {
 fn an_obstacle_stays_until_a_device_opens_or_its_topic_changes() {
     let mut window = window();
     for reply in [
-        obstacle("device", false, "this browser has no WebGPU"),
-        obstacle("quota", true, "the storage is small"),
-        obstacle("quota", true, "the storage is full"),
+        obstacle("device", "this browser has no WebGPU"),
+        obstacle("quota", "the storage is small"),
+        obstacle("quota", "the storage is full"),
     ] {
         window.state_mut().take(reply);
     }

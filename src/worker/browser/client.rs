@@ -14,8 +14,8 @@ use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 use web_time::Instant;
 
 use crate::protocol::{
-    Command, Event, Exit, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, Request, RunEnd,
-    StartRun, ToWorker, Topic,
+    Command, Event, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, Request,
+    RunEnd, StartRun, ToWorker, Topic,
 };
 use crate::runs::Tail;
 use crate::web;
@@ -115,14 +115,9 @@ impl trainer::Connection for WorkerRun {
         Ok(())
     }
 
-    fn events(&mut self) -> Vec<Event> {
-        take(&mut self.0.link.0.borrow_mut().events)
-    }
-
-    fn ended(&mut self) -> Option<Ended> {
-        let Client { link, state } = &self.0;
-        let has_ended = state.borrow().run.is_none() && link.0.borrow().events.is_empty();
-        has_ended.then_some(Ended::Silent)
+    fn receive(&mut self) -> (Vec<Event>, Option<Ended>) {
+        let events = take(&mut self.0.link.0.borrow_mut().events);
+        (events, self.0.state.borrow().run.is_none().then_some(Ended::Silent))
     }
 }
 
@@ -182,7 +177,7 @@ impl Client {
             let device_failed = [Exit::DeviceFailed as u8, Exit::NoDevice as u8].contains(&code);
             if device_failed && let Some(Event::Error(error)) = self.link.0.borrow().events.last() {
                 let (text, hint) = (error.text.clone(), error.hint.clone());
-                let obstacle = Obstacle { topic: Topic::Device, can_train: false, text, hint };
+                let obstacle = Obstacle { topic: Topic::Device, text, hint };
                 replies.push(Reply::Obstacle(obstacle));
             }
         }
@@ -280,26 +275,22 @@ impl Client {
         wasm_bindgen_futures::spawn_local(async move {
             // After another failure in the meantime, a later time is due. And browsers round their clock,
             // so that a timer may seem to end early.
-            while let Some(delay) = client.tick() {
+            loop {
+                let mut delay = None;
+                client.supervise(|run, now| {
+                    // The channel takes every message.
+                    drop(run.tick(now));
+                    delay = run.restart_at.map(|at| at.saturating_sub(now));
+                });
+                let Some(delay) = delay else { return };
                 web::sleep(delay.max(SHORTEST_DELAY)).await;
             }
         });
     }
 
-    /// Has the new worker continue the run if its time has come, else returns the time until then.
-    fn tick(&self) -> Option<Duration> {
-        let mut delay = None;
-        self.supervise(|run, now| {
-            // The channel takes every message.
-            drop(run.tick(now));
-            delay = run.restart_at.map(|at| at.saturating_sub(now));
-        });
-        delay
-    }
-
     fn fail(&self, text: String, hint: &str) {
         let mut state = self.state.borrow_mut();
-        state.replies.push(Reply::Failed { job: Job::Other, text, hint: hint.to_string() });
+        state.replies.push(Reply::failed(Job::Other, Failure::new(text, hint)));
         (state.wake)();
     }
 }
@@ -339,7 +330,7 @@ fn save_zip(reply: Reply) -> Reply {
         Ok(()) => Reply::Exported { to, zip: Vec::new() },
         Err(error) => {
             let text = format!("{}: {}", to.display(), web::error_text(&error));
-            Reply::Failed { job: Job::Export, text, hint: String::new() }
+            Reply::failed(Job::Export, Failure::new(text, ""))
         }
     }
 }

@@ -44,7 +44,6 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
 pub(super) fn software_obstacle() -> Obstacle {
     Obstacle {
         topic: Topic::SoftwareAdapter,
-        can_train: true,
         text: "the browser computes on the CPU: training works, slowly".into(),
         hint: "use a machine with a graphics card; on Linux, Chrome needs --enable-features=Vulkan"
             .into(),
@@ -59,7 +58,7 @@ pub(super) fn unavailable(obstacle: &Obstacle) -> DeviceError {
 
 fn obstacle(text: &str, hint: &str) -> Obstacle {
     let (text, hint) = (text.to_string(), hint.to_string());
-    Obstacle { topic: Topic::Device, can_train: false, text, hint }
+    Obstacle { topic: Topic::Device, text, hint }
 }
 
 /// Returns true if a property of the global object, or of one of its properties, is set.

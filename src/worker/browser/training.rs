@@ -9,15 +9,15 @@ use web_sys::MessageChannel;
 use web_time::Instant;
 
 use super::worker::Worker;
-use crate::config::Config;
 use crate::gpu;
 use crate::plan::checkpoint_bytes;
 use crate::protocol::{
-    Event, Failure, FromWorker, Obstacle, Reply, RunEnd, SampleRequest, StartRun, StopReason, Topic,
+    Command, Event, Failure, FromWorker, Obstacle, Reply, RunEnd, SampleRequest, StartRun,
+    StopReason, Topic,
 };
 use crate::ranks::Group;
 use crate::text::bytes;
-use crate::train::{Commands, Next, Session, Setup, TrainError};
+use crate::train::{Commands, Session, Setup, TrainError};
 use crate::worker::sampling;
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
@@ -42,15 +42,14 @@ impl Worker {
     async fn session(&self, start: StartRun) -> Result<StopReason, TrainError> {
         let (mut request, warnings) = start.into_request()?;
         request.config.out_dir = request.run.display().to_string();
-        let mut emit = |event: &Event| self.emit(event.clone());
+        let mut emit = |event: &Event| self.send(FromWorker::Event(Box::new(event.clone())));
         for text in warnings {
             emit(&Event::Warning { text });
         }
         let device = self.open_device().await?;
         self.storage.make_space().await;
-        let config = request.config.clone();
         let setup = Setup::new(request, &device.info, Group::alone())?;
-        self.check_quota(&config, &setup).await;
+        self.check_quota(&setup).await;
         let mut session = Session::open(setup, device, &mut emit)?;
         let event_loop = EventLoop::new();
         let mut commands = Messages { worker: self, yielded: Instant::now(), event_loop };
@@ -59,17 +58,16 @@ impl Worker {
 
     /// Warns if the storage has no space for the checkpoints: a new one is written before an old
     /// one is removed.
-    async fn check_quota(&self, config: &Config, setup: &Setup) {
-        let usage = self.storage.usage().await;
+    async fn check_quota(&self, setup: &Setup) {
+        let (usage, config) = (self.storage.usage().await, &setup.job.config);
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;
         let vocab = setup.architecture.vocab_size as u32;
-        let need = checkpoint_bytes(&setup.job.config, vocab) * checkpoints;
+        let need = checkpoint_bytes(config, vocab) * checkpoints;
         let have = usage.quota.saturating_sub(usage.used);
         if usage.quota > 0 && have < need {
             let (need, have) = (bytes(need), bytes(have));
             self.reply(Reply::Obstacle(Obstacle {
                 topic: Topic::Quota,
-                can_train: true,
                 text: format!("the checkpoints of this run need {need}, the browser has {have}"),
                 hint: "remove runs that are no longer needed, or free space on the disk".into(),
             }));
@@ -93,11 +91,8 @@ struct Messages<'a> {
 }
 
 impl Commands for Messages<'_> {
-    fn next(&mut self) -> Next {
-        match self.worker.commands.borrow_mut().pop_front() {
-            Some(command) => Next::Command(command),
-            None => Next::None,
-        }
+    fn next(&mut self) -> Option<Command> {
+        self.worker.commands.borrow_mut().pop_front()
     }
 
     async fn yield_now(&mut self) {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::Closure;
@@ -19,30 +20,20 @@ use crate::doctor::DoctorReport;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::OpsMode;
 use crate::protocol::{
-    Cause, Command, Event, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply,
-    Request, RunEnd, SampleRequest, StartRun, ToWorker, Topic,
+    Cause, Command, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, Request,
+    RunEnd, SampleRequest, StartRun, ToWorker, Topic,
 };
 use crate::runs::{device_profile, record};
 use crate::train::TrainError;
 use crate::worker::answer::{answer, stored};
 use crate::{runs, web};
 
-/// Milliseconds between two heartbeats, for the device's watchdog and for the page.
-const HEARTBEAT: i32 = 1000;
+/// The time between two heartbeats, for the device's watchdog and for the page.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Answers the page's messages from now on.
 pub(crate) fn serve() {
-    let scope: DedicatedWorkerGlobalScope = js_sys::global().unchecked_into();
-    let worker = Rc::new(Worker {
-        scope,
-        tasks: RefCell::default(),
-        commands: RefCell::default(),
-        waker: RefCell::default(),
-        current: Arc::default(),
-        stop_sample: Cell::default(),
-        device: RefCell::default(),
-        storage: Slots::default(),
-    });
+    let worker = Rc::<Worker>::default();
     worker.report_panics();
     let receiver = worker.clone();
     let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
@@ -50,14 +41,18 @@ pub(crate) fn serve() {
             receiver.receive(message);
         }
     });
-    worker.scope.set_onmessage(Some(on_message.as_ref().unchecked_ref()));
+    scope().set_onmessage(Some(on_message.as_ref().unchecked_ref()));
     // It lasts as long as the worker.
     on_message.forget();
     wasm_bindgen_futures::spawn_local(async move { worker.run().await });
 }
 
+fn scope() -> DedicatedWorkerGlobalScope {
+    js_sys::global().unchecked_into()
+}
+
+#[derive(Default)]
 pub(super) struct Worker {
-    scope: DedicatedWorkerGlobalScope,
     /// Runs and samples that wait for the device.
     tasks: RefCell<VecDeque<Task>>,
     pub commands: RefCell<VecDeque<Command>>,
@@ -87,15 +82,11 @@ impl Worker {
     pub fn send(&self, message: FromWorker) {
         let (message, transfer) = web::pack(message);
         // The page may be gone.
-        let _ = self.scope.post_message_with_transfer(&message, &transfer);
+        let _ = scope().post_message_with_transfer(&message, &transfer);
     }
 
     pub fn reply(&self, reply: Reply) {
         self.send(FromWorker::Reply(reply));
-    }
-
-    pub fn emit(&self, event: Event) {
-        self.send(FromWorker::Event(Box::new(event)));
     }
 
     pub fn fail(&self, job: Job, failure: impl Into<Failure>) {
@@ -128,22 +119,19 @@ impl Worker {
                 failure.hint = "reload the page".into();
                 FromWorker::Reply(Reply::failed(Job::Other, failure))
             };
-            let scope: DedicatedWorkerGlobalScope = js_sys::global().unchecked_into();
             let (message, _) = web::pack(message);
-            let _ = scope.post_message(&message);
+            let _ = scope().post_message(&message);
         }));
     }
 
     fn start_heartbeat(self: &Rc<Self>) {
         let worker = self.clone();
-        let heartbeat = Closure::<dyn FnMut()>::new(move || worker.heartbeat());
-        let started = self.scope.set_interval_with_callback_and_timeout_and_arguments_0(
-            heartbeat.as_ref().unchecked_ref(),
-            HEARTBEAT,
-        );
-        if started.is_ok() {
-            heartbeat.forget();
-        }
+        wasm_bindgen_futures::spawn_local(async move {
+            loop {
+                web::sleep(HEARTBEAT).await;
+                worker.heartbeat();
+            }
+        });
     }
 
     fn heartbeat(&self) {
@@ -245,7 +233,6 @@ impl Worker {
         if let Err(problem) = self.storage.open().await {
             self.reply(Reply::Obstacle(Obstacle {
                 topic: Topic::Storage,
-                can_train: true,
                 text: format!("nothing that is trained here is stored: {problem}"),
                 hint:
                     "close other tabs of this page, or leave private browsing; export before you \
@@ -296,7 +283,7 @@ impl Worker {
 
     /// Reports what a bug report needs.
     fn report(&self) {
-        let browser = self.scope.navigator().user_agent().unwrap_or_default();
+        let browser = scope().navigator().user_agent().unwrap_or_default();
         let device = self.opened();
         let report = DoctorReport::of_page(browser, device.as_ref().map(|device| &device.info));
         self.reply(Reply::Report { text: report.to_string() });

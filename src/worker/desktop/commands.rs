@@ -11,8 +11,7 @@ use serde_json::Value;
 
 use super::pipe::WorkerProcess;
 use super::signals;
-use super::training::Outcome;
-use crate::protocol::{Command, Event, Failure, Setting, StopReason};
+use crate::protocol::{Command, Event, Failure, Setting};
 use crate::runs::{COMMANDS_FILE, Tail};
 
 /// The interval at which the command file is polled.
@@ -21,22 +20,11 @@ const FILE_POLL: Duration = Duration::from_millis(250);
 /// The time in which a launcher passes a stop on, with several signals.
 const LAUNCHER_SIGNALS: Duration = Duration::from_secs(10);
 
-/// The signals that a process is sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Sent {
-    /// By a person or a service.
-    Directly,
-    /// By the launcher that has started it with others: mpirun sends SIGTERM after a SIGINT, Slurm
-    /// another SIGTERM at the end of a job's time. What a launcher ends at once, it kills.
-    ByLauncher,
-}
-
-impl Sent {
-    /// Returns true if `signal`, a time after the first, belongs to the same stop. Else the user wants
-    /// an end at once.
-    fn is_same_stop(self, signal: i32, since_first: Duration) -> bool {
-        self == Sent::ByLauncher && (signal != signals::INTERRUPT || since_first < LAUNCHER_SIGNALS)
-    }
+/// Returns true if `signal`, a time after the first, belongs to the same stop. Else the user wants an end
+/// at once. mpirun sends SIGTERM after a SIGINT, Slurm another SIGTERM at the end of a job's time. What a
+/// launcher ends at once, it kills.
+fn is_same_stop(by_launcher: bool, signal: i32, since_first: Duration) -> bool {
+    by_launcher && (signal != signals::INTERRUPT || since_first < LAUNCHER_SIGNALS)
 }
 
 /// The commands to the run of this process, and the signals that stop it.
@@ -50,45 +38,41 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Listens for signals. The first one stops the run with a checkpoint, the second ends this process
-    /// and its trainer at once, unless it belongs to the same stop. `say` announces the stop.
-    pub fn listen(sent: Sent, say: fn(&str)) -> Result<Self, Failure> {
+    /// Listens for signals, which a person or a service sends, or the launcher that has started this process
+    /// with others. The first one stops the run with a checkpoint, the second ends this process and its
+    /// trainer at once, unless it belongs to the same stop. `say` announces the stop.
+    pub fn listen(by_launcher: bool, say: fn(&str)) -> Result<Self, Failure> {
         let (sender, commands) = channel();
         let (process, signal) = (WorkerProcess::default(), Arc::new(AtomicI32::new(0)));
         let this = Self { sender, commands, process, signal };
-        let (sender, process, seen) =
+        let (sender, process, first) =
             (this.sender.clone(), this.process.clone(), this.signal.clone());
         let mut stopped: Option<Instant> = None;
         signals::listen(move |signal| {
             if let Some(stopped) = stopped {
-                if sent.is_same_stop(signal, stopped.elapsed()) {
+                if is_same_stop(by_launcher, signal, stopped.elapsed()) {
                     return;
                 }
                 process.kill();
                 signals::exit(128 + signal);
             }
             stopped = Some(Instant::now());
-            seen.store(signal, Ordering::SeqCst);
+            first.store(signal, Ordering::SeqCst);
             let _ = sender.send(Command::Stop);
-            say(match sent {
-                Sent::Directly => "stopping with a checkpoint; press Ctrl-C again to stop at once",
-                Sent::ByLauncher => "stopping with a checkpoint",
+            say(if by_launcher {
+                "stopping with a checkpoint"
+            } else {
+                "stopping with a checkpoint; press Ctrl-C again to stop at once"
             });
         })?;
         Ok(this)
     }
 
-    /// Returns the exit code of this process after the end of its run. If a signal has stopped it, that is
-    /// the code that a shell reports: 130 or 143.
-    pub fn exit_code(&self, end: Outcome) -> u8 {
-        match end {
-            Outcome::Stopped(StopReason::Stopped) | Outcome::Code(0) => {
-                let signal = self.signal.load(Ordering::SeqCst);
-                if signal == 0 { 0 } else { 128 + signal as u8 }
-            }
-            Outcome::Stopped(_) => 0,
-            Outcome::Code(code) => code,
-        }
+    /// Returns the exit code of this process after a run that was stopped. If a signal has stopped it, that
+    /// is the code that a shell reports: 130 or 143.
+    pub fn exit_code(&self) -> u8 {
+        let signal = self.signal.load(Ordering::SeqCst);
+        if signal == 0 { 0 } else { 128 + signal as u8 }
     }
 
     /// Reads commands from the lines of stdin on a thread, until it closes. Then the run stops if
@@ -155,11 +139,11 @@ mod tests {
         use signals::{INTERRUPT, TERMINATE};
         let (soon, late) = (Duration::from_millis(30), Duration::from_secs(120));
         for signal in [INTERRUPT, TERMINATE] {
-            assert!(!Sent::Directly.is_same_stop(signal, soon), "a second Ctrl-C ends at once");
-            assert!(Sent::ByLauncher.is_same_stop(signal, soon));
+            assert!(!is_same_stop(false, signal, soon), "a second Ctrl-C ends at once");
+            assert!(is_same_stop(true, signal, soon));
         }
         // Slurm's at the end of the time, for which the first was a warning.
-        assert!(Sent::ByLauncher.is_same_stop(TERMINATE, late));
-        assert!(!Sent::ByLauncher.is_same_stop(INTERRUPT, late));
+        assert!(is_same_stop(true, TERMINATE, late));
+        assert!(!is_same_stop(true, INTERRUPT, late));
     }
 }

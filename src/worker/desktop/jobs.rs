@@ -12,7 +12,7 @@ use crate::gpu::{self, DeviceChoice};
 use crate::model::{WEIGHTS_FILE, parameters};
 use crate::ops::OpsMode;
 use crate::plan;
-use crate::protocol::{Failure, FromWorker, Job, Reply, Request};
+use crate::protocol::{Failure, FromWorker, Reply, Request};
 use crate::report::write_model_card;
 use crate::runs::{self, ModelSource, checkpoint};
 use crate::train::TrainError;
@@ -22,39 +22,34 @@ use crate::worker::sampling;
 pub(super) fn serve_request(request: Request, say: fn(&str)) {
     let job = request.job();
     let reply = |reply| send(&FromWorker::Reply(reply));
+    let fail = move |failure: &Failure| reply(Reply::failed(job, failure.clone()));
     let answered = match request {
         Request::Sample(request) => {
             let open = async || {
                 let device = gpu::open(request.device.parse()?)?;
-                watch(&device, Watched::Command, |failure| fail(Job::Sample, failure.clone()));
+                watch(&device, Watched::Command, fail);
                 Ok::<_, TrainError>(device)
             };
             pollster::block_on(sampling::sample(&request, open, &|| false, &reply))
         }
         Request::Measure { config, device, implementation } => {
-            measure(&config, &device, OpsMode::of(implementation), say)
+            measure(&config, &device, OpsMode::of(implementation), say, fail)
                 .map(|row| reply(Reply::Measured { row: Box::new(row) }))
         }
-        request => {
-            answer(request, &mut |given| reply(given));
-            return;
-        }
+        request => return answer(request, &mut |given| reply(given)),
     };
     if let Err(failure) = answered {
-        fail(job, failure);
+        fail(&failure);
     }
 }
 
-fn fail(job: Job, failure: Failure) {
-    send(&FromWorker::Reply(Reply::failed(job, failure)));
-}
-
-/// Measures the speed of training steps with the best plan.
+/// Measures the speed of training steps with the best plan. `fail` reports a failure of the device.
 fn measure(
     config: &Config,
     device: &str,
     mode: OpsMode,
     say: fn(&str),
+    fail: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<BenchmarkRow, Failure> {
     let mut selected = gpu::select(device.parse()?)?;
     if let Some(text) = mode.confirm(config.dtype, &mut selected) {
@@ -65,7 +60,7 @@ fn measure(
     let (limits, _) = profile.limits(config.vram_budget, config.dtype);
     let forecast = plan::plan(config, config.vocab_size, &limits, profile.speed.as_ref())?;
     let (device, mode) = mode.open(config.dtype, selected)?;
-    watch(&device, Watched::Command, |failure| fail(Job::Other, failure.clone()));
+    watch(&device, Watched::Command, fail);
     gpu::size_pages(&device.device, forecast.page_bytes());
     Ok(bench::benchmark_row(&device, config, &forecast.plan, mode)?)
 }

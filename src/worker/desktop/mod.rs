@@ -14,6 +14,7 @@ mod watch;
 
 use std::io;
 use std::path::Path;
+use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -21,20 +22,20 @@ use super::Trainer;
 use super::answer::answer;
 use crate::protocol::{Job, Reply, Request, StartRun};
 use crate::runs::{self, Tail};
-use request::SampleProcess;
 use run::{RunFolder, RunProcess};
 
-pub(crate) use commands::{Control, Sent};
+pub(crate) use commands::Control;
 pub(in crate::worker) use jobs::export_folder;
 pub(crate) use jobs::write_model_folder;
 #[cfg(windows)]
 pub(crate) use pipe::detach;
 pub(crate) use pipe::launched;
-pub(crate) use place::{Place, REPORT_TIME, RankStart};
+use pipe::worker_of_window;
+pub(crate) use place::{Place, REPORT_TIME};
 pub(crate) use request::ask;
 pub(crate) use serve::{Messages, read_command, serve};
 pub(crate) use supervise::supervise;
-pub(crate) use training::{Outcome, RunOutput, SETTING_UP, host, print_set_up, train};
+pub(crate) use training::{RunOutput, SETTING_UP, host, print_set_up, train};
 pub(crate) use watch::{Watched, watch};
 
 type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -44,8 +45,9 @@ pub(crate) struct Client {
     wake: Wake,
     sender: Sender<Reply>,
     receiver: Receiver<Reply>,
-    /// The text that is being generated, or was last.
-    sampling: Option<SampleProcess>,
+    /// The stdin of the worker that generates a text, or has generated the last. The worker ends when it
+    /// closes.
+    sampling: Option<Arc<ChildStdin>>,
 }
 
 impl Client {
@@ -64,10 +66,12 @@ impl Client {
         };
         match request {
             Request::StopSample => self.sampling = None,
-            Request::Sample(request) => match SampleProcess::start(request, reply.clone()) {
-                Ok(sampling) => self.sampling = Some(sampling),
-                Err(failure) => reply(Reply::failed(Job::Sample, failure)),
-            },
+            Request::Sample(request) => {
+                match request::sample(worker_of_window(), request, reply.clone()) {
+                    Ok(input) => self.sampling = Some(input),
+                    Err(failure) => reply(Reply::failed(Job::Sample, failure)),
+                }
+            }
             // It takes the memory of a whole model.
             Request::Export { .. } => {
                 std::thread::spawn(move || {

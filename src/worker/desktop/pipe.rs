@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command as Process, Stdio};
+use std::process::{Child, ChildStdin, Command as Process, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anstream::ColorChoice;
@@ -86,13 +86,13 @@ pub(super) fn worker_of_window() -> io::Result<Process> {
     Ok(process)
 }
 
-/// Starts a worker and sends it its first message. Returns its stdin, and its stdout, which closes when it
+/// Starts a worker and sends it its first message. Returns its stdin, and its messages, which end when it
 /// exits. A worker that is gone already is noticed by that. A message that cannot be written as text, as
 /// with a path that is not UTF-8, is an error: the worker would wait forever.
 pub(super) fn spawn(
     mut process: Process,
     first: Option<&ToWorker>,
-) -> io::Result<(Child, ChildStdin, ChildStdout)> {
+) -> io::Result<(Child, ChildStdin, impl Iterator<Item = FromWorker> + Send + use<>)> {
     let first = first.map(serde_json::to_string).transpose()?;
     process.stdin(Stdio::piped()).stdout(Stdio::piped());
     detach(&mut process);
@@ -102,14 +102,14 @@ pub(super) fn spawn(
     if let Some(first) = first {
         let _ = writeln!(input, "{first}");
     }
-    Ok((child, input, output))
+    Ok((child, input, read_messages(output)))
 }
 
 pub(super) fn send(input: &mut ChildStdin, message: &ToWorker) -> io::Result<()> {
     writeln!(input, "{}", serde_json::to_string(message)?)
 }
 
-pub(super) fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
+fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
     let lines = BufReader::new(pipe).lines().map_while(Result::ok);
     // A library may print to stdout, too.
     lines.filter_map(|line| match serde_json::from_str(&line).ok()? {

@@ -1,15 +1,13 @@
 //! A process that is one rank of a run: how it connects to the other ranks, and how it ends.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::mem::take;
 use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 
 use super::signals;
 use super::training::after;
 use crate::config::{Config, InitFrom, Resolved, Source};
-use crate::protocol::Failure;
+use crate::protocol::{Failure, RunSettings, StartRun};
 use crate::ranks::{Abort, Group, LIMIT, Launch, OWN_SETTINGS, RanksError};
 
 /// The time that MPI has to connect all ranks.
@@ -66,18 +64,7 @@ impl Place {
     }
 }
 
-/// The settings that rank 0 has resolved and sends to the others.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct RankStart {
-    pub run: PathBuf,
-    /// True to continue from its newest checkpoint.
-    pub resume: bool,
-    /// True if `max_time` plans the schedule.
-    pub plans_schedule: bool,
-    pub config: Config,
-}
-
-impl RankStart {
+impl StartRun {
     /// Returns the start of rank 0, with this rank's own paths and memory settings.
     ///
     /// The configuration is the one that this rank has resolved, so that a difference is found. But the
@@ -87,17 +74,19 @@ impl RankStart {
         if group.is_alone() {
             return Ok(self);
         }
-        let own = self.config.clone();
-        let shared = group.share(self)?;
-        let has_model = matches!(shared.config.init_from, InitFrom::Path(_));
-        let config = match (shared.resume, has_model) {
-            (true, _) => Config { dtype: shared.config.dtype, ..own },
-            (false, false) => own,
-            // Rank 0 too: numbers that were read from text may differ in their last bit.
-            (false, true) if group.is_first() => shared.config,
-            (false, true) => with_own_settings(shared.config, &own, resolved),
-        };
-        Ok(Self { config, ..shared })
+        let mut start = group.share(self)?;
+        if let RunSettings::Resolved { config, .. } = &mut start.settings {
+            let (shared, own) = (take(&mut **config), resolved.config.clone());
+            let has_model = matches!(shared.init_from, InitFrom::Path(_));
+            **config = match (start.resume, has_model) {
+                (true, _) => Config { dtype: shared.dtype, ..own },
+                (false, false) => own,
+                // Rank 0 too: numbers that were read from text may differ in their last bit.
+                (false, true) if group.is_first() => shared,
+                (false, true) => with_own_settings(shared, &own, resolved),
+            };
+        }
+        Ok(start)
     }
 }
 

@@ -4,112 +4,83 @@
 //! window stays, and the end of the process gives all memory back.
 
 use std::io;
-use std::process::{Child, ChildStdin, ChildStdout, Command as Process};
+use std::process::{Child, ChildStdin, Command as Process, ExitStatus};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::pipe::{WorkerProcess, read_messages, spawn, worker, worker_of_window};
+use super::pipe::{spawn, worker};
 use crate::protocol::{
     Failure, FromWorker, Job, Reply, Request, SampleInput, SampleRequest, ToWorker,
 };
 
 /// Has a worker of its own answer a request, with the variables of this process; returns the last reply.
 pub(crate) fn ask(request: Request) -> Result<Reply, Failure> {
-    // The worker ends when its stdin closes.
-    let (mut child, _input, output) = start(worker(), request)?;
-    let last = replies(output).last();
+    let (mut child, _input, replies) = start(worker(), request)?;
+    let last = replies.last();
     // Its messages have ended, so it is about to exit.
     let status = child.wait();
-    last.ok_or_else(|| killed(status.ok().and_then(|status| status.code())))
+    last.ok_or_else(|| killed(status))
 }
 
+/// Has a worker answer a request. The worker ends when its stdin, which is returned, closes.
 fn start(
     process: io::Result<Process>,
     request: Request,
-) -> Result<(Child, ChildStdin, ChildStdout), Failure> {
+) -> Result<(Child, ChildStdin, impl Iterator<Item = Reply> + Send), Failure> {
     let spawned = process.and_then(|process| spawn(process, Some(&ToWorker::Request(request))));
-    spawned.map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))
-}
-
-fn replies(output: ChildStdout) -> impl Iterator<Item = Reply> {
-    read_messages(output).filter_map(|message| match message {
+    let (child, input, messages) = spawned
+        .map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))?;
+    let replies = messages.filter_map(|message| match message {
         FromWorker::Reply(reply) => Some(reply),
         _ => None,
-    })
+    });
+    Ok((child, input, replies))
 }
 
-fn killed(code: Option<i32>) -> Failure {
-    match code {
+fn killed(status: io::Result<ExitStatus>) -> Failure {
+    let text = match status.ok().and_then(|status| status.code()) {
         // A process that was killed on Windows has code 1.
-        None | Some(1) => Failure::new("the process that worked on it was killed", ""),
-        Some(code) => {
-            Failure::new(format!("the process that worked on it crashed (exit code {code})"), "")
+        None | Some(1) => "the process that worked on it was killed".into(),
+        Some(code) => format!("the process that worked on it crashed (exit code {code})"),
+    };
+    Failure::new(text, "")
+}
+
+/// Has a worker generate a text, until the returned value is dropped: then the stdin of the worker closes.
+/// `reply` takes the replies.
+pub(super) fn sample(
+    process: io::Result<Process>,
+    request: SampleRequest,
+    reply: impl Fn(Reply) + Send + 'static,
+) -> Result<Arc<ChildStdin>, Failure> {
+    let (text, done) = (String::new(), false);
+    let mut last = match &request.input {
+        SampleInput::Prompt(prompt) => Reply::Sampled { prompt: prompt.clone(), text, done },
+        SampleInput::Conversation(_) => Reply::Answered { text, forgotten: 0, done },
+    };
+    let (mut child, input, replies) = start(process, Request::Sample(request))?;
+    let input = Arc::new(input);
+    let owner = Arc::downgrade(&input);
+    std::thread::spawn(move || {
+        for given in replies {
+            last = given.clone();
+            reply(given);
         }
-    }
-}
-
-/// A text that a worker generates. Dropping it ends the worker.
-#[derive(Default)]
-pub(super) struct SampleProcess {
-    process: WorkerProcess,
-    is_stopped: Arc<AtomicBool>,
-}
-
-impl SampleProcess {
-    /// Has a worker generate a text without the variables of this process. `reply` takes the replies.
-    pub fn start(
-        request: SampleRequest,
-        reply: impl Fn(Reply) + Send + 'static,
-    ) -> Result<Self, Failure> {
-        Self::run(worker_of_window(), request, reply)
-    }
-
-    fn run(
-        process: io::Result<Process>,
-        request: SampleRequest,
-        reply: impl Fn(Reply) + Send + 'static,
-    ) -> Result<Self, Failure> {
-        let (text, done) = (String::new(), false);
-        let mut last = match &request.input {
-            SampleInput::Prompt(prompt) => Reply::Sampled { prompt: prompt.clone(), text, done },
-            SampleInput::Conversation(_) => Reply::Answered { text, forgotten: 0, done },
-        };
-        let (child, input, output) = start(process, Request::Sample(request))?;
-        let this = Self::default();
-        this.process.set(child);
-        let (process, is_stopped) = (this.process.clone(), this.is_stopped.clone());
-        std::thread::spawn(move || {
-            // The worker ends when its stdin closes.
-            let _input = input;
-            for given in replies(output) {
-                last = given.clone();
-                reply(given);
-            }
-            // Its end is certain once its output is closed; waiting removes it from the system's
-            // table.
-            let code = process.wait();
-            match &mut last {
-                Reply::Sampled { done, .. } | Reply::Answered { done, .. } if !*done => {
-                    if is_stopped.load(Ordering::SeqCst) {
-                        // The text stays as it is.
-                        *done = true;
-                        reply(last);
-                    } else {
-                        reply(Reply::failed(Job::Sample, killed(code)));
-                    }
+        // Its end is certain once its output is closed; waiting removes it from the system's table.
+        let status = child.wait();
+        match &mut last {
+            Reply::Sampled { done, .. } | Reply::Answered { done, .. } if !*done => {
+                if owner.strong_count() == 0 {
+                    // The text stays as it is.
+                    *done = true;
+                    reply(last);
+                } else {
+                    reply(Reply::failed(Job::Sample, killed(status)));
                 }
-                _ => {}
             }
-        });
-        Ok(this)
-    }
-}
-
-impl Drop for SampleProcess {
-    fn drop(&mut self) {
-        self.is_stopped.store(true, Ordering::SeqCst);
-        self.process.kill();
-    }
+            _ => {}
+        }
+    });
+    Ok(input)
 }
 
 #[cfg(all(test, unix))]
@@ -121,7 +92,7 @@ mod tests {
     use crate::data::{Message, Role};
 
     /// Runs a shell in the place of a worker, which answers a request for a text.
-    fn shell(input: SampleInput, script: &str) -> (SampleProcess, Receiver<Reply>) {
+    fn shell(input: SampleInput, script: &str) -> (Arc<ChildStdin>, Receiver<Reply>) {
         let (sender, receiver) = channel();
         let mut process = Process::new("sh");
         process.arg("-c").arg(script);
@@ -135,7 +106,7 @@ mod tests {
             device: "cpu".into(),
         };
         let reply = move |reply| drop(sender.send(reply));
-        (SampleProcess::run(Ok(process), request, reply).unwrap(), receiver)
+        (sample(Ok(process), request, reply).unwrap(), receiver)
     }
 
     fn prompt() -> SampleInput {
@@ -154,7 +125,7 @@ mod tests {
             r#"head -n 1 | grep -q '"request":"sample".*"prompt":"Once"' && {GROWING}
             echo '{{"message":"reply","reply":"sampled","prompt":"Once","text":" upon a","done":true}}'"#
         );
-        let (_process, replies) = shell(prompt(), &script);
+        let (_input, replies) = shell(prompt(), &script);
         for (expected, is_done) in [(" upon", false), (" upon a", true)] {
             let Reply::Sampled { text, done, .. } = next(&replies) else { panic!("no text") };
             assert_eq!((text.as_str(), done), (expected, is_done));
@@ -164,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_killed_is_a_failure() {
-        let (_process, replies) = shell(prompt(), &format!("{GROWING}; kill -9 $$"));
+        let (_input, replies) = shell(prompt(), &format!("{GROWING}; kill -9 $$"));
         next(&replies);
         let Reply::Failed { job, text, .. } = next(&replies) else { panic!("no failure") };
         assert_eq!(job, Job::Sample);
@@ -173,14 +144,14 @@ mod tests {
 
     #[test]
     fn a_text_that_is_stopped_stays_as_it_is() {
-        let (process, replies) = shell(prompt(), &format!("{GROWING}; exec sleep 60"));
+        let (input, replies) = shell(prompt(), &format!("{GROWING}; exec cat"));
         next(&replies);
-        drop(process);
+        drop(input);
         let Reply::Sampled { text, done, .. } = next(&replies) else { panic!("no text") };
         assert_eq!((text.as_str(), done), (" upon", true));
         let hello = SampleInput::Conversation(vec![Message::new(Role::User, "Hello")]);
-        let (process, replies) = shell(hello, "exec sleep 60");
-        drop(process);
+        let (input, replies) = shell(hello, "exec cat");
+        drop(input);
         let end = next(&replies);
         assert!(matches!(end, Reply::Answered { done: true, .. }), "{end:?}");
     }

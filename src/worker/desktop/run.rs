@@ -2,12 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin};
+use std::process::{Child, ChildStdin, ExitStatus};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use super::Wake;
-use super::pipe::{read_messages, send, spawn, worker_of_window};
+use super::pipe::{send, spawn, worker_of_window};
 use crate::protocol::{Command, Event, FromWorker, RunEnd, Setting, StartRun, ToWorker};
 use crate::runs::{self, Tail};
 use crate::worker::Ended;
@@ -24,8 +24,6 @@ pub(super) struct RunProcess {
     child: Child,
     input: ChildStdin,
     events: Receiver<Event>,
-    /// True once all events were read and the pipe is closed.
-    is_drained: bool,
 }
 
 impl RunProcess {
@@ -33,12 +31,12 @@ impl RunProcess {
     /// never waits for the window, which may take no events for as long as it is hidden.
     pub fn start(start: StartRun, stop_on_close: bool, wake: Wake) -> io::Result<Self> {
         let first = ToWorker::Supervise(Box::new(start));
-        let (child, mut input, output) = spawn(worker_of_window()?, Some(&first))?;
+        let (child, mut input, messages) = spawn(worker_of_window()?, Some(&first))?;
         let command = Command::Set(Setting::StopOnClose(stop_on_close));
         send(&mut input, &ToWorker::Command(command))?;
         let (sender, events) = channel();
         std::thread::spawn(move || {
-            for message in read_messages(output) {
+            for message in messages {
                 let event = match message {
                     FromWorker::Event(event) => *event,
                     // A worker of another version, or one that could not begin.
@@ -54,7 +52,7 @@ impl RunProcess {
             drop(sender);
             wake();
         });
-        Ok(Self { child, input, events, is_drained: false })
+        Ok(Self { child, input, events })
     }
 }
 
@@ -63,28 +61,19 @@ impl Connection for RunProcess {
         send(&mut self.input, &ToWorker::Command(command.clone()))
     }
 
-    fn events(&mut self) -> Vec<Event> {
+    fn receive(&mut self) -> (Vec<Event>, Option<Ended>) {
         let mut events = Vec::new();
-        let end = loop {
+        loop {
             match self.events.try_recv() {
                 Ok(event) => events.push(event),
-                Err(end) => break end,
+                Err(TryRecvError::Empty) => return (events, None),
+                Err(TryRecvError::Disconnected) => break,
             }
-        };
-        self.is_drained = end == TryRecvError::Disconnected;
-        events
-    }
-
-    fn ended(&mut self) -> Option<Ended> {
-        if !self.is_drained {
-            return None;
         }
-        let status = self.child.try_wait().ok()??;
+        let status = self.child.try_wait().ok().flatten();
         // A process that was killed has no code, or on Windows one that wgpt does not use.
-        Some(match status.code().filter(|code| (0..256).contains(code)) {
-            Some(code) => Ended::Code(code),
-            None => Ended::Killed,
-        })
+        let code = |status: ExitStatus| status.code().filter(|code| (0..256).contains(code));
+        (events, status.map(|status| code(status).map_or(Ended::Killed, Ended::Code)))
     }
 }
 
@@ -108,20 +97,17 @@ impl Connection for RunFolder {
         runs::command(&self.run, command)
     }
 
-    fn events(&mut self) -> Vec<Event> {
-        self.tail.read()
-    }
-
-    fn ended(&mut self) -> Option<Ended> {
+    fn receive(&mut self) -> (Vec<Event>, Option<Ended>) {
+        let events = self.tail.read();
         if self.checked.elapsed() < CHECK {
-            return None;
+            return (events, None);
         }
         self.checked = Instant::now();
         if runs::is_training(&self.run) {
             self.missing = None;
-            return None;
+            return (events, None);
         }
         let missing = self.missing.get_or_insert_with(Instant::now).elapsed();
-        (missing > GRACE).then_some(Ended::Silent)
+        (events, (missing > GRACE).then_some(Ended::Silent))
     }
 }

@@ -6,13 +6,13 @@ use std::sync::mpsc::Sender;
 
 use serde::de::Error;
 
-use super::commands::{Control, Sent};
+use super::commands::Control;
 use super::jobs::serve_request;
 use super::signals;
-use super::training::{Outcome, RunOutput, host, print_set_up};
+use super::training::{RunOutput, host, print_set_up};
 use crate::protocol::{
     Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, Request, RunEnd, StartRun,
-    ToWorker,
+    StopReason, ToWorker,
 };
 
 /// The output of a worker: messages on stdout, talk on stderr.
@@ -27,10 +27,6 @@ impl Messages {
     pub fn ready(say: fn(&str), is_first: bool) -> Self {
         send(&FromWorker::Ready { version: MESSAGES_VERSION });
         Self { say, is_first }
-    }
-
-    pub fn ended(&self, end: RunEnd) {
-        send(&FromWorker::Ended(end));
     }
 }
 
@@ -53,6 +49,10 @@ impl RunOutput for Messages {
 
     fn on_failure(&self) -> fn(&Failure) {
         |failure| send(&FromWorker::Ended(RunEnd::Failed(failure.clone())))
+    }
+
+    fn ended(&self, reason: StopReason) {
+        send(&FromWorker::Ended(RunEnd::Stopped { reason }));
     }
 }
 
@@ -132,26 +132,16 @@ fn report_panics() {
 
 /// Trains a run, in this process or in another worker that this one supervises.
 fn train(start: StartRun, supervised: bool, mut output: Messages) -> ExitCode {
-    let ended = Control::listen(Sent::Directly, output.say).and_then(|control| {
+    let code = Control::listen(false, output.say).and_then(|control| {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         control.read_stdin(!supervised, read_command, send_event);
         if supervised {
             control.follow_file(&start.run, send_event);
         }
-        let end = host(start, supervised, &control, output.say, &mut output)?;
-        Ok((end, control.exit_code(end)))
+        host(start, supervised, &control, output.say, &mut output)
     });
-    ExitCode::from(match ended {
-        Ok((end, code)) => {
-            if let Outcome::Stopped(reason) = end {
-                output.ended(RunEnd::Stopped { reason });
-            }
-            code
-        }
-        Err(failure) => {
-            let code = failure.exit as u8;
-            output.ended(RunEnd::Failed(failure));
-            code
-        }
-    })
+    ExitCode::from(code.unwrap_or_else(|failure| {
+        output.on_failure()(&failure);
+        failure.exit as u8
+    }))
 }

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::commands::Control;
-use super::pipe::{WorkerProcess, read_lines, read_messages, send, spawn, worker};
+use super::pipe::{WorkerProcess, read_lines, send, spawn, worker};
 use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker};
 use crate::runs::{EVENTS_FILE, record};
 use crate::worker::supervisor::{Supervisor, Transport};
@@ -49,17 +49,15 @@ impl Transport for Workers<'_> {
         }
         let first = ToWorker::Train(Box::new(start.clone()));
         let first = self.launcher.is_none().then_some(&first);
-        let (mut child, input, output) = spawn(process, first)?;
+        let (mut child, input, mut messages) = spawn(process, first)?;
         if let Some(errors) = child.stderr.take() {
             let say = self.say;
             self.errors = Some(std::thread::spawn(move || read_lines(errors, say)));
         }
-        let (sender, messages) = sync_channel(CAPACITY);
-        std::thread::spawn(move || {
-            read_messages(output).all(|message| sender.send(message).is_ok())
-        });
+        let (sender, receiver) = sync_channel(CAPACITY);
+        std::thread::spawn(move || messages.all(|message| sender.send(message).is_ok()));
         self.process.set(child);
-        self.pipes = Some((input, messages));
+        self.pipes = Some((input, receiver));
         Ok(())
     }
 
@@ -104,7 +102,7 @@ impl Workers<'_> {
 }
 
 /// Trains a run in a process that this one supervises, or in those that `launcher` starts; returns the
-/// exit code of this process. `say` takes lines of the worker's stderr, where it has another console.
+/// exit code for this process. `say` takes lines of the worker's stderr, where it has another console.
 pub(crate) fn supervise(
     start: StartRun,
     launcher: Option<&Launcher<'_>>,
@@ -122,7 +120,7 @@ pub(crate) fn supervise(
             supervisor.send(&command, began.elapsed());
         }
         if let Some(code) = supervisor.exit_code {
-            return Ok(code);
+            return Ok(if code == 0 { control.exit_code() } else { code });
         }
         match supervisor.transport.receive() {
             Ok(message) => supervisor.receive(message),

@@ -1,6 +1,6 @@
 //! Trains a run in this process.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::commands::Control;
@@ -8,7 +8,7 @@ use super::place::Place;
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
-use crate::protocol::{Command, Event, Failure, StartRun, StopReason, Task, Working};
+use crate::protocol::{Event, Failure, StartRun, StopReason, Task, Working};
 use crate::ranks::Group;
 use crate::train::{Request, Session, Setup, TrainError};
 
@@ -25,8 +25,11 @@ pub(crate) trait RunOutput {
     /// Reports that the run is being set up, until the returned value is dropped.
     fn set_up(&mut self) -> Option<Sender<()>>;
 
-    /// Returns the function that reports a failure of the device, after which the process exits.
+    /// Returns the function that reports the failure that ends the process.
     fn on_failure(&self) -> fn(&Failure);
+
+    /// Reports that the run has ended in this process without a failure.
+    fn ended(&self, _: StopReason) {}
 }
 
 /// The event of a run that is being set up.
@@ -51,45 +54,37 @@ pub(super) fn after(time: Duration, act: impl FnOnce() + Send + 'static) -> Send
 }
 
 /// Trains a run that `start` describes, in this process or, if its device can fail and `supervised` is
-/// set, in a worker that this process supervises. Returns the end, and the exit code of that worker.
+/// set, in a worker that this process supervises. Returns the exit code for this process.
 pub(crate) fn host(
     mut start: StartRun,
     supervised: bool,
     control: &Control,
     say: fn(&str),
     output: &mut dyn RunOutput,
-) -> Result<Outcome, Failure> {
+) -> Result<u8, Failure> {
     let device = start.device.parse()?;
     for text in start.resolve()? {
         output.emit(&Event::Warning { text });
     }
     if supervised && uses_gpu(device) {
         let emit = &mut |event: &Event| output.emit(event);
-        let code = supervise(start, None, control, say, emit);
-        return code.map(Outcome::Code).map_err(|error| {
+        return supervise(start, None, control, say, emit).map_err(|error| {
             let text = format!("cannot start the trainer process: {error}");
             Failure::new(text, "--no-supervise trains in one process")
         });
     }
-    let reason = train(start, None, Group::alone(), &control.commands, output)?;
-    Ok(Outcome::Stopped(reason))
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum Outcome {
-    Stopped(StopReason),
-    /// It trained in a worker; the exit code for this process.
-    Code(u8),
+    Ok(train(start, None, Group::alone(), control, output)?)
 }
 
 /// Trains a run in this process, which may be one of several ranks: then it has its `place` among them.
+/// Returns the exit code for this process.
 pub(crate) fn train(
     start: StartRun,
     place: Option<&Place>,
     group: Group,
-    commands: &Receiver<Command>,
+    control: &Control,
     output: &mut dyn RunOutput,
-) -> Result<StopReason, TrainError> {
+) -> Result<u8, TrainError> {
     let device = start.device.parse()?;
     let (device_name, quiet) = (start.device_name.clone(), start.quiet);
     let (request, warnings) = start.into_request()?;
@@ -101,7 +96,11 @@ pub(crate) fn train(
         Some(place) => gpu::select_for_rank(device, place.launch.local_rank),
         None => gpu::select(device),
     }?;
-    check_name(&selected, device_name.as_deref())?;
+    if let Some(name) = device_name.filter(|name| *name != selected.info.name) {
+        // Another device in the place of a lost one: with a GPU gone, `vulkan:0` may be a software renderer.
+        let reason = format!("{} has taken its place", selected.info.name);
+        return Err(DeviceError::Open { id: selected.info.id, name, reason }.into());
+    }
     let (setup, device) = set_up(&request, selected, group, output)?;
     let watched = match place {
         Some(place) => {
@@ -119,9 +118,10 @@ pub(crate) fn train(
     let mut emit = |event: &Event| output.emit(event);
     let mut session = Session::open(setup, device, &mut emit)?;
     drop(setting_up);
-    let reason = pollster::block_on(session.run(&mut { commands }))?;
+    let reason = pollster::block_on(session.run(&mut &control.commands))?;
     session.finish()?;
-    Ok(reason)
+    output.ended(reason);
+    Ok(if reason == StopReason::Stopped { control.exit_code() } else { 0 })
 }
 
 /// Sets the run up, then opens its device: a run that does not fit is refused before that.
@@ -143,19 +143,6 @@ fn set_up(
             Ok(device) => return Ok((setup, device)),
             Err(error) => found = found.fallback(error)?,
         }
-    }
-}
-
-/// Refuses another device in the place of a lost one: with a GPU gone, `vulkan:0` may be a software
-/// renderer.
-fn check_name(found: &SelectedDevice, name: Option<&str>) -> Result<(), DeviceError> {
-    match name {
-        Some(name) if name != found.info.name => Err(DeviceError::Open {
-            id: found.info.id,
-            name: name.to_string(),
-            reason: format!("{} has taken its place", found.info.name),
-        }),
-        _ => Ok(()),
     }
 }
 
