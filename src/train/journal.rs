@@ -50,7 +50,8 @@ impl<'a> Journal<'a> {
     pub fn report(&mut self, task: Task, total: u64) -> Reporter<'_> {
         let interval = if task == Task::Step { STEP_INTERVAL } else { INTERVAL };
         let (watchdog, emit) = (&self.watchdog, &mut *self.emit);
-        Reporter { task, total, watchdog, emit, interval, reported: Instant::now() }
+        let working = Working { task, done: 0, total };
+        Reporter { working, watchdog, emit, interval, reported: Instant::now() }
     }
 
     /// Returns the error of a run whose loss or gradient was not finite after `iter` updates.
@@ -60,9 +61,7 @@ impl<'a> Journal<'a> {
 }
 
 pub(super) struct Reporter<'a> {
-    task: Task,
-    /// All parts; 0 if unknown.
-    total: u64,
+    working: Working,
     watchdog: &'a Watchdog,
     emit: &'a mut dyn FnMut(&Event),
     interval: Duration,
@@ -81,8 +80,8 @@ impl Reporter<'_> {
     pub fn announce(&mut self, done: u64) {
         // The reader of stdout may be slow.
         let _silence = self.watchdog.allow_silence(Duration::MAX);
-        let working = Working { task: self.task, done, total: self.total };
-        (self.emit)(&Event::Working(working));
+        self.working.done = done;
+        (self.emit)(&Event::Working(self.working));
         self.reported = Instant::now();
     }
 }
@@ -94,9 +93,9 @@ mod tests {
     #[test]
     fn only_work_that_lasts_is_reported() {
         let (watchdog, mut seen) = (Watchdog::new(true), Vec::new());
+        let working = |done| Working { task: Task::Evaluation, done, total: 9 };
         let mut reporter = Reporter {
-            task: Task::Evaluation,
-            total: 9,
+            working: working(0),
             watchdog: &watchdog,
             emit: &mut |event: &Event| seen.push(event.clone()),
             interval: INTERVAL,
@@ -106,7 +105,6 @@ mod tests {
             reporter.interval = Duration::from_secs(interval);
             reporter.report(done);
         }
-        let working = |done| Event::Working(Working { task: Task::Evaluation, done, total: 9 });
-        assert_eq!(seen, [working(2), working(4)]);
+        assert_eq!(seen, [2, 4].map(|done| Event::Working(working(done))));
     }
 }

@@ -73,11 +73,11 @@ impl<'a> Session<'a> {
         let Origin { folder, loaded, warnings, .. } = origin;
         ranks.group.set_watchdog(&device.watchdog);
         // `eval_only` is for this process, not for a later one that resumes the run.
-        let written = folder.write_config(&Config { eval_only: false, ..job.config.clone() });
-        // A resumed run has a configuration already: a full disk need not end it here.
-        let unwritten = match (written, &loaded) {
-            (Err(error), Some(_)) => Some(error),
-            (written, _) => written.map(|()| None)?,
+        let recorded = Config { eval_only: false, ..job.config.clone() };
+        let unwritten = match folder.write_config(&recorded) {
+            // A resumed run has a configuration already: a full disk need not end it here.
+            Err(error) if loaded.is_some() => Some(error),
+            written => written.map(|()| None)?,
         };
         let position = loaded
             .as_ref()

@@ -178,19 +178,15 @@ impl Update<'_> {
                 let (unchanged, copy) = upload(part, DType::F32, device);
                 whole = whole.slice_assign([piece], copy);
                 part = unchanged;
-                self.finish(device);
+            }
+            if !self.dry {
+                // A failure of the device shows at the next read.
+                let _ = pollster::block_on(gpu::finish(device));
+                self.watchdog.restart();
             }
             parts.push(part);
         }
         whole
-    }
-
-    /// Waits until the device has finished all queued work. That it has failed shows at the next read.
-    fn finish(&self, device: &Device) {
-        if !self.dry {
-            let _ = pollster::block_on(gpu::finish(device));
-            self.watchdog.restart();
-        }
     }
 
     /// Replaces pieces in host memory by the pieces of `new` `[elements]`.

@@ -73,20 +73,11 @@ fn request(run: &Path, more: &[(&str, &str)]) -> Request {
 
 /// Runs a session of one rank to its end, with commands that have arrived before; returns its events.
 fn train(request: Request, group: Group, commands: &[Command]) -> Result<Vec<Event>, TrainError> {
-    let mut events = Vec::new();
-    run_session(request, group, commands, &mut |event| events.push(event.clone()))?;
-    Ok(events)
-}
-
-fn run_session(
-    request: Request,
-    group: Group,
-    commands: &[Command],
-    emit: &mut dyn FnMut(&Event),
-) -> Result<(), TrainError> {
     let (sender, receiver) = channel();
     commands.iter().for_each(|command| sender.send(command.clone()).unwrap());
-    run_on(cpu(), request, group, &receiver, emit)
+    let mut events = Vec::new();
+    run_on(cpu(), request, group, &receiver, &mut |event| events.push(event.clone()))?;
+    Ok(events)
 }
 
 fn cpu() -> DeviceInfo {
@@ -290,7 +281,8 @@ fn a_checkpoint_that_cannot_be_written_leaves_no_rank_waiting() {
             }
             events.push(event.clone());
         };
-        let result = run_session(request(&run, &settings), group, &[], &mut emit);
+        let commands = channel().1;
+        let result = run_on(cpu(), request(&run, &settings), group, &commands, &mut emit);
         (events, result)
     });
     let failed = |text: &&String| text.starts_with("no checkpoint was written: cannot create");
@@ -357,49 +349,39 @@ fn a_command_reaches_every_rank_at_the_same_update() {
 #[test]
 fn ranks_that_disagree_are_refused() {
     let (folder, run) = new_run();
-    let errors = on_threads(2, |group| {
+    let assert_refused = |ranks: usize, of: &(dyn Fn(&Group) -> Request + Sync), text: &str| {
+        for error in on_threads(ranks, |group| train(of(&group), group, &[]).err().unwrap()) {
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    };
+    let rates = |group: &Group| {
         let rate = if group.is_first() { "1e-3" } else { "2e-3" };
-        let result = train(request(&run, &[("learning_rate", rate)]), group, &[]);
-        result.err().unwrap().to_string()
-    });
-    for error in errors {
-        assert!(error.contains("learning_rate = 0.002, rank 0 has 0.001"), "{error}");
-    }
+        request(&run, &[("learning_rate", rate)])
+    };
+    assert_refused(2, &rates, "learning_rate = 0.002, rank 0 has 0.001");
     // Else sequences would count twice.
     for second in [&[1.0, 2.0][..], &[2.0], &[]] {
-        let errors = on_threads(2, |group| {
+        let shares = |group: &Group| {
             let shares = if group.is_first() { &[2.0, 1.0] } else { second };
-            let request = Request { shares: shares.to_vec(), ..request(&run, &[]) };
-            train(request, group, &[]).err().unwrap().to_string()
-        });
+            Request { shares: shares.to_vec(), ..request(&run, &[]) }
+        };
         let expected = serde_json::to_string(second).unwrap();
-        for error in errors {
-            let expected = format!("has share = {expected}, rank 0 has [2.0,1.0]");
-            assert!(error.contains(&expected), "{error}");
-        }
+        assert_refused(2, &shares, &format!("has share = {expected}, rank 0 has [2.0,1.0]"));
     }
     // The same path on two machines, with other data.
-    let errors = on_threads(2, |group| {
+    let other_data = |group: &Group| {
         let data = folder.path().join(format!("data{}", group.rank()));
         std::fs::create_dir(&data).unwrap();
         let tokens = [group.rank() as u8, 0].repeat(100);
         for name in ["train.bin", "val.bin"] {
             std::fs::write(data.join(name), &tokens).unwrap();
         }
-        let result = train(request(&run, &[("data", data.to_str().unwrap())]), group, &[]);
-        result.err().unwrap().to_string()
-    });
-    for error in errors {
-        assert!(error.contains("has other data: "), "{error}");
-    }
-    let errors = on_threads(4, |group| {
-        let batch = [("batch_size", "1"), ("gradient_accumulation_steps", "2")];
-        train(request(&run, &batch), group, &[]).err().unwrap()
-    });
-    for error in errors {
-        let expected = RanksError::TooMany { ranks: 4, sequences: 2 };
-        assert!(matches!(error, TrainError::Ranks(error) if error == expected));
-    }
+        request(&run, &[("data", data.to_str().unwrap())])
+    };
+    assert_refused(2, &other_data, "has other data: ");
+    let batch = [("batch_size", "1"), ("gradient_accumulation_steps", "2")];
+    let too_many = RanksError::TooMany { ranks: 4, sequences: 2 };
+    assert_refused(4, &|_| request(&run, &batch), &too_many.to_string());
     assert!(!run.exists(), "a run that is refused creates no file");
 }
 
