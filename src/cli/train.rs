@@ -143,7 +143,7 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
         control.read_stdin(true, read_command, |event| message!("{}", event.labelled()));
     }
     let code = train_rank(args, &global, elapsed, &mut place, &control, |_| {}, &mut output);
-    // The supervisor has got the signal, too.
+    // The exit code after a signal is the supervisor's business: the signal reaches it, too.
     Ok(ended(code.map(|_| 0), place.as_ref(), &output))
 }
 

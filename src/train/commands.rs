@@ -18,7 +18,7 @@ pub trait Commands {
     fn idle(&mut self) -> impl Future<Output = ()>;
 }
 
-/// Commands of another thread, which resumes a paused run before it ends.
+/// Commands of another thread. Before it ends, it resumes the run, so that a paused run never waits in vain.
 impl Commands for &Receiver<Command> {
     fn next(&mut self) -> Option<Command> {
         self.try_recv().ok()

@@ -120,8 +120,8 @@ impl Learner {
     }
 }
 
-/// Creates the optimizer of `model`, with the states of the checkpoint from which the run continues, if any:
-/// to the device of the model or, with `masters`, to host memory. States of its own each rank reads itself.
+/// Creates the optimizer of `model` on its device or, with `masters`, in host memory. A run that continues
+/// has the states of its checkpoint, and a rank that trained apart reads those that it has saved itself.
 fn open_optimizer(
     setup: &mut Setup,
     model: &Gpt,

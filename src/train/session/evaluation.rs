@@ -79,7 +79,7 @@ impl Session<'_> {
     ) -> Result<Option<EvaluationPart>, TrainError> {
         let evaluation = self.job.evaluation(self.steps.plan());
         let (model, dataset, config) = (self.learner.model(), &self.job.dataset, &self.job.config);
-        // If the split has enough.
+        // A split may have fewer.
         let wanted = u64::from(config.eval_iters.get()) * u64::from(config.batch_size.get());
         let (rank, shares) = (self.ranks.group.rank(), &self.ranks.division.shares);
         let [of_train, of_val] = [&dataset.train, &dataset.val].map(|split| {

@@ -138,7 +138,7 @@ impl Session<'_> {
         let loss = f64::from(scalar(update.loss.clone()).await);
         let norm = f64::from(scalar(update.norm.clone()).await);
         let loss_scale = optimizer.read_loss_scale().await;
-        // `since` are the updates made after the one that was not finite.
+        // `since` counts the updates after the one that was not finite.
         let diverged = |since: u64, scaling| {
             let iter = (self.position.iteration - 1).saturating_sub(since);
             Err(self.journal.not_finite(iter, scaling))
