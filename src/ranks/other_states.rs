@@ -43,12 +43,12 @@ impl OtherStates<'_> {
     }
 
     fn piece(&mut self, piece: Piece) -> Result<Vec<u8>, RanksError> {
-        let missing = |name: &str| RanksError::Message { reason: format!("`{name}` is missing") };
-        let (name, length) = (piece.name.clone(), size_of::<f32>() * piece.elements);
-        let Some(group) = self.group.take() else { return Err(missing(&name)) };
+        let missing = RanksError::Message { reason: format!("`{}` is missing", piece.name) };
+        let length = size_of::<f32>() * piece.elements;
+        let Some(group) = self.group.take() else { return Err(missing) };
         let mut answers = group.share(Some(piece)).and_then(|_| group.gather(&[]))?.into_iter();
         self.group = Some(group);
-        answers.find(|answer| answer.len() == length).ok_or_else(|| missing(&name))
+        answers.find(|answer| answer.len() == length).ok_or(missing)
     }
 
     /// Tells the other ranks that nothing more is asked for.

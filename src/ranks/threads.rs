@@ -70,8 +70,6 @@ pub(crate) fn on_threads<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync)
             scope.spawn(move || work(Group::of(link, rank, size, Duration::from_secs(60))))
         };
         let threads: Vec<_> = links(size).into_iter().enumerate().map(start).collect();
-        let join =
-            |thread: std::thread::ScopedJoinHandle<'_, T>| thread.join().expect("no rank panics");
-        threads.into_iter().map(join).collect()
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     })
 }
