@@ -8,10 +8,8 @@ pub struct AdapterReport {
     /// The PCI numbers of vendor and model, like `10de:2504`, where the backend has such numbers.
     pub ids: Option<String>,
     pub max_buffer_bytes: u64,
-    /// The most storage buffers that one kernel can bind.
     pub max_storage_buffers: u32,
     pub max_workgroup_invocations: u32,
-    /// The most workgroup memory, in bytes.
     pub max_workgroup_bytes: u32,
     /// The smallest and the largest subgroup, in invocations; `None` if kernels cannot use them.
     pub subgroup_sizes: Option<[u32; 2]>,

@@ -8,29 +8,31 @@ use super::{
 };
 use crate::config::Precision;
 
-/// wgpu's backends on a desktop, in the order in which their devices are listed.
-const GRAPHICS: [Backend; 4] = [Backend::Vulkan, Backend::Metal, Backend::Dx12, Backend::Gl];
+const WITHOUT_CUDA: [Backend; 5] =
+    [Backend::Vulkan, Backend::Metal, Backend::Dx12, Backend::Gl, Backend::Cpu];
 
 /// Lists every device, the CPU last.
 pub fn devices() -> Vec<DeviceInfo> {
-    let mut found = cuda::devices();
-    found.extend(graphics_devices(&GRAPHICS));
-    found.push(DeviceInfo::cpu());
+    let mut found = list(&[Backend::Cuda]);
+    found.extend(list(&WITHOUT_CUDA));
     found
 }
 
-fn graphics_devices(backends: &[Backend]) -> Vec<DeviceInfo> {
-    #[cfg(feature = "wgpu")]
-    return pollster::block_on(webgpu::devices(backends));
-    #[cfg(not(feature = "wgpu"))]
-    {
-        let _ = backends;
-        Vec::new()
+/// Lists the devices of `backends`: those of CUDA, then those of wgpu, and the CPU last.
+fn list(backends: &[Backend]) -> Vec<DeviceInfo> {
+    let mut found = Vec::new();
+    if backends.contains(&Backend::Cuda) {
+        found.extend(cuda::devices());
     }
+    #[cfg(feature = "wgpu")]
+    found.extend(pollster::block_on(webgpu::devices(backends)));
+    if backends.contains(&Backend::Cpu) {
+        found.push(DeviceInfo::cpu());
+    }
+    found
 }
 
-/// Explains why none of `found` is a CUDA device. Returns `None` if one is, or if this build has no
-/// CUDA.
+/// Explains why none of `found` is a CUDA device. Returns `None` if one is, or in a build without CUDA.
 pub fn why_no_cuda(found: &[DeviceInfo]) -> Option<String> {
     let is_missing = cfg!(feature = "cuda") && !found.iter().any(DeviceInfo::is_cuda);
     is_missing.then(cuda::absence)
@@ -69,14 +71,10 @@ impl DeviceInfo {
 /// # Errors
 /// If it does not exist, or this build has no support for its backend.
 pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
-    let id = match choice {
-        DeviceChoice::Named(id) => id,
-        DeviceChoice::Auto => return Ok(select_best()),
-    };
-    match of_backend(id.backend).into_iter().find(|info| info.id == id) {
-        Some(info) => Ok(SelectedDevice::named(info, "as requested".into())),
-        None => Err(missing(id)),
-    }
+    let DeviceChoice::Named(id) = choice else { return Ok(select_best()) };
+    let found = list(&[id.backend]).into_iter().find(|info| info.id == id);
+    let info = found.ok_or_else(|| missing(id))?;
+    Ok(SelectedDevice::named(info, "as requested".into()))
 }
 
 /// Selects the device for process number `local` of a run's processes on this machine. With `auto`,
@@ -89,13 +87,10 @@ pub fn select_for_rank(choice: DeviceChoice, local: usize) -> Result<SelectedDev
     if choice != DeviceChoice::Auto || best.info.kind == DeviceKind::Cpu || local == 0 {
         return Ok(best);
     }
-    let found = of_backend(best.info.id.backend);
-    match other(&found, &best.info, local) {
-        Some(info) => {
-            Ok(SelectedDevice::named(info.clone(), format!("GPU {local} of this machine")))
-        }
-        None => Err(DeviceError::TooFew { number: local + 1, found: names(&found) }),
-    }
+    let found = list(&[best.info.id.backend]);
+    let too_few = || DeviceError::TooFew { number: local + 1, found: names(&found) };
+    let info = other(&found, &best.info, local).ok_or_else(too_few)?;
+    Ok(SelectedDevice::named(info.clone(), format!("GPU {local} of this machine")))
 }
 
 /// Returns GPU number `local` of the same kind as `best`, not counting `best`. The others would wait
@@ -115,23 +110,13 @@ pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
     open(&selected).or_else(|error| open(&selected.fallback(error)?))
 }
 
-fn of_backend(backend: Backend) -> Vec<DeviceInfo> {
-    match backend {
-        Backend::Cpu => vec![DeviceInfo::cpu()],
-        Backend::Cuda => cuda::devices(),
-        backend => graphics_devices(&[backend]),
-    }
-}
-
 fn missing(id: DeviceId) -> DeviceError {
     let cuda = id.backend == Backend::Cuda;
     let wgpu = !cuda && id.backend != Backend::Cpu;
     if (cuda && !cfg!(feature = "cuda")) || (wgpu && !cfg!(feature = "wgpu")) {
         return DeviceError::NotBuilt { backend: id.backend };
     }
-    let mut found = if cuda { cuda::devices() } else { Vec::new() };
-    found.extend(graphics_devices(&GRAPHICS));
-    found.push(DeviceInfo::cpu());
+    let found = if cuda { devices() } else { list(&WITHOUT_CUDA) };
     let (is_listed, found) = (found.iter().any(DeviceInfo::is_cuda), names(&found));
     if cuda && !is_listed {
         return DeviceError::NoCuda { id, why: cuda::absence(), found };
@@ -139,7 +124,6 @@ fn missing(id: DeviceId) -> DeviceError {
     DeviceError::Missing { id, found }
 }
 
-/// Returns a list of the names that `--device` takes.
 fn names(found: &[DeviceInfo]) -> String {
     let names: Vec<String> = found.iter().map(|info| info.id.to_string()).collect();
     names.join(", ")
@@ -148,11 +132,9 @@ fn names(found: &[DeviceInfo]) -> String {
 /// Selects the best device. Tries OpenGL only if no other backend has a GPU, because its libraries
 /// load slowly and print warnings, and other backends are faster on the same GPU.
 fn select_best() -> SelectedDevice {
-    let mut found = cuda::devices();
-    let [others @ .., gl] = GRAPHICS;
-    found.extend(graphics_devices(&others));
+    let mut found = list(&[Backend::Cuda, Backend::Vulkan, Backend::Metal, Backend::Dx12]);
     if found.iter().all(|info| info.rank().is_none()) {
-        found.extend(graphics_devices(&[gl]));
+        found.extend(list(&[Backend::Gl]));
     }
     found.push(DeviceInfo::cpu());
     let (info, reason) = best(&found);
@@ -201,16 +183,30 @@ mod tests {
     }
 
     #[test]
-    fn gpus_rank_before_the_cpu_and_the_cpu_before_software() {
+    fn the_best_device_is_taken_for_a_reason() {
+        let named =
+            |backend, kind, name: &str| DeviceInfo { name: name.into(), ..info(backend, kind) };
         let software = info(Backend::Vulkan, DeviceKind::Software);
-        let cpu = DeviceInfo::cpu();
-        let (picked, reason) = best(&[software.clone(), cpu.clone()]);
-        assert_eq!(picked.id, cpu.id);
-        assert!(reason.contains("--device=vulkan:0"), "{reason}");
-        let integrated = info(Backend::Dx12, DeviceKind::Integrated);
-        assert_eq!(best(&[software, integrated.clone(), cpu]).0.id, integrated.id);
+        let integrated = named(Backend::Dx12, DeviceKind::Integrated, "UHD 770");
         let discrete = info(Backend::Vulkan, DeviceKind::Discrete);
-        assert_eq!(best(&[integrated, discrete.clone()]).0.id, discrete.id);
+        let directx = named(Backend::Dx12, DeviceKind::Discrete, "RTX 3060");
+        let vulkan = named(Backend::Vulkan, DeviceKind::Discrete, "RTX 3060");
+        let small = named(Backend::Vulkan, DeviceKind::Integrated, "UHD 770");
+        let cpu = DeviceInfo::cpu();
+        for (found, expected, because) in [
+            (vec![&software, &cpu], &cpu, "--device=vulkan:0"),
+            (vec![&software, &integrated, &cpu], &integrated, "the best of 3 devices"),
+            (vec![&integrated, &discrete], &discrete, "the best of 2 devices"),
+            (vec![&directx, &vulkan], &vulkan, "dx12:0 is the same GPU"),
+            // Another GPU is not the same one, and a better one is taken through DirectX.
+            (vec![&directx, &small], &directx, "the best of 2 devices"),
+        ] {
+            let found: Vec<DeviceInfo> = found.into_iter().cloned().collect();
+            let (picked, reason) = best(&found);
+            assert_eq!(picked.id, expected.id, "{reason}");
+            assert!(reason.contains(because), "{reason}");
+            assert_eq!(reason.contains("same GPU"), because.contains("same GPU"), "{reason}");
+        }
     }
 
     #[test]
@@ -227,20 +223,5 @@ mod tests {
             assert_eq!(taken, expected, "rank {local} next to {best}");
         }
         assert_eq!(names(&found[..2]), "vulkan:0, vulkan:1");
-    }
-
-    #[test]
-    fn vulkan_is_taken_before_directx_and_says_so() {
-        let named =
-            |backend, kind, name: &str| DeviceInfo { name: name.into(), ..info(backend, kind) };
-        let directx = named(Backend::Dx12, DeviceKind::Discrete, "RTX 3060");
-        let vulkan = named(Backend::Vulkan, DeviceKind::Discrete, "RTX 3060");
-        let (picked, reason) = best(&[directx.clone(), vulkan.clone()]);
-        assert_eq!(picked.id, vulkan.id);
-        assert!(reason.contains("dx12:0 is the same GPU"), "{reason}");
-        // Another GPU is not the same one, and a better one is taken through DirectX.
-        let small = named(Backend::Vulkan, DeviceKind::Integrated, "UHD 770");
-        let (picked, reason) = best(&[directx.clone(), small]);
-        assert_eq!((picked.id, reason.as_str()), (directx.id, "the best of 2 devices"));
     }
 }

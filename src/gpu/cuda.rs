@@ -60,8 +60,7 @@ pub(super) fn devices() -> Vec<DeviceInfo> {
         .collect()
 }
 
-/// Returns a warning if this is an NVIDIA GPU without tensor cores for `dtype`. Products then take
-/// several times as long.
+/// Returns a warning if this NVIDIA GPU has no tensor cores for `dtype`, which slows products down.
 pub(crate) fn without_tensor_cores(info: &DeviceInfo, dtype: Dtype) -> Option<String> {
     let DeviceInfo { id, name, .. } = info;
     if id.backend != Backend::Cuda || dtype == Dtype::Float32 {

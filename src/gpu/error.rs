@@ -5,7 +5,6 @@ use thiserror::Error;
 use super::{Backend, DeviceId};
 use crate::config::Dtype;
 
-/// An error of finding, opening or using a device.
 #[derive(Clone, Debug, Error)]
 pub enum DeviceError {
     #[error("`{name}` is not a device")]
@@ -72,7 +71,6 @@ impl DeviceError {
         has_any(&STOPPED).then_some(DeviceError::Stopped { reason })
     }
 
-    /// Returns what to do next.
     pub fn hint(&self) -> &'static str {
         match self {
             DeviceError::Unknown { .. } => {

@@ -10,7 +10,6 @@ use crate::plan::Backend;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceId {
     pub backend: Backend,
-    /// The index within the backend, from 0.
     pub index: usize,
 }
 

@@ -8,8 +8,7 @@ use wgpu::{Backends, Instance, InstanceDescriptor, InstanceFlags};
 
 use crate::disk;
 
-/// Creates the instances that list the adapters of `backends`. None of them connects to X11 or
-/// Wayland.
+/// Creates the instances that list the adapters of `backends`. None of them connects to X11 or Wayland.
 pub(super) fn instances(backends: Backends) -> Vec<Instance> {
     let mut instances = Vec::new();
     #[cfg(any(target_os = "linux", target_os = "freebsd"))]
@@ -54,8 +53,7 @@ fn shader_compiler() -> wgpu::Dx12Compiler {
     }
 }
 
-/// Creates a Vulkan instance without the extensions that draw to X11 and Wayland. Returns `None` without
-/// a Vulkan loader.
+/// Creates a Vulkan instance without the extensions for X11 and Wayland; `None` without a Vulkan loader.
 ///
 /// wgpu enables them even if nothing is drawn. Mesa's device-select layer then connects to
 /// the compositor each time devices are listed, and libwayland prints `error: XDG_RUNTIME_DIR is
@@ -78,11 +76,10 @@ fn vulkan_without_surfaces() -> Option<Instance> {
         telemetry: None,
         display: None,
     };
-    // SAFETY: wgpu-hal asks that the callback remove nothing it relies on. It does not rely on
-    // these three: it leaves each of them out by itself where the loader lacks it, and reads them
-    // only to create a surface, which nothing here does. `VK_KHR_surface`, which the device
-    // extension `VK_KHR_swapchain` needs, stays. The instance is valid, and wgpu becomes its only
-    // owner.
+    // SAFETY: wgpu-hal asks that the callback remove nothing it relies on. It does not rely on these
+    // three: it leaves each of them out by itself where the loader lacks it, and reads them only to
+    // create a surface, which nothing here does. `VK_KHR_surface`, which the device extension
+    // `VK_KHR_swapchain` needs, stays. The instance is valid, and wgpu becomes its only owner.
     unsafe {
         let instance = vulkan::Instance::init_with_callback(
             &descriptor,

@@ -135,8 +135,7 @@ mod pools {
         (result, peak.load(Ordering::Relaxed))
     }
 
-    /// Runs `work`. Returns its result and the number of kernels that this process launched during
-    /// that time.
+    /// Runs `work`. Returns its result and the number of kernels that this process launched meanwhile.
     pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
         let launches = Arc::new(AtomicUsize::new(0));
         let count = launches.clone();

@@ -1,7 +1,6 @@
 //! The parameters of kernels: structs with named fields, which `shaders/` declares too.
 //! `tests/shaders.rs` compares both.
 
-/// The type of a parameter in WGSL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamType {
     U32,
@@ -21,7 +20,6 @@ impl ParamType {
     }
 }
 
-/// A value in the uniform buffer of a kernel.
 pub trait Param {
     const TYPE: ParamType;
 
@@ -29,28 +27,21 @@ pub trait Param {
     fn write(&self, words: &mut Vec<u32>);
 }
 
-impl Param for u32 {
-    const TYPE: ParamType = ParamType::U32;
+macro_rules! one_word {
+    ($($rust:ty, $wgsl:ident, $word:expr;)+) => {$(
+        impl Param for $rust {
+            const TYPE: ParamType = ParamType::$wgsl;
 
-    fn write(&self, words: &mut Vec<u32>) {
-        words.push(*self);
-    }
+            fn write(&self, words: &mut Vec<u32>) {
+                words.push($word(*self));
+            }
+        }
+    )+};
 }
-
-impl Param for usize {
-    const TYPE: ParamType = ParamType::U32;
-
-    fn write(&self, words: &mut Vec<u32>) {
-        words.push(*self as u32);
-    }
-}
-
-impl Param for f32 {
-    const TYPE: ParamType = ParamType::F32;
-
-    fn write(&self, words: &mut Vec<u32>) {
-        words.push(self.to_bits());
-    }
+one_word! {
+    u32, U32, u32::from;
+    usize, U32, |count| count as u32;
+    f32, F32, f32::to_bits;
 }
 
 impl<P: Param> Param for Vec<P> {

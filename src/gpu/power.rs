@@ -11,7 +11,6 @@ use crate::disk;
 
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Reads the power of a device while it works.
 pub struct PowerMeter {
     /// The readings end when it is dropped.
     stop: Sender<()>,

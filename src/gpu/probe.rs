@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-/// The highest rates measured on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Peaks {
     /// The rate of a copy in GB/s, bytes read plus bytes written.
@@ -55,8 +54,7 @@ mod kernels {
         [&COPY, &MULTIPLY_ADD].map(spec).into_iter().chain(matrices::variants()).collect()
     }
 
-    /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run
-    /// WGSL.
+    /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run WGSL.
     pub fn peaks(device: &Device, slow: bool) -> Result<Option<Peaks>, DeviceError> {
         let Some(queue) = cube(device).map(Queue::on).filter(Queue::runs_wgsl) else {
             return Ok(None);

@@ -7,12 +7,10 @@ use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::CubeElement;
 use burn_cubecl::tensor::CubeTensor;
 
-/// The number of workgroups of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum Workgroups {
     /// A line of workgroups. The kernel computes its number from both dimensions of the grid.
     Line(usize),
-    /// A grid of two dimensions.
     Plane(usize, usize),
 }
 
@@ -65,17 +63,19 @@ impl Queue {
         if cfg!(target_arch = "wasm32") {
             return None;
         }
-        let hardware = &self.client.properties().hardware;
-        let (min, max) = (hardware.plane_size_min, hardware.plane_size_max);
+        let [min, max] = self.subgroup_sizes();
         (min == max).then_some(max)
     }
 
-    /// Returns true if an invocation has few registers. This is so on Intel, which alone has subgroups
-    /// of 8 or 16 to 32 invocations: in the larger ones, each has a half or a quarter of the
-    /// registers.
-    pub fn few_registers(&self) -> bool {
+    fn subgroup_sizes(&self) -> [u32; 2] {
         let hardware = &self.client.properties().hardware;
-        let (min, max) = (hardware.plane_size_min, hardware.plane_size_max);
+        [hardware.plane_size_min, hardware.plane_size_max]
+    }
+
+    /// Returns true if an invocation has few registers. This is so on Intel, which alone has subgroups
+    /// of 8 or 16 to 32 invocations: in the larger ones, each has a half or a quarter of the registers.
+    pub fn few_registers(&self) -> bool {
+        let [min, max] = self.subgroup_sizes();
         min < max && max <= 32
     }
 

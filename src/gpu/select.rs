@@ -51,7 +51,6 @@ impl SelectedDevice {
         None
     }
 
-    /// Opens the device for a run in this precision.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
         if self.info.kind == DeviceKind::Cpu {

@@ -28,7 +28,6 @@ struct Timer {
     silence: Duration,
     checked: Instant,
     heartbeats: u32,
-    /// The longest silence between two answers so far.
     longest: Duration,
     /// The silence that is allowed until the next answer.
     allowed: Duration,

@@ -113,15 +113,12 @@ async fn find(id: DeviceId) -> Option<Listed> {
     adapters(&[id.backend]).await.into_iter().find(|listed| listed.info.id == id)
 }
 
-/// Checks that a device multiplies the cooperative matrices that it lists.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
     let Some(listed) = info.abilities.matrices else { return Ok(()) };
-    match pollster::block_on(find(info.id)) {
-        Some(Listed { adapter, .. }) => matrices::confirm(&adapter, listed),
-        // Opening it will fail and report the reason.
-        None => Ok(()),
-    }
+    // Opening a device that is gone will fail and report the reason.
+    let Some(Listed { adapter, .. }) = pollster::block_on(find(info.id)) else { return Ok(()) };
+    matrices::confirm(&adapter, listed)
 }
 
 /// Opens a wgpu device with all limits of the adapter, because WebGPU's default binding limit of 128
@@ -164,9 +161,8 @@ pub(super) async fn open(
 ) -> Result<Device, DeviceError> {
     let failed =
         |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
-    let listed = find(info.id).await;
-    let Listed { instance, adapter, .. } =
-        listed.ok_or_else(|| failed("it is no longer available".into()))?;
+    let gone = || failed("it is no longer available".into());
+    let Listed { instance, adapter, .. } = find(info.id).await.ok_or_else(gone)?;
     if let Some(what) = too_small(&adapter.limits()).filter(|_| cfg!(target_arch = "wasm32")) {
         return Err(DeviceError::TooSmall { name: info.name.clone(), what });
     }
@@ -199,8 +195,7 @@ fn dispatches_at_once(kind: DeviceKind) -> usize {
     }
 }
 
-/// Describes the first limit of an adapter that is too small for the kernels, which need what WebGPU
-/// guarantees.
+/// Describes the first limit of an adapter that is below what WebGPU guarantees and the kernels need.
 fn too_small(limits: &wgpu::Limits) -> Option<String> {
     let of = |limits: &wgpu::Limits| {
         [
