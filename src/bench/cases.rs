@@ -366,7 +366,7 @@ fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         ));
         let update = |()| {
             let Some((w, moments)) = state.take() else { return };
-            let grads = std::slice::from_ref(&grad);
+            let grads = vec![grad.clone()];
             let control = ops::update_control(grads, loss_scale.clone(), settings, mode).control;
             let weight = WeightUpdate { w, half: None, grad: grad.clone(), moments, decays: true };
             let updated = ops::adamw(vec![weight], control, scalars, mode).pop();

@@ -26,7 +26,6 @@ use crate::config::Matrices;
 pub struct Shader {
     /// The file's name without its extension, or another name that no other shader has.
     pub name: &'static str,
-    /// The texts of all files in their order.
     pub parts: &'static [&'static str],
     /// The type of its parameters, `Params` in the source.
     pub params: ParamType,
@@ -66,27 +65,13 @@ macro_rules! shader {
 }
 pub(crate) use shader;
 
-/// The value of a constant in a kernel's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Constant {
+enum Constant {
     Count(u32),
     Flag(bool),
 }
 
-impl From<u32> for Constant {
-    fn from(value: u32) -> Self {
-        Constant::Count(value)
-    }
-}
-
-impl From<bool> for Constant {
-    fn from(value: bool) -> Self {
-        Constant::Flag(value)
-    }
-}
-
-/// The type of a tensor's elements in memory. Kernels compute in f32. They widen loaded elements and
-/// round stored ones.
+/// The type of a tensor's elements in memory. Kernels compute in f32 and round what they store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     F32,
@@ -113,16 +98,14 @@ pub struct Spec {
     pub workgroup: u32,
     /// Elements per memory access, 4 or 1.
     pub pack: u32,
-    /// The source's name for a pack of elements in memory and their type, for each buffer that is not
-    /// f32 in all variants.
+    /// The source's name and the type of the elements of each buffer that is not always f32.
     stored: Vec<(&'static str, Element)>,
     pub matrices: Option<Matrices>,
     constants: Vec<(&'static str, Constant)>,
 }
 
 impl Spec {
-    /// Returns a variant with `workgroup` invocations, one element per access, and no constants but
-    /// `WG`.
+    /// Returns a variant with `workgroup` invocations, one element per access, and no other constants.
     pub fn new(shader: &'static Shader, workgroup: u32) -> Self {
         let (stored, constants) = (Vec::new(), Vec::new());
         Self { shader, workgroup, pack: 1, stored, matrices: None, constants }
@@ -147,10 +130,15 @@ impl Spec {
         self
     }
 
-    /// Adds a constant to the header. `TENSORS` is the number of tensors of a launch, see `repeat` in
-    /// `unroll.rs`.
-    pub fn with(mut self, name: &'static str, value: impl Into<Constant>) -> Self {
-        self.constants.push((name, value.into()));
+    /// Adds a constant to the header. `TENSORS` is the number of tensors of a launch (see `unroll.rs`).
+    pub fn with(mut self, name: &'static str, value: u32) -> Self {
+        self.constants.push((name, Constant::Count(value)));
+        self
+    }
+
+    /// Adds a constant that is true or false.
+    pub fn flag(mut self, name: &'static str, value: bool) -> Self {
+        self.constants.push((name, Constant::Flag(value)));
         self
     }
 
@@ -199,8 +187,7 @@ impl Spec {
     }
 }
 
-/// Returns the number of elements per memory access for rows of these lengths: 4 if all are multiples
-/// of 4, else 1.
+/// Returns the elements per memory access: 4 if all of these row lengths are multiples of 4, else 1.
 pub fn pack_of(row_lengths: &[usize]) -> u32 {
     if row_lengths.iter().all(|length| length.is_multiple_of(4)) { 4 } else { 1 }
 }

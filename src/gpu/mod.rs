@@ -66,7 +66,6 @@ pub use watchdog::{AllowedSilence, Watchdog};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) const PROBE_THREAD: &str = "probe";
 
-/// A device that a run can use.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     pub id: DeviceId,
@@ -85,7 +84,7 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    fn cpu() -> Self {
+    pub(crate) fn cpu() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         Self {
             id: DeviceId { backend: Backend::Cpu, index: 0 },

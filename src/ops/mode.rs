@@ -8,7 +8,6 @@ use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
 use crate::gpu::{OpenDevice, SelectedDevice, without_tensor_cores};
 
 words! {
-    /// An implementation of the ops.
     #[derive(Default)]
     pub enum Implementation {
         /// The fastest that the device has.
@@ -25,13 +24,10 @@ words! {
     }
 }
 
-/// How the ops run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpsMode {
-    /// The implementation.
     pub implementation: Implementation,
-    /// The dtypes of activations and of the factors of products. The implementation for the CPU
-    /// has f32 only.
+    /// The dtypes of activations and of the factors of products. The CPU has f32 only.
     pub precision: Precision,
     /// True if the device is a software adapter, whose kernels take other tiles.
     software: bool,
@@ -40,11 +36,8 @@ pub struct OpsMode {
 impl OpsMode {
     /// The fastest implementation, in f32.
     pub const AUTO: Self = Self::of(Implementation::Auto);
-    /// The reference, in f32.
     pub const REFERENCE: Self = Self::of(Implementation::Reference);
-    /// [`Implementation::Wide`] in f32.
     pub const WIDE: Self = Self::of(Implementation::Wide);
-    /// [`Implementation::Cube`] in f32.
     pub const CUBE: Self = Self::of(Implementation::Cube);
 
     /// Returns the mode of an implementation, in f32, for hardware.
@@ -52,7 +45,6 @@ impl OpsMode {
         Self { implementation, precision: Precision::FLOAT32, software: false }
     }
 
-    /// Returns the mode in another precision.
     pub const fn in_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
@@ -139,20 +131,14 @@ impl OpsMode {
 mod tests {
     use super::*;
     use crate::config::Matrices;
-    use crate::gpu::{Backend, DeviceId};
 
     #[test]
     fn only_a_devices_own_kernels_multiply_matrices() {
         let matrices = Some(Matrices::Sixteen);
         let device = DeviceInfo {
-            id: DeviceId { backend: Backend::Vulkan, index: 0 },
-            name: "a GPU".into(),
             kind: DeviceKind::Discrete,
-            driver: String::new(),
-            max_binding: None,
-            pci: None,
             abilities: Abilities { float16: true, matrices, ..Abilities::default() },
-            adapter: None,
+            ..DeviceInfo::cpu()
         };
         let precision =
             |mode: OpsMode, dtype| mode.for_run(dtype, &device).map(|mode| mode.precision);

@@ -3,17 +3,14 @@ use burn::backend::ops::FloatTensorOps;
 use burn::tensor::FloatDType;
 use rayon::prelude::*;
 
-use super::{AdamW, Updated, Weight};
+use super::{AdamW, AdamWInputs, Updated, Weight};
 use crate::ops::shared::cpu::{CpuTensor, contiguous, memory, values, values_mut, vectorised};
 
 /// Elements per task.
 const CHUNK: usize = 16 * 1024;
 
-pub(super) fn update(
-    weights: Vec<Weight<CpuTensor>>,
-    control: CpuTensor,
-    scalars: AdamW,
-) -> Vec<Updated<CpuTensor>> {
+pub(super) fn update(inputs: AdamWInputs<Flex>) -> Vec<Updated<CpuTensor>> {
+    let AdamWInputs { weights, control, scalars } = inputs;
     let control = contiguous(control);
     let [factor, applied, step_size, second_correction] = [0, 1, 2, 3].map(|i| values(&control)[i]);
     let update = |(w, half, grad, (m, v), decays): Weight<CpuTensor>| {

@@ -2,12 +2,11 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AdamW, Updated, Weight};
-use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
+use super::{AdamW, AdamWInputs, Updated, Weight};
+use crate::ops::shared::cube::{CubeKernels, Gpu, cover, elem, launch};
 use crate::ops::shared::kernels::{elements, owned};
 
-/// One update in place, element by element, if `control[1]` is not 0. With `has_half`, `half` is the
-/// copy of `w`.
+/// One update in place, element by element, if `control[1]` is not 0. `half` is the copy of `w`, if any.
 #[cube(launch_unchecked)]
 fn update_element<H: Float>(
     w: &mut [f32],
@@ -39,12 +38,8 @@ fn update_element<H: Float>(
     }
 }
 
-pub(super) fn update(
-    kernels: &CubeKernels,
-    weights: Vec<Weight<CubeTensor>>,
-    control: CubeTensor,
-    scalars: AdamW,
-) -> Vec<Updated<CubeTensor>> {
+pub(super) fn update(kernels: &CubeKernels, inputs: AdamWInputs<Gpu>) -> Vec<Updated<CubeTensor>> {
+    let AdamWInputs { weights, control, scalars } = inputs;
     let AdamW { beta1, beta2, eps, .. } = scalars;
     let update = |(w, half, grad, (m, v), decays): Weight<CubeTensor>| {
         let ([w, m, v], half) = ([w, m, v].map(owned), half.map(owned));

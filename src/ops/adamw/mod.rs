@@ -24,7 +24,6 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// Returns the factor of a weight that decays or does not.
     fn decay_of(&self, decays: bool) -> f32 {
         if decays { self.decay } else { 1.0 }
     }
@@ -70,5 +69,5 @@ op! {
         weights: Vec<WeightUpdate>,
         control: Tensor<1>;
         scalars: AdamW,
-    ) -> Vec<UpdatedWeight> = update;
+    ) -> Vec<UpdatedWeight> = update(AdamWInputs);
 }

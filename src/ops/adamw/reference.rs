@@ -1,12 +1,10 @@
 use burn::tensor::{FloatDType, Tensor};
 
-use super::{AdamW, Moments, UpdatedWeight, WeightUpdate};
+use super::{AdamWInputs, Moments, UpdatedWeight, WeightUpdate};
+use crate::ops::shared::dispatch::Reference;
 
-pub(super) fn update(
-    weights: Vec<WeightUpdate>,
-    control: Tensor<1>,
-    scalars: AdamW,
-) -> Vec<UpdatedWeight> {
+pub(super) fn update(inputs: AdamWInputs<Reference>) -> Vec<UpdatedWeight> {
+    let AdamWInputs { weights, control, scalars } = inputs;
     let scalar = |i: usize| control.clone().narrow(0, i, 1);
     let blend =
         |mean: &Tensor<1>, new: Tensor<1>, beta: f32| mean.clone() * beta + new * (1.0 - beta);

@@ -1,10 +1,10 @@
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AdamW, Updated, Weight};
+use super::{AdamW, AdamWInputs, Updated, Weight};
 use crate::gpu::kernel::{Element, Shader, Spec, pack_of, params, shader};
 use crate::ops::shared::kernels::{elements, owned};
-use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
-use crate::ops::shared::wgsl::{ELEMENTWISE, TENSOR_SPAN, WgslKernels};
+use crate::ops::shared::wgsl::tensors::{LaunchedTensor, SegmentParams};
+use crate::ops::shared::wgsl::{ELEMENTWISE, Gpu, TENSOR_SPAN, WgslKernels};
 
 params! {
     struct Params {
@@ -34,12 +34,8 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
     specs.map(|spec| spec.with("SPAN", 64).with("TENSORS", 1)).collect()
 }
 
-pub(super) fn update(
-    kernels: &WgslKernels,
-    weights: Vec<Weight<CubeTensor>>,
-    control: CubeTensor,
-    scalars: AdamW,
-) -> Vec<Updated<CubeTensor>> {
+pub(super) fn update(kernels: &WgslKernels, inputs: AdamWInputs<Gpu>) -> Vec<Updated<CubeTensor>> {
+    let AdamWInputs { weights, control, scalars } = inputs;
     let own = |(w, half, grad, (m, v), decays): Weight<CubeTensor>| {
         let [w, m, v] = [w, m, v].map(owned);
         (w, half.map(owned), grad, (m, v), decays)
@@ -49,16 +45,15 @@ pub(super) fn update(
         let of_kind = weights
             .iter()
             .filter(|(w, half, ..)| pack_of(&[elements(w)]) == pack && half.is_some() == has_half);
-        let segments = of_kind.map(|(w, half, grad, (m, v), decays)| Segment {
+        let tensors = of_kind.map(|(w, half, grad, (m, v), decays)| LaunchedTensor {
             buffers: [w, grad, m, v].into_iter().chain(half).collect(),
             packs: elements(w) / pack as usize,
             word: scalars.decay_of(*decays).to_bits(),
         });
-        let segments: Vec<Segment> = segments.collect();
         let (spec, span) = (spec(pack, has_half), TENSOR_SPAN / pack as usize);
         let AdamW { beta1, beta2, eps, .. } = scalars;
         let params = |tensors| Params { beta1, beta2, eps, tensors };
-        kernels.launch_on_tensors(spec, span, &[&control], &segments, params);
+        kernels.launch_on_tensors(spec, span, &[&control], tensors, params);
     }
     weights.into_iter().map(|(w, half, _, moments, _)| (w, half, moments)).collect()
 }

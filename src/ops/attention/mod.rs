@@ -23,9 +23,7 @@ pub(super) mod wgsl;
 /// The dimensions of packed `qkv` `[batch * time, 3 * heads * size]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionShape {
-    /// Sequences.
     pub batch: usize,
-    /// Positions per sequence.
     pub time: usize,
     /// Heads; divides the model's width.
     pub heads: usize,
@@ -65,7 +63,7 @@ op! {
     pub fn attention(
         qkv: Tensor<2>;
         shape: AttentionShape,
-    ) -> (Tensor<2>, Tensor<3>) = forward if shape.has_kernels(&qkv);
+    ) -> (Tensor<2>, Tensor<3>) = forward(AttentionInputs) if shape.has_kernels(&qkv);
 }
 
 op! {
@@ -77,5 +75,5 @@ op! {
         out: Tensor<2>,
         log_sum_exp: Tensor<3>;
         shape: AttentionShape,
-    ) -> Tensor<2> = backward if shape.has_kernels(&qkv);
+    ) -> Tensor<2> = backward(AttentionBackwardInputs) if shape.has_kernels(&qkv);
 }

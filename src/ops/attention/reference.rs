@@ -2,8 +2,9 @@
 
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData, s};
 
-use super::{AttentionShape, scale};
+use super::{AttentionBackwardInputs, AttentionInputs, AttentionShape, scale};
 use crate::ops::dropout::reference::mask;
+use crate::ops::shared::dispatch::Reference;
 
 /// Queries per block: of the `time x time` matrix, only the scores of one block exist at a time.
 const QUERY_BLOCK: usize = 128;
@@ -32,7 +33,8 @@ impl Heads {
     }
 }
 
-pub(super) fn forward(qkv: Tensor<2>, shape: AttentionShape) -> (Tensor<2>, Tensor<3>) {
+pub(super) fn forward(inputs: AttentionInputs<Reference>) -> (Tensor<2>, Tensor<3>) {
+    let AttentionInputs { qkv, shape } = inputs;
     let dtype = FloatDType::from(qkv.dtype());
     let heads = Heads::split(qkv.cast(FloatDType::F32), &shape);
     let (mut outs, mut sums) = (Vec::new(), Vec::new());
@@ -55,13 +57,8 @@ pub(super) fn forward(qkv: Tensor<2>, shape: AttentionShape) -> (Tensor<2>, Tens
 
 /// With `p` the probabilities and `delta = rowsum(dout * out)`: `dv = p^T dout`,
 /// `ds = p * (dout v^T - delta)`, `dq = ds k * scale`, `dk = ds^T q * scale`.
-pub(super) fn backward(
-    dout: Tensor<2>,
-    qkv: Tensor<2>,
-    out: Tensor<2>,
-    log_sum_exp: Tensor<3>,
-    shape: AttentionShape,
-) -> Tensor<2> {
+pub(super) fn backward(inputs: AttentionBackwardInputs<Reference>) -> Tensor<2> {
+    let AttentionBackwardInputs { dout, qkv, out, log_sum_exp, shape } = inputs;
     let dtype = FloatDType::from(qkv.dtype());
     let [dout, qkv, out] = [dout, qkv, out].map(|x| x.cast(FloatDType::F32));
     let heads = Heads::split(qkv, &shape);
@@ -126,8 +123,7 @@ fn causal_bias(from: usize, to: usize, device: &Device) -> Tensor<4> {
     Tensor::from_data(TensorData::new(bias, [1, 1, to - from, to]), (device, DType::F32))
 }
 
-/// Returns the dropout factors of queries `from..to` and keys `0..to`:
-/// `[batch, heads, to - from, to]`.
+/// Returns the dropout factors of queries `from..to` and keys `0..to`: `[batch, heads, to - from, to]`.
 fn dropout_mask(
     shape: &AttentionShape,
     from: usize,

@@ -3,11 +3,11 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AttentionShape, scale};
+use super::{AttentionBackwardInputs, AttentionInputs, AttentionShape, scale};
 use crate::config::Matrices;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::dropout::wgsl::Mask;
-use crate::ops::shared::wgsl::{Tier, WgslKernels};
+use crate::ops::shared::wgsl::{Gpu, Tier, WgslKernels};
 
 params! {
     struct Params {
@@ -53,7 +53,6 @@ static COOPERATIVE: [Shader; 3] = [
     on_grid!("attention_cooperative_backward_keys", "attention_cooperative"),
 ];
 
-/// How the kernels multiply.
 #[derive(Clone, Copy)]
 enum Tiling {
     /// In workgroups of one subgroup, of this many invocations.
@@ -70,8 +69,7 @@ impl Tiling {
             (Some(matrices), _)
                 if activation == Element::F16 && queue.workgroup_memory() >= COOPERATIVE_MEMORY =>
             {
-                // Four subgroups share the rows. Where the driver chooses their size, it is 64 at
-                // most.
+                // Four subgroups share the rows. Where the driver chooses their size, it is 64 at most.
                 let lanes = queue.subgroup().unwrap_or(64) / 4;
                 Tiling::Cooperative(matrices, if lanes <= 8 { 8 } else { 16 })
             }
@@ -132,7 +130,7 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
     spec.packed(pack)
         .storing("activation", activation)
         .with("SIZE", size as u32 / pack)
-        .with("DROPOUT", dropout)
+        .flag("DROPOUT", dropout)
 }
 
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory.
@@ -140,8 +138,7 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
 /// most of a first step there.
 const SHUFFLED_ROWS: u32 = 2;
 
-/// The positions of the other side that a workgroup takes at a time on GPUs, COLUMNS in
-/// attention_grid.wgsl.
+/// The positions of the other side that a workgroup takes at a time, COLUMNS in attention_grid.wgsl.
 const COLUMNS: u32 = 32;
 
 /// The workgroup memory of the largest head on cooperative matrices, in bytes.
@@ -195,9 +192,9 @@ fn launch(kernels: &WgslKernels, pass: Pass, shape: AttentionShape, buffers: &[&
 
 pub(super) fn forward(
     kernels: &WgslKernels,
-    qkv: CubeTensor,
-    shape: AttentionShape,
+    inputs: AttentionInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
+    let AttentionInputs { qkv, shape } = inputs;
     let [n, three_c] = qkv.shape().dims();
     let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
@@ -205,14 +202,8 @@ pub(super) fn forward(
     (out, log_sum_exp)
 }
 
-pub(super) fn backward(
-    kernels: &WgslKernels,
-    dout: CubeTensor,
-    qkv: CubeTensor,
-    out: CubeTensor,
-    log_sum_exp: CubeTensor,
-    shape: AttentionShape,
-) -> CubeTensor {
+pub(super) fn backward(kernels: &WgslKernels, inputs: AttentionBackwardInputs<Gpu>) -> CubeTensor {
+    let AttentionBackwardInputs { dout, qkv, out, log_sum_exp, shape } = inputs;
     let delta = kernels.queue.empty(log_sum_exp.shape());
     let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
     let queries = [&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv];

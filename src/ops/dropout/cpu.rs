@@ -1,17 +1,13 @@
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
-use super::Dropout;
+use super::{Dropout, DropoutInputs};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, memory, values, vectorised,
+    CpuTensor, Flex, contiguous, from_values, math, memory, values, vectorised,
 };
 
-pub(super) fn forward(
-    x: CpuTensor,
-    residual: Option<CpuTensor>,
-    time: usize,
-    dropout: Dropout,
-) -> CpuTensor {
+pub(super) fn forward(inputs: DropoutInputs<Flex>) -> CpuTensor {
+    let DropoutInputs { x, residual, time, dropout } = inputs;
     let shape = x.shape();
     let [n, c] = shape.dims();
     let (x, residual) = (contiguous(x), residual.map(contiguous));

@@ -3,10 +3,9 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{Dropout, MIX};
-use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
+use super::{Dropout, DropoutInputs, MIX};
+use crate::ops::shared::cube::{CubeKernels, Gpu, cover, elem, launch};
 
-/// The parameters of a mask.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(in crate::ops) struct Mask {
     key0: u32,
@@ -26,7 +25,6 @@ pub(in crate::ops) fn mask(dropout: Option<&Dropout>) -> MaskLaunch {
     MaskLaunch::new(key0, key1, dropout.first_sequence, dropout.threshold(), dropout.scale())
 }
 
-/// Mixes 32 bits as the reference does.
 #[cube]
 fn mix32(seed: u32) -> u32 {
     let first = (seed ^ (seed >> 16u32)) * MIX[0];
@@ -70,13 +68,8 @@ fn drop_out<T: Float>(
     }
 }
 
-pub(super) fn forward(
-    kernels: &CubeKernels,
-    x: CubeTensor,
-    residual: Option<CubeTensor>,
-    time: usize,
-    dropout: Dropout,
-) -> CubeTensor {
+pub(super) fn forward(kernels: &CubeKernels, inputs: DropoutInputs<Gpu>) -> CubeTensor {
+    let DropoutInputs { x, residual, time, dropout } = inputs;
     let [n, c] = x.shape().dims();
     let y = kernels.queue.empty_of([n, c], x.dtype);
     launch!(

@@ -73,7 +73,7 @@ op! {
         residual: Option<Tensor<2>>;
         time: usize,
         dropout: Dropout,
-    ) -> Tensor<2> = forward;
+    ) -> Tensor<2> = forward(DropoutInputs);
 }
 
 /// Mixes 64 bits for keys on the host: SplitMix64 (Steele, Lea and Flood 2014).

@@ -1,13 +1,10 @@
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use super::{Dropout, MIX};
+use super::{Dropout, DropoutInputs, MIX};
+use crate::ops::shared::dispatch::Reference;
 
-pub(super) fn forward(
-    x: Tensor<2>,
-    residual: Option<Tensor<2>>,
-    time: usize,
-    dropout: Dropout,
-) -> Tensor<2> {
+pub(super) fn forward(inputs: DropoutInputs<Reference>) -> Tensor<2> {
+    let DropoutInputs { x, residual, time, dropout } = inputs;
     let [n, c] = x.dims();
     let index = Tensor::arange(0..(time * c) as i64, (&x.device(), DType::I32));
     let y = x * mask(&dropout, n / time, index).reshape([n, c]);

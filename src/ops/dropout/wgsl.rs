@@ -1,9 +1,9 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::Dropout;
+use super::{Dropout, DropoutInputs};
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, params, shader};
-use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
+use crate::ops::shared::wgsl::{ELEMENTWISE, Gpu, WgslKernels};
 
 params! {
     /// `Mask` of `shaders/dropout_mask.wgsl`.
@@ -33,7 +33,7 @@ impl From<&Dropout> for Mask {
 static DROPOUT: Shader = shader!("dropout", Params, ["dropout_mask", "dropout"]);
 
 fn spec(activation: Element, residual: bool) -> Spec {
-    Spec::new(&DROPOUT, ELEMENTWISE).storing("activation", activation).with("RESIDUAL", residual)
+    Spec::new(&DROPOUT, ELEMENTWISE).storing("activation", activation).flag("RESIDUAL", residual)
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
@@ -41,13 +41,8 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
     Element::ALL.into_iter().flat_map(both).collect()
 }
 
-pub(super) fn forward(
-    kernels: &WgslKernels,
-    x: CubeTensor,
-    residual: Option<CubeTensor>,
-    time: usize,
-    dropout: Dropout,
-) -> CubeTensor {
+pub(super) fn forward(kernels: &WgslKernels, inputs: DropoutInputs<Gpu>) -> CubeTensor {
+    let DropoutInputs { x, residual, time, dropout } = inputs;
     let [n, c] = x.shape().dims();
     let y = kernels.queue.empty_of([n, c], x.dtype);
     kernels.queue.launch(

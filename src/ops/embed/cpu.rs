@@ -1,20 +1,13 @@
-use std::ops::Range;
-use std::sync::Arc;
-
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
+use super::{EmbedInputs, PositionGradientInputs, TokenGradientInputs};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, memory, rows_per_task, values, values_mut,
+    CpuTensor, Flex, contiguous, from_values, math, memory, rows_per_task, values, values_mut,
 };
 
-pub(super) fn forward(
-    shard: CpuTensor,
-    base: CpuTensor,
-    tokens: Arc<[u32]>,
-    first: usize,
-    period: usize,
-) -> CpuTensor {
+pub(super) fn forward(inputs: EmbedInputs<Flex>) -> CpuTensor {
+    let EmbedInputs { shard, base, tokens, first, period } = inputs;
     let [_, c] = shard.shape().dims();
     let (shard, base) = (contiguous(shard), contiguous(base));
     let (table, below) = (values(&shard), values(&base));
@@ -35,12 +28,8 @@ pub(super) fn forward(
     from_values(y, [tokens.len(), c].into())
 }
 
-pub(super) fn by_token(
-    dy: CpuTensor,
-    into: CpuTensor,
-    tokens: Arc<[u32]>,
-    shard: Range<usize>,
-) -> CpuTensor {
+pub(super) fn by_token(inputs: TokenGradientInputs<Flex>) -> CpuTensor {
+    let TokenGradientInputs { dy, into, tokens, shard } = inputs;
     let [_, c] = dy.shape().dims();
     let (dy, mut dshard) = (contiguous(dy), contiguous(into));
     let sums = values_mut(&mut dshard);
@@ -52,7 +41,8 @@ pub(super) fn by_token(
     dshard
 }
 
-pub(super) fn by_position(dy: CpuTensor, time: usize, positions: usize) -> CpuTensor {
+pub(super) fn by_position(inputs: PositionGradientInputs<Flex>) -> CpuTensor {
+    let PositionGradientInputs { dy, time, positions } = inputs;
     let [_, c] = dy.shape().dims();
     let mut sums = vec![0.0f32; positions * c];
     for sequence in values(&contiguous(dy)).chunks(time * c) {

@@ -1,14 +1,11 @@
-use std::ops::Range;
-use std::sync::Arc;
-
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::Buckets;
+use super::{Buckets, EmbedInputs, PositionGradientInputs, TokenGradientInputs};
 use crate::gpu::stored;
-use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, Gpu, cover, elem, launch};
 use crate::ops::shared::kernels::owned;
 
 /// `y[row] = base[row mod period] + shard[id of row - first]`, without the second term for ids that
@@ -39,10 +36,9 @@ fn look_up<W: Float, B: Float, T: Float>(
     }
 }
 
-/// Adds to each row of the shard's gradient the rows of dy whose token it is, in the order of the
-/// rows. The host has sorted the rows by token: `index` is the sorted rows, then where each bucket
-/// begins among them, then the buckets' rows of the shard. An invocation for each element of each
-/// bucket.
+/// Adds to each row of the shard's gradient the rows of dy whose token it is, in the order of the rows.
+/// The host has sorted the rows by token: `index` is the sorted rows, then where each bucket begins
+/// among them, then the buckets' rows of the shard. An invocation for each element of each bucket.
 #[cube(launch_unchecked)]
 fn add_buckets<T: Float>(
     dy: &[T],
@@ -92,14 +88,8 @@ fn sum_sequences<T: Float>(
     }
 }
 
-pub(super) fn forward(
-    kernels: &CubeKernels,
-    shard: CubeTensor,
-    base: CubeTensor,
-    tokens: Arc<[u32]>,
-    first: usize,
-    period: usize,
-) -> CubeTensor {
+pub(super) fn forward(kernels: &CubeKernels, inputs: EmbedInputs<Gpu>) -> CubeTensor {
+    let EmbedInputs { shard, base, tokens, first, period } = inputs;
     let [rows, c] = shard.shape().dims();
     let y = kernels.queue.empty_of([tokens.len(), c], stored(kernels.dtype));
     let ids = kernels.queue.upload(&tokens);
@@ -119,13 +109,8 @@ pub(super) fn forward(
     y
 }
 
-pub(super) fn by_token(
-    kernels: &CubeKernels,
-    dy: CubeTensor,
-    into: CubeTensor,
-    tokens: Arc<[u32]>,
-    shard: Range<usize>,
-) -> CubeTensor {
+pub(super) fn by_token(kernels: &CubeKernels, inputs: TokenGradientInputs<Gpu>) -> CubeTensor {
+    let TokenGradientInputs { dy, into, tokens, shard } = inputs;
     let d_shard = owned(into);
     let Some(Buckets { count, index, starts, places }) = Buckets::new(&tokens, &shard) else {
         return d_shard;
@@ -141,10 +126,9 @@ pub(super) fn by_token(
 
 pub(super) fn by_position(
     kernels: &CubeKernels,
-    dy: CubeTensor,
-    time: usize,
-    positions: usize,
+    inputs: PositionGradientInputs<Gpu>,
 ) -> CubeTensor {
+    let PositionGradientInputs { dy, time, positions } = inputs;
     let [n, c] = dy.shape().dims();
     let sums = kernels.queue.empty([positions, c]);
     launch!(

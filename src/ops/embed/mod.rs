@@ -38,8 +38,7 @@ pub fn embed(
 }
 
 /// Returns the gradients of both embeddings from `dy` `[n, c]`: of the tokens, added to `into`, the
-/// output head's gradients of the same weights, shard by shard, and of the positions
-/// `[positions, c]`.
+/// output head's gradients of the same weights, shard by shard, and of the positions `[positions, c]`.
 pub fn embed_backward(
     dy: Tensor<2>,
     into: Vec<Tensor<2>>,
@@ -69,7 +68,7 @@ op! {
         tokens: Arc<[u32]>,
         first: usize,
         period: usize,
-    ) -> Tensor<2> = forward;
+    ) -> Tensor<2> = forward(EmbedInputs);
 }
 
 op! {
@@ -80,7 +79,7 @@ op! {
         into: Tensor<2>;
         tokens: Arc<[u32]>,
         shard: Range<usize>,
-    ) -> Tensor<2> = by_token;
+    ) -> Tensor<2> = by_token(TokenGradientInputs);
 }
 
 op! {
@@ -90,7 +89,7 @@ op! {
         dy: Tensor<2>;
         time: usize,
         positions: usize,
-    ) -> Tensor<2> = by_position;
+    ) -> Tensor<2> = by_position(PositionGradientInputs);
 }
 
 /// The rows of a batch sorted by token: for each token that occurs, its rows in order.

@@ -1,7 +1,9 @@
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+
+use super::{EmbedInputs, PositionGradientInputs, TokenGradientInputs};
+use crate::ops::shared::dispatch::Reference;
 
 /// Returns the rows of the tokens in a shard that holds the tokens `held`, and a factor for each,
 /// `[n, 1]`: 0 for a token of another shard.
@@ -18,31 +20,23 @@ fn places(tokens: &[u32], held: &Range<usize>, device: &Device) -> (Tensor<1, In
     )
 }
 
-pub(super) fn forward(
-    table: Tensor<2>,
-    base: Tensor<2>,
-    tokens: Arc<[u32]>,
-    first: usize,
-    period: usize,
-) -> Tensor<2> {
-    let ([rows, c], n) = (table.dims(), tokens.len());
-    let (places, factors) = places(&tokens, &(first..first + rows), &table.device());
-    let x = (table.select(0, places) * factors).reshape([n / period, period, c]);
+pub(super) fn forward(inputs: EmbedInputs<Reference>) -> Tensor<2> {
+    let EmbedInputs { shard, base, tokens, first, period } = inputs;
+    let ([rows, c], n) = (shard.dims(), tokens.len());
+    let (places, factors) = places(&tokens, &(first..first + rows), &shard.device());
+    let x = (shard.select(0, places) * factors).reshape([n / period, period, c]);
     let x = x + base.narrow(0, 0, period).unsqueeze::<3>();
     x.reshape([n, c])
 }
 
-pub(super) fn by_token(
-    dy: Tensor<2>,
-    into: Tensor<2>,
-    tokens: Arc<[u32]>,
-    shard: Range<usize>,
-) -> Tensor<2> {
+pub(super) fn by_token(inputs: TokenGradientInputs<Reference>) -> Tensor<2> {
+    let TokenGradientInputs { dy, into, tokens, shard } = inputs;
     let (places, factors) = places(&tokens, &shard, &dy.device());
     into.select_assign(0, places, dy * factors, IndexingUpdateOp::Add)
 }
 
-pub(super) fn by_position(dy: Tensor<2>, time: usize, positions: usize) -> Tensor<2> {
+pub(super) fn by_position(inputs: PositionGradientInputs<Reference>) -> Tensor<2> {
+    let PositionGradientInputs { dy, time, positions } = inputs;
     let ([n, c], device) = (dy.dims(), dy.device());
     let sums = dy.reshape([n / time, time, c]).sum_dim(0).reshape([time, c]);
     if time == positions {

@@ -1,13 +1,10 @@
-use std::ops::Range;
-use std::sync::Arc;
-
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::Buckets;
+use super::{Buckets, EmbedInputs, PositionGradientInputs, TokenGradientInputs};
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::shared::kernels::owned;
-use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
+use crate::ops::shared::wgsl::{ELEMENTWISE, Gpu, WgslKernels};
 
 params! {
     struct ForwardParams {
@@ -60,14 +57,8 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
     specs
 }
 
-pub(super) fn forward(
-    kernels: &WgslKernels,
-    shard: CubeTensor,
-    base: CubeTensor,
-    tokens: Arc<[u32]>,
-    first: usize,
-    period: usize,
-) -> CubeTensor {
+pub(super) fn forward(kernels: &WgslKernels, inputs: EmbedInputs<Gpu>) -> CubeTensor {
+    let EmbedInputs { shard, base, tokens, first, period } = inputs;
     let [rows, c] = shard.shape().dims();
     let y = kernels.queue.empty_of([tokens.len(), c], kernels.activations);
     let ids = kernels.queue.upload(&tokens);
@@ -83,39 +74,29 @@ pub(super) fn forward(
     y
 }
 
-pub(super) fn by_token(
-    kernels: &WgslKernels,
-    dy: CubeTensor,
-    into: CubeTensor,
-    tokens: Arc<[u32]>,
-    shard: Range<usize>,
-) -> CubeTensor {
+pub(super) fn by_token(kernels: &WgslKernels, inputs: TokenGradientInputs<Gpu>) -> CubeTensor {
+    let TokenGradientInputs { dy, into, tokens, shard } = inputs;
     let dshard = owned(into);
-    let Some(buckets) = Buckets::new(&tokens, &shard) else { return dshard };
-    let [_, c] = dy.shape().dims();
-    let spec = spec(&TOKENS, c, Element::of(&dy));
-    let params = TokensParams {
-        buckets: buckets.count,
-        width: c / spec.pack as usize,
-        starts: buckets.starts,
-        shard_rows: buckets.places,
+    let Some(Buckets { count, index, starts, places }) = Buckets::new(&tokens, &shard) else {
+        return dshard;
     };
-    let index = kernels.queue.upload(&buckets.index);
+    let ([_, c], index) = (dy.shape().dims(), kernels.queue.upload(&index));
+    let spec = spec(&TOKENS, c, Element::of(&dy));
+    let width = c / spec.pack as usize;
     kernels.queue.launch(
         spec,
-        Workgroups::cover(params.buckets * params.width, ELEMENTWISE),
+        Workgroups::cover(count * width, ELEMENTWISE),
         &[&dy, &index, &dshard].map(Some),
-        &params,
+        &TokensParams { buckets: count, width, starts, shard_rows: places },
     );
     dshard
 }
 
 pub(super) fn by_position(
     kernels: &WgslKernels,
-    dy: CubeTensor,
-    time: usize,
-    positions: usize,
+    inputs: PositionGradientInputs<Gpu>,
 ) -> CubeTensor {
+    let PositionGradientInputs { dy, time, positions } = inputs;
     let [n, c] = dy.shape().dims();
     let sums = kernels.queue.empty([positions, c]);
     let spec = spec(&POSITIONS, c, Element::of(&dy));

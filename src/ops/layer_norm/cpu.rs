@@ -4,16 +4,14 @@ use burn::backend::TensorMetadata;
 use pulp::Simd;
 use rayon::prelude::*;
 
-use super::EPS;
+use super::{EPS, LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, memory, rows_per_task, sum_rows, values, vector, vectorised,
+    CpuTensor, Flex, contiguous, from_values, memory, rows_per_task, sum_rows, values, vector,
+    vectorised,
 };
 
-pub(super) fn forward(
-    x: CpuTensor,
-    gamma: CpuTensor,
-    beta: Option<CpuTensor>,
-) -> (CpuTensor, (CpuTensor, CpuTensor)) {
+pub(super) fn forward(inputs: LayerNormInputs<Flex>) -> (CpuTensor, (CpuTensor, CpuTensor)) {
+    let LayerNormInputs { x, gamma, beta } = inputs;
     let shape = x.shape();
     let [n, c] = shape.dims();
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
@@ -67,13 +65,8 @@ fn statistics<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
     (mean, 1.0 / (variance + EPS).sqrt())
 }
 
-pub(super) fn backward(
-    dy: CpuTensor,
-    x: CpuTensor,
-    gamma: CpuTensor,
-    (mean, rstd): (CpuTensor, CpuTensor),
-    residual: Option<CpuTensor>,
-) -> (CpuTensor, CpuTensor) {
+pub(super) fn backward(inputs: LayerNormBackwardInputs<Flex>) -> (CpuTensor, CpuTensor) {
+    let LayerNormBackwardInputs { dy, x, gamma, statistics: (mean, rstd), residual } = inputs;
     let shape = x.shape();
     let [n, c] = shape.dims();
     let residual = residual.map(contiguous);
@@ -83,28 +76,21 @@ pub(super) fn backward(
 
     let mut dx = memory::take(n * c);
     let rows = rows_per_task(n, c);
-    let saved = |rows: Range<usize>| SavedRows {
-        dy: &dy[rows.start * c..rows.end * c],
-        x: &x[rows.start * c..rows.end * c],
-        mean: &mean[rows.clone()],
-        rstd: &rstd[rows],
-        gamma,
-    };
+    let norm_rows = NormRows { dy, x, gamma, mean, rstd };
     let added = residual.as_ref().map(values);
     dx.par_chunks_mut(rows * c).enumerate().for_each(|(task, dx)| {
-        let rows = task * rows..(task * rows + dx.len() / c);
-        let added = added.map(|added| &added[rows.start * c..rows.end * c]);
-        input_gradients(dx, saved(rows), added);
+        let first = task * rows;
+        input_gradients(dx, norm_rows, first..first + dx.len() / c, added);
     });
     // The sums for gamma, then those for beta.
-    let sums = sum_rows(n, 2 * c, |rows, sums| sum_weight_gradients(saved(rows), sums));
+    let sums = sum_rows(n, 2 * c, |rows, sums| sum_weight_gradients(norm_rows, rows, sums));
     memory::recycle([dy_tensor, x_tensor].into_iter().chain(residual));
     (from_values(dx, shape), from_values(sums, [1, 2, c].into()))
 }
 
 /// Splits the partial sums, which are whole sums here.
-pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> Vec<(CpuTensor, CpuTensor)> {
-    let both = partial.into_iter().map(|sums| {
+pub(super) fn weight_gradients(inputs: WeightGradientsInputs<Flex>) -> Vec<(CpuTensor, CpuTensor)> {
+    let both = inputs.partial.into_iter().map(|sums| {
         let [_, _, c] = sums.shape().dims();
         let sums = contiguous(sums);
         let (gamma, beta) = values(&sums).split_at(c);
@@ -114,8 +100,9 @@ pub(super) fn weight_gradients(partial: Vec<CpuTensor>) -> Vec<(CpuTensor, CpuTe
     both.collect()
 }
 
-/// Rows of the inputs of the backward pass.
-struct SavedRows<'a> {
+/// The inputs of the backward pass.
+#[derive(Clone, Copy)]
+struct NormRows<'a> {
     dy: &'a [f32],
     x: &'a [f32],
     gamma: &'a [f32],
@@ -123,14 +110,12 @@ struct SavedRows<'a> {
     rstd: &'a [f32],
 }
 
-impl<'a> SavedRows<'a> {
-    /// Row by row: `dy`, `x`, the mean and the reciprocal standard deviation.
+impl<'a> NormRows<'a> {
+    /// Row `row` of `dy` and `x`, its mean and its reciprocal standard deviation.
     #[inline(always)]
-    fn iter(&self) -> impl Iterator<Item = (&'a [f32], &'a [f32], f32, f32)> {
-        let c = self.gamma.len();
-        let statistics = self.mean.iter().zip(self.rstd);
-        let rows = self.dy.chunks(c).zip(self.x.chunks(c)).zip(statistics);
-        rows.map(|((dy, x), (&mean, &rstd))| (dy, x, mean, rstd))
+    fn row(&self, row: usize) -> (&'a [f32], &'a [f32], f32, f32) {
+        let part = row * self.gamma.len()..(row + 1) * self.gamma.len();
+        (&self.dy[part.clone()], &self.x[part], self.mean[row], self.rstd[row])
     }
 }
 
@@ -138,12 +123,14 @@ vectorised! {
     /// Adds `added`, if any.
     fn input_gradients<S>(simd;
         dx: &mut [f32],
-        saved: SavedRows<'_>,
+        inputs: NormRows<'_>,
+        rows: Range<usize>,
         added: Option<&[f32]>,
     ) {
-        let c = saved.gamma.len();
-        for (row, (dx, (dy, x, mean, rstd))) in dx.chunks_mut(c).zip(saved.iter()).enumerate() {
-            input_gradient(simd, dx, [dy, saved.gamma, x], mean, rstd);
+        let c = inputs.gamma.len();
+        for (dx, row) in dx.chunks_mut(c).zip(rows) {
+            let (dy, x, mean, rstd) = inputs.row(row);
+            input_gradient(simd, dx, [dy, inputs.gamma, x], mean, rstd);
             if let Some(added) = added {
                 let added = &added[row * c..(row + 1) * c];
                 vector::map(simd, dx, [added], |dx, [added]| simd.add_f32s(added, dx));
@@ -154,10 +141,9 @@ vectorised! {
 
 vectorised! {
     /// Adds to the sums for gamma, then to those for beta.
-    fn sum_weight_gradients<S>(simd; saved: SavedRows<'_>, sums: &mut [f32]) {
-        let c = saved.gamma.len();
-        let (dgamma, dbeta) = sums.split_at_mut(c);
-        for (dy, x, mean, rstd) in saved.iter() {
+    fn sum_weight_gradients<S>(simd; inputs: NormRows<'_>, rows: Range<usize>, sums: &mut [f32]) {
+        let (dgamma, dbeta) = sums.split_at_mut(inputs.gamma.len());
+        for (dy, x, mean, rstd) in rows.map(|row| inputs.row(row)) {
             let [mean, rstd] = [mean, rstd].map(|value| simd.splat_f32s(value));
             vector::map(simd, dgamma, [dy, x], |sum, [dy, x]| {
                 let normal = simd.mul_f32s(simd.sub_f32s(x, mean), rstd);

@@ -1,22 +1,20 @@
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Slice;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::EPS;
+use super::{EPS, LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
 use crate::ops::shared::cube::reduce::group_sum;
-use crate::ops::shared::cube::{CubeKernels, each, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, Gpu, each, elem, launch};
 use crate::ops::shared::kernels::owned;
 use crate::plan::NORM_GROUPS;
 
 /// Invocations that share a row.
 const UNITS: u32 = 128;
 
-/// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which is read once and held in
-/// registers.
+/// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which it holds in registers.
 #[cube(launch_unchecked)]
 fn normalise<T: Float>(
     x: &[T],
@@ -152,10 +150,9 @@ fn gradients<T: Float>(
 
 pub(super) fn forward(
     kernels: &CubeKernels,
-    x: CubeTensor,
-    gamma: CubeTensor,
-    beta: Option<CubeTensor>,
+    inputs: LayerNormInputs<Gpu>,
 ) -> (CubeTensor, (CubeTensor, CubeTensor)) {
+    let LayerNormInputs { x, gamma, beta } = inputs;
     let [n, c] = x.shape().dims();
     let y = kernels.queue.empty_of([n, c], x.dtype);
     let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
@@ -169,12 +166,9 @@ pub(super) fn forward(
 
 pub(super) fn backward(
     kernels: &CubeKernels,
-    dy: CubeTensor,
-    x: CubeTensor,
-    gamma: CubeTensor,
-    (mean, rstd): (CubeTensor, CubeTensor),
-    residual: Option<CubeTensor>,
+    inputs: LayerNormBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
+    let LayerNormBackwardInputs { dy, x, gamma, statistics: (mean, rstd), residual } = inputs;
     let [n, c] = x.shape().dims();
     let accumulates = residual.is_some();
     let rows_per_group = n.div_ceil(NORM_GROUPS);
@@ -198,12 +192,12 @@ pub(super) fn backward(
 
 pub(super) fn weight_gradients(
     kernels: &CubeKernels,
-    partial: Vec<CubeTensor>,
+    inputs: WeightGradientsInputs<Gpu>,
 ) -> Vec<(CubeTensor, CubeTensor)> {
-    let both = partial.into_iter().map(|partial| {
+    let both = inputs.partial.into_iter().map(|partial| {
         let [groups, _, c] = partial.shape().dims();
         let sums = kernels.sum_groups(&partial, groups, 2 * c);
-        let of = |first| CubeBackend::float_slice(sums.clone(), &[Slice::from(first..first + c)]);
+        let of = |first| Gpu::float_slice(sums.clone(), &[Slice::from(first..first + c)]);
         (of(0), of(c))
     });
     both.collect()

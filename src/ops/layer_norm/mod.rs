@@ -32,7 +32,7 @@ op! {
         x: Tensor<2>,
         gamma: Tensor<1>,
         beta: Option<Tensor<1>>,
-    ) -> (Tensor<2>, LayerNormStatistics) = forward;
+    ) -> (Tensor<2>, LayerNormStatistics) = forward(LayerNormInputs);
 }
 
 op! {
@@ -48,7 +48,7 @@ op! {
         gamma: Tensor<1>,
         statistics: LayerNormStatistics,
         residual: Option<Tensor<2>>,
-    ) -> (Tensor<2>, Tensor<3>) = backward;
+    ) -> (Tensor<2>, Tensor<3>) = backward(LayerNormBackwardInputs);
 }
 
 op! {
@@ -56,5 +56,5 @@ op! {
     /// sums of each. Kernels take many layers in one launch.
     pub fn layer_norm_weight_gradients(
         partial: Vec<Tensor<3>>,
-    ) -> Vec<(Tensor<1>, Tensor<1>)> = weight_gradients;
+    ) -> Vec<(Tensor<1>, Tensor<1>)> = weight_gradients(WeightGradientsInputs);
 }

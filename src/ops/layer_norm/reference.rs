@@ -1,12 +1,12 @@
 use burn::tensor::Tensor;
 
-use super::{EPS, LayerNormStatistics};
+use super::{
+    EPS, LayerNormBackwardInputs, LayerNormInputs, LayerNormStatistics, WeightGradientsInputs,
+};
+use crate::ops::shared::dispatch::Reference;
 
-pub(super) fn forward(
-    x: Tensor<2>,
-    gamma: Tensor<1>,
-    beta: Option<Tensor<1>>,
-) -> (Tensor<2>, LayerNormStatistics) {
+pub(super) fn forward(inputs: LayerNormInputs<Reference>) -> (Tensor<2>, LayerNormStatistics) {
+    let LayerNormInputs { x, gamma, beta } = inputs;
     let mean = x.clone().mean_dim(1);
     let centred = x - mean.clone();
     let variance = (centred.clone() * centred.clone()).mean_dim(1);
@@ -20,13 +20,8 @@ pub(super) fn forward(
 
 /// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`. The weights' gradients
 /// are whole sums, `[1, 2, c]`.
-pub(super) fn backward(
-    dy: Tensor<2>,
-    x: Tensor<2>,
-    gamma: Tensor<1>,
-    statistics: LayerNormStatistics,
-    residual: Option<Tensor<2>>,
-) -> (Tensor<2>, Tensor<3>) {
+pub(super) fn backward(inputs: LayerNormBackwardInputs<Reference>) -> (Tensor<2>, Tensor<3>) {
+    let LayerNormBackwardInputs { dy, x, gamma, statistics, residual } = inputs;
     let LayerNormStatistics { mean, rstd } = statistics;
     let x_hat = (x - mean) * rstd.clone();
     let dgamma = (dy.clone() * x_hat.clone()).sum_dim(0);
@@ -42,8 +37,10 @@ pub(super) fn backward(
     (dx, sums)
 }
 
-pub(super) fn weight_gradients(partial: Vec<Tensor<3>>) -> Vec<(Tensor<1>, Tensor<1>)> {
-    let both = partial.into_iter().map(|partial| {
+pub(super) fn weight_gradients(
+    inputs: WeightGradientsInputs<Reference>,
+) -> Vec<(Tensor<1>, Tensor<1>)> {
+    let both = inputs.partial.into_iter().map(|partial| {
         let c = partial.dims()[2];
         let sums = partial.sum_dim(0).reshape([2 * c]);
         (sums.clone().narrow(0, 0, c), sums.narrow(0, c, c))

@@ -1,11 +1,11 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::EPS;
+use super::{EPS, LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::shared::kernels::owned;
-use crate::ops::shared::wgsl::tensors::{Segment, SegmentParams};
-use crate::ops::shared::wgsl::{ELEMENTWISE, Tier, WgslKernels};
+use crate::ops::shared::wgsl::tensors::{LaunchedTensor, SegmentParams};
+use crate::ops::shared::wgsl::{ELEMENTWISE, Gpu, Tier, WgslKernels};
 use crate::plan::NORM_GROUPS;
 
 params! {
@@ -44,7 +44,7 @@ fn rows_spec(shader: &'static Shader, tier: Tier, activation: Element, width: us
 }
 
 fn forward_spec(tier: Tier, activation: Element, width: usize, beta: bool) -> Spec {
-    rows_spec(&FORWARD, tier, activation, width).with("BETA", beta)
+    rows_spec(&FORWARD, tier, activation, width).flag("BETA", beta)
 }
 
 fn weights_spec(width: usize) -> Spec {
@@ -65,10 +65,9 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
 
 pub(super) fn forward(
     kernels: &WgslKernels,
-    x: CubeTensor,
-    gamma: CubeTensor,
-    beta: Option<CubeTensor>,
+    inputs: LayerNormInputs<Gpu>,
 ) -> (CubeTensor, (CubeTensor, CubeTensor)) {
+    let LayerNormInputs { x, gamma, beta } = inputs;
     let [n, c] = x.shape().dims();
     let y = kernels.queue.empty_of([n, c], x.dtype);
     let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
@@ -83,12 +82,9 @@ pub(super) fn forward(
 
 pub(super) fn backward(
     kernels: &WgslKernels,
-    dy: CubeTensor,
-    x: CubeTensor,
-    gamma: CubeTensor,
-    (mean, rstd): (CubeTensor, CubeTensor),
-    residual: Option<CubeTensor>,
+    inputs: LayerNormBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
+    let LayerNormBackwardInputs { dy, x, gamma, statistics: (mean, rstd), residual } = inputs;
     let [n, c] = x.shape().dims();
     let spec = rows_spec(&BACKWARD, kernels.tier, Element::of(&x), c);
     let rows_per_group = n.div_ceil(NORM_GROUPS);
@@ -107,25 +103,23 @@ pub(super) fn backward(
 
 pub(super) fn weight_gradients(
     kernels: &WgslKernels,
-    partial: Vec<CubeTensor>,
+    inputs: WeightGradientsInputs<Gpu>,
 ) -> Vec<(CubeTensor, CubeTensor)> {
+    let partial = inputs.partial;
     // All layers of a model have one width.
     let spec = weights_spec(partial[0].shape()[2]);
+    let pack = spec.pack as usize;
     let vectors = |partial: &CubeTensor| {
         let [gamma, beta] = [(); 2].map(|()| kernels.queue.empty([partial.shape()[2]]));
         (gamma, beta)
     };
     let gradients: Vec<_> = partial.iter().map(vectors).collect();
-    let segments = partial.iter().zip(&gradients).map(|(partial, (gamma, beta))| {
+    let tensors = partial.iter().zip(&gradients).map(|(partial, (gamma, beta))| {
         let [groups, _, c] = partial.shape().dims();
-        Segment {
-            buffers: vec![partial, gamma, beta],
-            packs: 2 * c / spec.pack as usize,
-            word: groups as u32,
-        }
+        let buffers = vec![partial, gamma, beta];
+        LaunchedTensor { buffers, packs: 2 * c / pack, word: groups as u32 }
     });
-    let segments: Vec<Segment> = segments.collect();
     let params = |tensors| WeightsParams { tensors };
-    kernels.launch_on_tensors(spec, ELEMENTWISE as usize, &[], &segments, params);
+    kernels.launch_on_tensors(spec, ELEMENTWISE as usize, &[], tensors, params);
     gradients
 }

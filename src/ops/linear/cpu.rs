@@ -4,20 +4,16 @@
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
+use super::{LinearBackwardInputs, LinearInputs};
 use crate::config::Gelu;
-use crate::ops::shared::cpu::product::{Factor, add_product, product};
+use crate::ops::shared::cpu::product::{Factor, multiply};
 use crate::ops::shared::cpu::{
-    CpuTensor, contiguous, from_values, math, memory, rows_per_task, sum_rows, values, values_mut,
-    vectorised,
+    CpuTensor, Flex, contiguous, from_values, math, memory, rows_per_task, sum_rows, values,
+    values_mut, vectorised,
 };
 
-pub(super) fn forward(
-    x: CpuTensor,
-    w: CpuTensor,
-    b: Option<CpuTensor>,
-    residual: Option<CpuTensor>,
-    activation: Option<Gelu>,
-) -> CpuTensor {
+pub(super) fn forward(inputs: LinearInputs<Flex>) -> CpuTensor {
+    let LinearInputs { x, w, b, residual, activation } = inputs;
     let ([n, inner], [_, out]) = (x.shape().dims(), w.shape().dims());
     let (x, w) = (activate(contiguous(x), activation), contiguous(w));
     let (b, residual) = (b.map(contiguous), residual.map(contiguous));
@@ -28,7 +24,6 @@ pub(super) fn forward(
     let parts = y.par_chunks_mut(rows * out);
     // Added before the product, these take one pass that only writes.
     let residuals = residual.as_ref().map(|residual| values(residual).par_chunks(rows * out));
-    let multiply = if b.is_some() || residual.is_some() { add_product } else { product };
     match (b.as_ref().map(values), residuals) {
         (None, None) => {}
         (Some(bias), None) => {
@@ -39,24 +34,21 @@ pub(super) fn forward(
             parts.zip(residuals).for_each(|(y, x)| add_bias(y, x, bias));
         }
     }
-    multiply(left, right, &mut y);
+    multiply(left, right, &mut y, b.is_some() || residual.is_some());
     memory::recycle([x].into_iter().chain(residual));
     from_values(y, [n, out].into())
 }
 
 pub(super) fn backward(
-    dy: CpuTensor,
-    x: CpuTensor,
-    w: CpuTensor,
-    activation: Option<Gelu>,
-    bias: bool,
+    inputs: LinearBackwardInputs<Flex>,
 ) -> (CpuTensor, CpuTensor, Option<CpuTensor>) {
+    let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
     let ([n, out], [_, inner]) = (dy.shape().dims(), x.shape().dims());
     let [dy, mut x, w] = [dy, x, w].map(contiguous);
     let mut dx = memory::take(n * inner);
     let dy_factor = Factor::new(values(&dy), [n, out]);
     let w_factor = Factor::new(values(&w), [inner, out]).transpose();
-    product(dy_factor, w_factor, &mut dx);
+    multiply(dy_factor, w_factor, &mut dx, false);
     if let Some(form) = activation {
         // The input, which nothing needs after this layer, becomes its activation in place: the
         // derivative has computed most of that.
@@ -65,7 +57,8 @@ pub(super) fn backward(
         dx.par_chunks_mut(chunk).zip(x).for_each(|(dx, x)| gelu_backward(dx, x, form));
     }
     let mut dw = memory::take(inner * out);
-    product(Factor::new(values(&x), [n, inner]).transpose(), dy_factor, &mut dw);
+    let x_factor = Factor::new(values(&x), [n, inner]);
+    multiply(x_factor.transpose(), dy_factor, &mut dw, false);
     let db = bias.then(|| {
         let dy = values(&dy);
         let sums = sum_rows(n, out, |rows, sums| {
@@ -77,7 +70,6 @@ pub(super) fn backward(
     (from_values(dx, [n, inner].into()), from_values(dw, [inner, out].into()), db)
 }
 
-/// Returns the activation of `x`.
 fn activate(x: CpuTensor, activation: Option<Gelu>) -> CpuTensor {
     let Some(form) = activation else { return x };
     let shape = x.shape();
@@ -98,8 +90,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Multiplies the gradients by the derivative of the activation, and puts the activation in the
-    /// place of its input.
+    /// Multiplies the gradients by the derivative of the activation, which replaces its input.
     fn gelu_backward<S>(_simd; dx: &mut [f32], x: &mut [f32], form: Gelu) {
         let elements = dx.iter_mut().zip(x);
         match form {
@@ -127,7 +118,6 @@ vectorised! {
 }
 
 vectorised! {
-    /// Adds rows to `sums`.
     fn add_rows<S>(_simd; rows: &[f32], sums: &mut [f32]) {
         for row in rows.chunks(sums.len()) {
             math::axpy(sums, 1.0, row);

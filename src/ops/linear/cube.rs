@@ -4,16 +4,16 @@
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::DType;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::{LinearBackwardInputs, LinearInputs};
 use crate::config::Gelu;
 use crate::gpu::queue::Workgroups;
 use crate::ops::shared::cube::gelu::gelu;
 use crate::ops::shared::cube::product::Epilogue;
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, cover, elem, launch};
 use crate::ops::shared::kernels::contiguous;
 
 /// Groups of rows in the first stage of a bias gradient; the second stage adds their sums.
@@ -33,8 +33,7 @@ fn apply_gelu<T: Float>(
     }
 }
 
-/// The sums of `rows_per_group` rows of `d`, in their order: an invocation for each column of each
-/// group.
+/// The sums of each `rows_per_group` rows of `d`, in order: an invocation for a column of a group.
 #[cube(launch_unchecked)]
 fn sum_columns<T: Float>(
     d: &[T],
@@ -79,14 +78,8 @@ fn column_sums(kernels: &CubeKernels, d: &CubeTensor) -> CubeTensor {
     kernels.sum_groups(&partial, groups, c)
 }
 
-pub(super) fn forward(
-    kernels: &CubeKernels,
-    x: CubeTensor,
-    w: CubeTensor,
-    b: Option<CubeTensor>,
-    residual: Option<CubeTensor>,
-    activation: Option<Gelu>,
-) -> CubeTensor {
+pub(super) fn forward(kernels: &CubeKernels, inputs: LinearInputs<Gpu>) -> CubeTensor {
+    let LinearInputs { x, w, b, residual, activation } = inputs;
     let h = activate(kernels, &contiguous(x), activation);
     let (w, dtype) = (kernels.cast(w, &h), h.dtype);
     let (b, residual) = (b.map(contiguous), residual.map(contiguous));
@@ -97,17 +90,14 @@ pub(super) fn forward(
 
 pub(super) fn backward(
     kernels: &CubeKernels,
-    dy: CubeTensor,
-    x: CubeTensor,
-    w: CubeTensor,
-    activation: Option<Gelu>,
-    bias: bool,
+    inputs: LinearBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
+    let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
     let (dy, x) = (contiguous(dy), contiguous(x));
     let db = bias.then(|| column_sums(kernels, &dy));
-    let h = CubeBackend::float_transpose(activate(kernels, &x, activation));
+    let h = Gpu::float_transpose(activate(kernels, &x, activation));
     let dw = kernels.product(h, dy.clone(), DType::F32, Epilogue::default());
-    let w = CubeBackend::float_transpose(kernels.cast(w, &x));
+    let w = Gpu::float_transpose(kernels.cast(w, &x));
     let derivative = activation.map(|form| (form, &x));
     let epilogue = Epilogue { derivative, ..Epilogue::default() };
     let dx = kernels.product(dy, w, x.dtype, epilogue);

@@ -19,7 +19,6 @@ mod reference;
 mod wgsl;
 
 tensors! {
-    /// The gradients of a linear layer.
     pub struct LinearGradients {
         /// `[n, in]`.
         pub x: Tensor<2>,
@@ -41,7 +40,7 @@ op! {
         b: Option<Tensor<1>>,
         residual: Option<Tensor<2>>;
         activation: Option<Gelu>,
-    ) -> Tensor<2> = forward;
+    ) -> Tensor<2> = forward(LinearInputs);
 }
 
 op! {
@@ -53,5 +52,5 @@ op! {
         w: Tensor<2>;
         activation: Option<Gelu>,
         bias: bool,
-    ) -> LinearGradients = backward;
+    ) -> LinearGradients = backward(LinearBackwardInputs);
 }

@@ -1,18 +1,14 @@
 use burn::tensor::Tensor;
 
-use super::LinearGradients;
+use super::{LinearBackwardInputs, LinearGradients, LinearInputs};
 use crate::config::Gelu;
+use crate::ops::shared::dispatch::Reference;
 use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
 
 const FRAC_1_SQRT_2: f32 = std::f32::consts::FRAC_1_SQRT_2;
 
-pub(super) fn forward(
-    x: Tensor<2>,
-    w: Tensor<2>,
-    b: Option<Tensor<1>>,
-    residual: Option<Tensor<2>>,
-    activation: Option<Gelu>,
-) -> Tensor<2> {
+pub(super) fn forward(inputs: LinearInputs<Reference>) -> Tensor<2> {
+    let LinearInputs { x, w, b, residual, activation } = inputs;
     let mut y = activate(x, activation).matmul(w);
     if let Some(b) = b {
         y = y + b.unsqueeze();
@@ -23,13 +19,8 @@ pub(super) fn forward(
     }
 }
 
-pub(super) fn backward(
-    dy: Tensor<2>,
-    x: Tensor<2>,
-    w: Tensor<2>,
-    activation: Option<Gelu>,
-    bias: bool,
-) -> LinearGradients {
+pub(super) fn backward(inputs: LinearBackwardInputs<Reference>) -> LinearGradients {
+    let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
     let db = bias.then(|| dy.clone().sum_dim(0).squeeze_dim(0));
     let dw = activate(x.clone(), activation).transpose().matmul(dy.clone());
     let dh = dy.matmul(w.transpose());

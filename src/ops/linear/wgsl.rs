@@ -1,18 +1,12 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::config::Gelu;
-use crate::ops::shared::wgsl::WgslKernels;
+use super::{LinearBackwardInputs, LinearInputs};
 use crate::ops::shared::wgsl::gemm::{Fusion, GemmLayout};
+use crate::ops::shared::wgsl::{Gpu, WgslKernels};
 
-pub(super) fn forward(
-    kernels: &WgslKernels,
-    x: CubeTensor,
-    w: CubeTensor,
-    b: Option<CubeTensor>,
-    residual: Option<CubeTensor>,
-    activation: Option<Gelu>,
-) -> CubeTensor {
+pub(super) fn forward(kernels: &WgslKernels, inputs: LinearInputs<Gpu>) -> CubeTensor {
+    let LinearInputs { x, w, b, residual, activation } = inputs;
     let ([m, k], [_, n]) = (x.shape().dims(), w.shape().dims());
     let y = kernels.queue.empty_of([m, n], x.dtype);
     let fusion =
@@ -23,12 +17,9 @@ pub(super) fn forward(
 
 pub(super) fn backward(
     kernels: &WgslKernels,
-    dy: CubeTensor,
-    x: CubeTensor,
-    w: CubeTensor,
-    activation: Option<Gelu>,
-    bias: bool,
+    inputs: LinearBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
+    let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
     let ([m, k], [_, n]) = (x.shape().dims(), w.shape().dims());
     let dw = kernels.queue.empty([k, n]);
     let db = bias.then(|| kernels.queue.empty([n]));

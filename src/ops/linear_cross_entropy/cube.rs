@@ -1,18 +1,15 @@
-use std::sync::Arc;
-
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Slice;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::CrossEntropy;
+use super::{CrossEntropy, CrossEntropyInputs};
 use crate::ops::shared::cube::math::{LEAST, exp, ln};
 use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::reduce::{group_max, group_sum};
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, each, elem, launch};
 use crate::ops::shared::{join, split};
 
 /// Invocations that share a row of logits.
@@ -100,81 +97,49 @@ fn scaled_sum(x: &[f32], sum: &mut [f32], elements: usize, scale: f32) {
     }
 }
 
-/// Returns the scaled sum of the losses of all rows of `x` `[n, c]`, `[1]`. With `use_gradient`, it also
-/// overwrites the logits of each chunk with their gradient, and passes on the first row, the chunk of
-/// `x` and that gradient.
-fn sum_losses(
+/// The logits of each chunk become their gradient in place.
+pub(super) fn compute(
     kernels: &CubeKernels,
-    x: &CubeTensor,
-    wte: &CubeTensor,
-    loss_scale: Option<&CubeTensor>,
-    targets: &[u32],
-    loss: CrossEntropy,
-    mut use_gradient: Option<&mut dyn FnMut(usize, CubeTensor, CubeTensor)>,
-) -> CubeTensor {
-    let (n, CrossEntropy { vocab, chunk, scale }) = (targets.len(), loss);
-    let wte = CubeBackend::float_transpose(wte.clone());
-    let (losses, targets) = (kernels.queue.empty([n]), kernels.queue.upload(targets));
+    inputs: CrossEntropyInputs<Gpu>,
+) -> (CubeTensor, Option<(CubeTensor, Vec<CubeTensor>)>) {
+    let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients } = inputs;
+    let ([n, c], CrossEntropy { vocab, chunk, scale }) = (x.shape().dims(), loss);
+    let (wte, shard_rows) = join::<Gpu>(wte);
+    let wte = kernels.cast(wte, &x);
+    let gradients = with_gradients.then(|| {
+        let dx = kernels.queue.empty_of([n, c], x.dtype);
+        (dx, kernels.queue.empty(wte.shape()))
+    });
+    let wte_transposed = Gpu::float_transpose(wte.clone());
+    let (losses, targets) = (kernels.queue.empty([n]), kernels.queue.upload(&targets));
     for first in (0..n).step_by(chunk) {
-        let rows = Slice::from(first..n.min(first + chunk));
-        let x = CubeBackend::float_slice(x.clone(), &[rows]);
-        let logits = kernels.product(x.clone(), wte.clone(), x.dtype, Epilogue::default());
+        let x = Gpu::float_slice(x.clone(), &[Slice::from(first..n.min(first + chunk))]);
+        let whole = Epilogue::default();
+        let logits = kernels.product(x.clone(), wte_transposed.clone(), x.dtype, whole);
         let [rows, width] = logits.shape().dims();
         launch!(
             kernels,
             each(rows, UNITS),
             softmax_loss(
-                &[&logits, &targets, &losses, loss_scale],
+                &[&logits, &targets, &losses, loss_scale.as_ref()],
                 rows,
                 width,
                 vocab,
                 first,
                 scale,
-                use_gradient.is_some(),
+                with_gradients,
                 loss_scale.is_some(),
                 elem(&logits),
             )
         );
-        if let Some(use_gradient) = &mut use_gradient {
-            use_gradient(first, x, logits);
+        if let Some((dx, dwte)) = &gradients {
+            let of_chunk = Epilogue { accumulate: first > 0, ..Epilogue::default() };
+            kernels.product_into(Gpu::float_transpose(logits.clone()), x, dwte, of_chunk);
+            let of_chunk = Epilogue { first_row: first, ..Epilogue::default() };
+            kernels.product_into(logits, wte.clone(), dx, of_chunk);
         }
     }
     let total = kernels.queue.empty([1]);
     launch!(kernels, each(1, ELEMENTWISE), scaled_sum(&[&losses, &total], n, scale));
-    total
-}
-
-pub(super) fn forward(
-    kernels: &CubeKernels,
-    x: CubeTensor,
-    wte: Vec<CubeTensor>,
-    targets: Arc<[u32]>,
-    loss: CrossEntropy,
-) -> CubeTensor {
-    let wte = kernels.cast(join::<CubeBackend>(wte).0, &x);
-    sum_losses(kernels, &x, &wte, None, &targets, loss, None)
-}
-
-pub(super) fn gradients(
-    kernels: &CubeKernels,
-    x: CubeTensor,
-    wte: Vec<CubeTensor>,
-    loss_scale: Option<CubeTensor>,
-    targets: Arc<[u32]>,
-    loss: CrossEntropy,
-) -> (CubeTensor, (CubeTensor, Vec<CubeTensor>)) {
-    let (wte, shard_rows) = join::<CubeBackend>(wte);
-    let wte = kernels.cast(wte, &x);
-    let [n, c] = x.shape().dims();
-    let dx = kernels.queue.empty_of([n, c], x.dtype);
-    let dwte = kernels.queue.empty(wte.shape());
-    let mut add = |first, x, d: CubeTensor| {
-        let of_chunk = Epilogue { accumulate: first > 0, ..Epilogue::default() };
-        kernels.product_into(CubeBackend::float_transpose(d.clone()), x, &dwte, of_chunk);
-        let of_chunk = Epilogue { first_row: first, ..Epilogue::default() };
-        kernels.product_into(d, wte.clone(), &dx, of_chunk);
-    };
-    let scale = loss_scale.as_ref();
-    let total = sum_losses(kernels, &x, &wte, scale, &targets, loss, Some(&mut add));
-    (total, (dx, split::<CubeBackend>(dwte, &shard_rows)))
+    (total, gradients.map(|(dx, dwte)| (dx, split::<Gpu>(dwte, &shard_rows))))
 }

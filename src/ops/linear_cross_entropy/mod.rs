@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
+use super::OpsMode;
 use super::shared::dispatch::{op, tensors};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -19,11 +20,9 @@ mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
-/// The target of a row that has none: the row adds nothing to the loss and to gradients, like PyTorch's
-/// `ignore_index`.
+/// The target of a row that adds nothing to the loss and to gradients, like PyTorch's `ignore_index`.
 pub const IGNORED: u32 = u32::MAX;
 
-/// The parameters of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CrossEntropy {
     /// Tokens in the vocabulary; rows of `wte` from here on are padding and are never predicted.
@@ -36,7 +35,6 @@ pub struct CrossEntropy {
 }
 
 tensors! {
-    /// The gradients of the loss.
     pub struct HeadGradients {
         /// `[n, c]`.
         pub x: Tensor<2>,
@@ -45,30 +43,44 @@ tensors! {
     }
 }
 
-op! {
-    /// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets,
-    /// `[1]`. `wte` `[padded vocab, c]` is in one or more shards. Targets are [`IGNORED`] or below
-    /// `vocab`: the reader of the data checks that.
-    pub fn linear_cross_entropy(
-        x: Tensor<2>,
-        wte: Vec<Tensor<2>>;
-        targets: Arc<[u32]>,
-        loss: CrossEntropy,
-    ) -> Tensor<1> = forward;
+/// Returns the scaled sum of the cross-entropies of `x wte^T` `[n, vocab]` against `n` targets, `[1]`.
+/// `wte` `[padded vocab, c]` is in one or more shards. Targets are [`IGNORED`] or below `vocab`: the
+/// reader of the data checks that.
+pub fn linear_cross_entropy(
+    x: Tensor<2>,
+    wte: Vec<Tensor<2>>,
+    targets: Arc<[u32]>,
+    loss: CrossEntropy,
+    mode: OpsMode,
+) -> Tensor<1> {
+    cross_entropy(x, wte, None, targets, loss, false, mode).0
+}
+
+/// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits
+/// of each chunk exist.
+///
+/// With `loss_scale`, whose first element is a scale, this scales the gradients in place of
+/// `loss.scale`: divided by the tokens of a batch, most probabilities underflow in float16.
+pub fn linear_cross_entropy_gradients(
+    x: Tensor<2>,
+    wte: Vec<Tensor<2>>,
+    loss_scale: Option<Tensor<1>>,
+    targets: Arc<[u32]>,
+    loss: CrossEntropy,
+    mode: OpsMode,
+) -> (Tensor<1>, HeadGradients) {
+    let (value, gradients) = cross_entropy(x, wte, loss_scale, targets, loss, true, mode);
+    (value, gradients.expect("they are requested"))
 }
 
 op! {
-    /// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits
-    /// of each chunk exist.
-    ///
-    /// With `loss_scale`, whose first element is a scale, this scales the gradients in place of
-    /// `loss.scale`: divided by the tokens of a batch, most
-    /// probabilities underflow in float16.
-    pub fn linear_cross_entropy_gradients(
+    /// Returns the loss and, if they are requested, its gradients.
+    fn cross_entropy(
         x: Tensor<2>,
         wte: Vec<Tensor<2>>,
         loss_scale: Option<Tensor<1>>;
         targets: Arc<[u32]>,
         loss: CrossEntropy,
-    ) -> (Tensor<1>, HeadGradients) = gradients;
+        with_gradients: bool,
+    ) -> (Tensor<1>, Option<HeadGradients>) = compute(CrossEntropyInputs);
 }

@@ -17,7 +17,6 @@ use crate::gpu::queue::Queue;
 use crate::ops::Implementation;
 use crate::ops::OpsMode;
 
-/// The backend of GPUs.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub(in crate::ops) type Gpu = burn_cubecl::CubeBackend;
 /// This build has kernels for the CPU alone.
@@ -65,9 +64,12 @@ impl Kernels {
     }
 }
 
+/// Stands for burn's own tensors, of which an op's reference is composed.
+pub(in crate::ops) struct Reference;
+
 /// A tensor, or several, in the signature of an op. `lower` returns the same in the types of a
 /// backend, `raise` is its inverse.
-pub(in crate::ops) trait Operand<B: Backend>: Sized {
+pub(in crate::ops) trait Operand<B>: Sized {
     type Lowered;
 
     fn lower(self) -> Self::Lowered;
@@ -75,8 +77,23 @@ pub(in crate::ops) trait Operand<B: Backend>: Sized {
     fn raise(lowered: Self::Lowered) -> Self;
 
     /// Returns the first tensor; `None` if there is none, or if it is on another backend.
-    fn first(&self) -> Option<FloatTensor<B>> {
+    fn first(&self) -> Option<FloatTensor<B>>
+    where
+        B: Backend,
+    {
         None
+    }
+}
+
+impl<T> Operand<Reference> for T {
+    type Lowered = T;
+
+    fn lower(self) -> T {
+        self
+    }
+
+    fn raise(lowered: T) -> T {
+        lowered
     }
 }
 
@@ -115,15 +132,15 @@ impl<B: Backend, T: Operand<B>> Operand<B> for Option<T> {
     type Lowered = Option<T::Lowered>;
 
     fn lower(self) -> Self::Lowered {
-        self.map(T::lower)
+        self.map(Operand::<B>::lower)
     }
 
     fn raise(lowered: Self::Lowered) -> Self {
-        lowered.map(T::raise)
+        lowered.map(Operand::<B>::raise)
     }
 
     fn first(&self) -> Option<FloatTensor<B>> {
-        self.as_ref()?.first()
+        Operand::<B>::first(self.as_ref()?)
     }
 }
 
@@ -131,15 +148,15 @@ impl<B: Backend, T: Operand<B>> Operand<B> for Vec<T> {
     type Lowered = Vec<T::Lowered>;
 
     fn lower(self) -> Self::Lowered {
-        self.into_iter().map(T::lower).collect()
+        self.into_iter().map(Operand::<B>::lower).collect()
     }
 
     fn raise(lowered: Self::Lowered) -> Self {
-        lowered.into_iter().map(T::raise).collect()
+        lowered.into_iter().map(Operand::<B>::raise).collect()
     }
 
     fn first(&self) -> Option<FloatTensor<B>> {
-        <[T]>::first(self)?.first()
+        Operand::<B>::first(<[T]>::first(self)?)
     }
 }
 
@@ -151,11 +168,11 @@ macro_rules! tuple {
 
             fn lower(self) -> Self::Lowered {
                 let ($($value,)*) = self;
-                ($($value.lower(),)*)
+                ($(Operand::<B>::lower($value),)*)
             }
 
             fn raise(($($value,)*): Self::Lowered) -> Self {
-                ($($type::raise($value),)*)
+                ($(Operand::<B>::raise($value),)*)
             }
         }
     };
@@ -199,51 +216,66 @@ macro_rules! tensors {
 }
 pub(in crate::ops) use tensors;
 
-/// Defines an op by its signature, tensors first and plain values behind a semicolon, and the name of
-/// the function that computes it in the op's `reference.rs`, `cpu.rs`, `wgsl.rs` and `cube.rs`:
+/// Defines an op by its signature, tensors first and plain values behind a semicolon, the name of the
+/// function that computes it in the op's `reference.rs`, `cpu.rs`, `wgsl.rs` and `cube.rs`, and the name
+/// of the struct of its arguments:
 ///
-/// `op! { pub fn linear(x: Tensor<2>, b: Option<Tensor<1>>; activation: Option<Gelu>) -> Tensor<2> = forward; }`
+/// `op! { pub fn linear(x: Tensor<2>, b: Option<Tensor<1>>; activation: Option<Gelu>) -> Tensor<2> = forward(LinearInputs); }`
 ///
-/// Those take the same arguments, in the tensor type of their backend; kernels of GPUs take their
-/// [`Kernels`] before them. After the function's name, `if` and a condition limit what GPU kernels
-/// support.
+/// Those functions take that struct, with the tensors of their backend; kernels of GPUs take their
+/// [`Kernels`] before it. `if` and a condition at the end limit what GPU kernels support.
 macro_rules! op {
     (
         $(#[$attribute:meta])*
         $visibility:vis fn $name:ident(
             $($tensor:ident: $tensor_type:ty),+ $(; $($value:ident: $value_type:ty),+)? $(,)?
-        ) -> $output:ty = $function:ident $(if $supported:expr)?;
+        ) -> $output:ty = $function:ident($inputs:ident) $(if $supported:expr)?;
     ) => {
+        struct $inputs<B>
+        where
+            $($tensor_type: $crate::ops::shared::dispatch::Operand<B>,)+
+        {
+            $($tensor: <$tensor_type as $crate::ops::shared::dispatch::Operand<B>>::Lowered,)+
+            $($($value: $value_type,)+)?
+        }
+
+        impl $inputs<$crate::ops::shared::dispatch::Reference> {
+            fn lower<B>(self) -> $inputs<B>
+            where
+                $($tensor_type: $crate::ops::shared::dispatch::Operand<B>,)+
+            {
+                $inputs {
+                    $($tensor: $crate::ops::shared::dispatch::Operand::<B>::lower(self.$tensor),)+
+                    $($($value: self.$value,)+)?
+                }
+            }
+        }
+
         $(#[$attribute])*
         $visibility fn $name(
             $($tensor: $tensor_type,)+
             $($($value: $value_type,)+)?
             mode: $crate::ops::OpsMode,
         ) -> $output {
-            use $crate::ops::shared::dispatch::{Gpu, Kernels, Operand};
+            use $crate::ops::shared::dispatch::{Gpu, Kernels, Operand, Reference};
             let on_gpu = None$(.or_else(|| Operand::<Gpu>::first(&$tensor)))+;
-            match Kernels::of(on_gpu, mode, true $(&& $supported)?) {
-                Kernels::Reference => reference::$function($($tensor,)+ $($($value),+)?),
+            let kernels = Kernels::of(on_gpu, mode, true $(&& $supported)?);
+            let inputs = $inputs::<Reference> { $($tensor,)+ $($($value),+)? };
+            match kernels {
+                Kernels::Reference => reference::$function(inputs),
                 #[cfg(not(target_arch = "wasm32"))]
                 Kernels::Cpu => {
                     use $crate::ops::shared::dispatch::Flex;
-                    Operand::<Flex>::raise(cpu::$function(
-                        $(Operand::<Flex>::lower($tensor),)+
-                        $($($value),+)?
-                    ))
+                    Operand::<Flex>::raise(cpu::$function(inputs.lower()))
                 }
                 #[cfg(feature = "wgpu")]
-                Kernels::Wgsl(kernels) => Operand::<Gpu>::raise(wgsl::$function(
-                    &kernels,
-                    $(Operand::<Gpu>::lower($tensor),)+
-                    $($($value),+)?
-                )),
+                Kernels::Wgsl(kernels) => {
+                    Operand::<Gpu>::raise(wgsl::$function(&kernels, inputs.lower()))
+                }
                 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-                Kernels::Cube(kernels) => Operand::<Gpu>::raise(cube::$function(
-                    &kernels,
-                    $(Operand::<Gpu>::lower($tensor),)+
-                    $($($value),+)?
-                )),
+                Kernels::Cube(kernels) => {
+                    Operand::<Gpu>::raise(cube::$function(&kernels, inputs.lower()))
+                }
             }
         }
     };

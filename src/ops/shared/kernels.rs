@@ -3,8 +3,7 @@
 pub(in crate::ops) use burn_cubecl::kernel::into_contiguous as contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Returns a tensor that may be written in place: the tensor itself if nothing else holds its memory,
-/// else a copy.
+/// Returns a tensor to write in place: the tensor itself if nothing else holds its memory, else a copy.
 pub(in crate::ops) fn owned(tensor: CubeTensor) -> CubeTensor {
     let tensor = contiguous(tensor);
     // CUDA pads the rows of what it copies.

@@ -18,8 +18,7 @@ pub(super) mod wgsl;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub(super) const DISPATCH_OPERATIONS: u64 = 1 << 35;
 
-/// Joins the shards of a matrix, which copies if there are several. Returns the number of rows of
-/// each shard, too.
+/// Joins the shards of a matrix, which copies if there are several. Returns each shard's rows, too.
 pub(super) fn join<B: Backend>(mut shards: Vec<FloatTensor<B>>) -> (FloatTensor<B>, Vec<usize>) {
     let rows = shards.iter().map(|shard| shard.shape()[0]).collect();
     let whole = if shards.len() == 1 { shards.remove(0) } else { B::float_cat(shards, 0) };
@@ -41,6 +40,9 @@ pub(super) fn split<B: Backend>(whole: FloatTensor<B>, rows: &[usize]) -> Vec<Fl
     rows.iter().map(shard).collect()
 }
 
+/// ln 2 in two parts, the first short enough that its product with an exponent is exact.
+const LN_2_HIGH: f32 = 0.693_359_4;
+const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// `sqrt(2 / pi)` in the tanh form of GELU.
 pub(super) const TANH_SCALE: f32 = 0.797_884_6;
 /// The cubic coefficient in the tanh form of GELU.

@@ -1,18 +1,21 @@
 use rayon::prelude::*;
 
-use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateSettings};
-use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, values, vector, vectorised};
+use super::{
+    GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateControlInputs,
+    UpdateSettings,
+};
+use crate::ops::shared::cpu::{
+    CpuTensor, Flex, contiguous, from_values, values, vector, vectorised,
+};
 
-pub(super) fn sum_squares(grads: Vec<CpuTensor>, loss_scale: CpuTensor, divisor: f32) -> CpuTensor {
-    let factor = 1.0 / (values(&contiguous(loss_scale))[0] * divisor);
+fn sum_squares(grads: Vec<CpuTensor>, factor: f32) -> Vec<f32> {
     let mut sums = Vec::new();
     for grad in grads {
         let grad = contiguous(grad);
         let spans = values(&grad).par_chunks(NORM_SPAN);
         sums.par_extend(spans.map(|span| sum_squares_of(span, factor)));
     }
-    let count = sums.len();
-    from_values(sums, [count].into())
+    sums
 }
 
 vectorised! {
@@ -25,16 +28,13 @@ vectorised! {
     }
 }
 
-pub(super) fn decide(
-    sums: CpuTensor,
-    loss_scale: CpuTensor,
-    settings: UpdateSettings,
-) -> (CpuTensor, CpuTensor, CpuTensor) {
-    let [sums, loss_scale] = [sums, loss_scale].map(contiguous);
-    let sums = values(&sums);
-    let norm = sums.iter().copied().map(f64::from).sum::<f64>().sqrt() as f32;
-    let [scale, clean, skipped, in_a_row] = [0, 1, 2, 3].map(|i| values(&loss_scale)[i]);
+pub(super) fn decide(inputs: UpdateControlInputs<Flex>) -> (CpuTensor, CpuTensor, CpuTensor) {
+    let UpdateControlInputs { grads, loss_scale, settings } = inputs;
     let UpdateSettings { grad_clip, divisor, scales_loss, .. } = settings;
+    let loss_scale = contiguous(loss_scale);
+    let [scale, clean, skipped, in_a_row] = [0, 1, 2, 3].map(|i| values(&loss_scale)[i]);
+    let sums = sum_squares(grads, 1.0 / (scale * divisor));
+    let norm = sums.into_iter().map(f64::from).sum::<f64>().sqrt() as f32;
     let clip = if grad_clip == 0.0 { 1.0 } else { (grad_clip / (norm + NORM_EPS)).min(1.0) };
     let made = settings.step as f32 - skipped;
     let [first, second] = settings.log_betas().map(|log_beta| -libm::expm1f(made * log_beta));

@@ -2,10 +2,13 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateSettings};
+use super::{
+    GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateControlInputs,
+    UpdateSettings,
+};
 use crate::ops::shared::cube::math::exp;
 use crate::ops::shared::cube::reduce::group_sum;
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, each, launch};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, each, launch};
 use crate::ops::shared::kernels::elements;
 
 /// The sum of the squares of each `NORM_SPAN` elements of `x`, divided by the loss scale and
@@ -104,21 +107,21 @@ fn decision(
     }
 }
 
-pub(super) fn sum_squares(
+fn sum_squares(
     kernels: &CubeKernels,
-    grads: Vec<CubeTensor>,
-    loss_scale: CubeTensor,
+    grads: &[CubeTensor],
+    loss_scale: &CubeTensor,
     divisor: f32,
 ) -> CubeTensor {
     let spans = |grad: &CubeTensor| elements(grad).div_ceil(NORM_SPAN);
     let sums = kernels.queue.empty([grads.iter().map(spans).sum::<usize>()]);
     let mut first = 0;
     for grad in grads {
-        let spans = spans(&grad);
+        let spans = spans(grad);
         launch!(
             kernels,
             each(spans, ELEMENTWISE),
-            squares(&[&grad, &sums, &loss_scale], elements(&grad), first, spans, divisor)
+            squares(&[grad, &sums, loss_scale], elements(grad), first, spans, divisor)
         );
         first += spans;
     }
@@ -127,10 +130,10 @@ pub(super) fn sum_squares(
 
 pub(super) fn decide(
     kernels: &CubeKernels,
-    sums: CubeTensor,
-    loss_scale: CubeTensor,
-    settings: UpdateSettings,
+    inputs: UpdateControlInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let UpdateControlInputs { grads, loss_scale, settings } = inputs;
+    let sums = sum_squares(kernels, &grads, &loss_scale, settings.divisor);
     let [norm, control, next] = [1, 4, 4].map(|len| kernels.queue.empty([len]));
     let [log_beta1, log_beta2] = settings.log_betas();
     let UpdateSettings { grad_clip, divisor, step, learning_rate, scales_loss, .. } = settings;

@@ -9,7 +9,6 @@
 
 use burn::tensor::Tensor;
 
-use super::OpsMode;
 use super::shared::dispatch::{op, tensors};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -20,8 +19,9 @@ mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
-/// Elements whose squares are summed by one task or workgroup: few enough that f32 keeps its digits
-/// and that one invocation of a software adapter can loop over its part.
+/// Elements of a gradient whose squares are summed by one task or workgroup: few enough that f32 keeps
+/// its digits and that one invocation of a software adapter can loop over its part. Each is divided by
+/// the loss scale and the divisor before: the squares of scaled gradients would leave the range of f32.
 const NORM_SPAN: usize = 16 * 1024;
 
 /// Added to the norm before dividing by it, as in PyTorch's `clip_grad_norm_`.
@@ -46,8 +46,7 @@ pub struct UpdateSettings {
     /// Divides the gradients, together with the loss scale, so that they belong to the mean loss: the
     /// tokens of the global batch where the loss is scaled, else 1.
     pub divisor: f32,
-    /// The number of the update, counted from 1. Skipped updates count; their number is subtracted
-    /// on the device.
+    /// The number of the update, from 1. Skipped updates count; the device subtracts their number.
     pub step: u64,
     pub learning_rate: f64,
     pub beta1: f64,
@@ -69,8 +68,7 @@ tensors! {
     /// The results of [`update_control`], on the device.
     #[derive(Clone, Debug)]
     pub struct UpdateControl {
-        /// The norm of the gradients, without loss scale and before clipping, `[1]`. Not finite if they
-        /// are not.
+        /// The norm of the gradients, without loss scale and before clipping, `[1]`; finite if they are.
         pub norm: Tensor<1>,
         /// For [`adamw`](super::adamw), `[4]`: the factor of the gradients, which clips them and takes
         /// out the loss scale; 1 if the update is made and 0 if it is skipped;
@@ -83,38 +81,16 @@ tensors! {
     }
 }
 
-/// Decides on an update from all of its gradients `grads`, which is not empty. `loss_scale` `[4]` is
-/// the state of loss scaling before it, as [`UpdateControl::loss_scale`]; its scale is 1 where the
-/// loss is not scaled.
-///
-/// An update with gradients that are not finite is skipped, and halves the loss scale. 2000 updates
-/// in a row that are made double it.
-pub fn update_control(
-    grads: &[Tensor<1>],
-    loss_scale: Tensor<1>,
-    settings: UpdateSettings,
-    mode: OpsMode,
-) -> UpdateControl {
-    let sums = squares(grads.to_vec(), loss_scale.clone(), settings.divisor, mode);
-    decision(sums, loss_scale, settings, mode)
-}
-
 op! {
-    /// Returns the sums of the squares of each [`NORM_SPAN`] elements of each of `grads` `[elements]`,
-    /// in order. The elements are divided by the loss scale and `divisor` first: the squares of scaled
-    /// gradients would leave the range of f32.
-    fn squares(
+    /// Decides on an update from all of its gradients `grads` `[elements]`, of which there is at least
+    /// one. `loss_scale` `[4]` is the state of loss scaling before it, as [`UpdateControl::loss_scale`];
+    /// its scale is 1 where the loss is not scaled.
+    ///
+    /// An update with gradients that are not finite is skipped, and halves the loss scale. 2000 updates
+    /// in a row that are made double it.
+    pub fn update_control(
         grads: Vec<Tensor<1>>,
         loss_scale: Tensor<1>;
-        divisor: f32,
-    ) -> Tensor<1> = sum_squares;
-}
-
-op! {
-    /// Decides from all `sums`.
-    fn decision(
-        sums: Tensor<1>,
-        loss_scale: Tensor<1>;
         settings: UpdateSettings,
-    ) -> UpdateControl = decide;
+    ) -> UpdateControl = decide(UpdateControlInputs);
 }

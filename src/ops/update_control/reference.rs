@@ -1,13 +1,10 @@
 use burn::tensor::{DType, Tensor};
 
 use super::{
-    GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateControl, UpdateSettings,
+    GROWTH_INTERVAL, MAX_GROWN_SCALE, MIN_SCALE, NORM_EPS, NORM_SPAN, UpdateControl,
+    UpdateControlInputs, UpdateSettings,
 };
-
-pub(super) fn sum_squares(grads: Vec<Tensor<1>>, loss_scale: Tensor<1>, divisor: f32) -> Tensor<1> {
-    let factor = (element(&loss_scale, 0) * divisor).recip();
-    Tensor::cat(grads.into_iter().flat_map(|grad| sums_of(grad, &factor)).collect(), 0)
-}
+use crate::ops::shared::dispatch::Reference;
 
 /// Returns the sums of the squares of `x` times `factor`: of its whole spans, and of what remains.
 fn sums_of(x: Tensor<1>, factor: &Tensor<1>) -> Vec<Tensor<1>> {
@@ -27,17 +24,15 @@ fn sums_of(x: Tensor<1>, factor: &Tensor<1>) -> Vec<Tensor<1>> {
     sums
 }
 
-pub(super) fn decide(
-    sums: Tensor<1>,
-    loss_scale: Tensor<1>,
-    settings: UpdateSettings,
-) -> UpdateControl {
-    let total = sums.sum();
+pub(super) fn decide(inputs: UpdateControlInputs<Reference>) -> UpdateControl {
+    let UpdateControlInputs { grads, loss_scale, settings } = inputs;
+    let mut factor = (element(&loss_scale, 0) * settings.divisor).recip();
+    let sums = grads.into_iter().flat_map(|grad| sums_of(grad, &factor));
+    let total = Tensor::<1>::cat(sums.collect(), 0).sum();
     // NaN compares as false.
     let finite = total.clone().lower_equal_elem(f32::MAX);
     let applied = finite.clone().float();
     let norm = total.sqrt();
-    let mut factor = (element(&loss_scale, 0) * settings.divisor).recip();
     if settings.grad_clip != 0.0 {
         let clip = ((norm.clone() + NORM_EPS).recip() * settings.grad_clip).clamp_max(1.0);
         factor = clip * factor;
@@ -88,7 +83,6 @@ fn next_scale(loss_scale: Tensor<1>, applied: Tensor<1>, scales: bool) -> Tensor
     Tensor::cat(vec![scale, clean, skipped + failed, in_a_row], 0)
 }
 
-/// Element `index` of a vector, as `[1]`.
 fn element(x: &Tensor<1>, index: usize) -> Tensor<1> {
     x.clone().narrow(0, index, 1)
 }

@@ -224,7 +224,7 @@ impl Optimizer {
             scales_loss,
         };
         let UpdateControl { norm, control, loss_scale } =
-            ops::update_control(&grads, self.loss_scale.clone(), settings, self.mode);
+            ops::update_control(grads.clone(), self.loss_scale.clone(), settings, self.mode);
         self.loss_scale = loss_scale;
         #[cfg(not(target_arch = "wasm32"))]
         if self.offload.is_some() {

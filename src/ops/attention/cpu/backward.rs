@@ -22,14 +22,6 @@ pub(super) struct HeadInputs<'a> {
     pub log_sum_exp: &'a [f32],
 }
 
-/// The right factors of the scores' products, `k^T` and `v^T` `[size, time]`.
-struct Packed<'a> {
-    panels: Panels,
-    k: &'a [f32],
-    v: &'a [f32],
-}
-
-/// A block of queries.
 struct Block<'a> {
     first: usize,
     rows: usize,
@@ -37,7 +29,6 @@ struct Block<'a> {
     stride: usize,
     /// The probabilities after dropout, `[rows, keys]`.
     p: &'a mut [f32],
-    /// The gradients of the scores.
     ds: &'a mut [f32],
 }
 
@@ -70,13 +61,13 @@ vectorised! {
         across.pack(Strided::Columns(head.row(qkv, 0, 1, 3), 3 * c), k_transposed);
         across.pack(Strided::Columns(head.row(qkv, 0, 2, 3), 3 * c), v_transposed);
         down.pack(Strided::Rows(head.row(qkv, 0, 1, 3), 3 * c), k);
-        let packed = Packed { panels: across, k: k_transposed, v: v_transposed };
+        let packed = [&*k_transposed, &*v_transposed];
         let width = down.width();
         for first in (0..time).step_by(BLOCK) {
             let rows = BLOCK.min(time - first);
             let mut block = Block { first, rows, stride, p, ds };
             for query in (first..first + rows).step_by(STRIP) {
-                gradients_of_scores(simd, &inputs, &packed, &mut block, query);
+                gradients_of_scores(simd, &inputs, across, packed, &mut block, query);
                 let rows = STRIP.min(first + rows - query);
                 let left = Strided::Rows(&block.ds[(query - first) * stride..], stride);
                 let to = Target { values: &mut *dq, stride: width, rows, add: false };
@@ -100,12 +91,14 @@ vectorised! {
     }
 }
 
-/// The probabilities of a strip of queries from `query` on, and the gradients of its scores.
+/// The probabilities of a strip of queries from `query` on, and the gradients of its scores. `packed` has
+/// the right factors of their products, `k^T` and `v^T` `[size, time]`.
 #[inline(always)]
 fn gradients_of_scores<S: Simd>(
     simd: S,
     inputs: &HeadInputs,
-    packed: &Packed,
+    panels: Panels,
+    packed: [&[f32]; 2],
     block: &mut Block,
     query: usize,
 ) {
@@ -114,12 +107,11 @@ fn gradients_of_scores<S: Simd>(
     let rows = STRIP.min(end - query);
     let at = (query - block.first) * stride;
     let products = [
-        (head.row(qkv, query, 0, 3), 3 * head.c, packed.k, &mut *block.p),
-        (head.row(dout, query, 0, 1), head.c, packed.v, &mut *block.ds),
+        (head.row(qkv, query, 0, 3), 3 * head.c, packed[0], &mut *block.p),
+        (head.row(dout, query, 0, 1), head.c, packed[1], &mut *block.ds),
     ];
     for (left, width, right, scores) in products {
-        let panels = packed.panels.of(right, 0..head.size);
-        let seen = panels.take_while(|panel| panel.first < query + rows);
+        let seen = panels.of(right, 0..head.size).take_while(|panel| panel.first < query + rows);
         let to = Target { values: &mut scores[at..], stride, rows, add: false };
         multiply(simd, Strided::Rows(left, width), seen, to);
     }

@@ -2,7 +2,6 @@
 
 use crate::ops::AttentionShape;
 
-/// One head of one sequence.
 #[derive(Clone, Copy)]
 pub(super) struct AttentionHead<'a> {
     pub shape: &'a AttentionShape,
@@ -19,8 +18,7 @@ impl<'a> AttentionHead<'a> {
         Self { shape, index, c, size: c / shape.heads }
     }
 
-    /// Part `part` of the head's row at position `t`, and all that follows, in rows of `parts` times
-    /// `c` elements.
+    /// The head's part `part` of position `t` and all that follows, in rows of `parts * c` elements.
     #[inline(always)]
     pub fn row<'b>(&self, rows: &'b [f32], t: usize, part: usize, parts: usize) -> &'b [f32] {
         let (sequence, head) = (self.index / self.shape.heads, self.index % self.shape.heads);
@@ -42,11 +40,6 @@ impl<'a> AttentionHead<'a> {
     }
 }
 
-/// Splits memory into parts.
 pub(super) fn parts<const N: usize>(mut memory: &mut [f32], lens: [usize; N]) -> [&mut [f32]; N] {
-    lens.map(|len| {
-        let (part, rest) = std::mem::take(&mut memory).split_at_mut(len);
-        memory = rest;
-        part
-    })
+    lens.map(|len| memory.split_off_mut(..len).expect("memory has the sum of the lengths"))
 }

@@ -7,8 +7,8 @@
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;
 
-use super::AttentionShape;
-use crate::ops::shared::cpu::{CpuTensor, contiguous, from_values, memory, values};
+use super::{AttentionBackwardInputs, AttentionInputs, AttentionShape};
+use crate::ops::shared::cpu::{CpuTensor, Flex, contiguous, from_values, memory, values};
 
 mod backward;
 mod forward;
@@ -19,8 +19,8 @@ mod tile;
 use backward::HeadInputs;
 use head::AttentionHead;
 
-pub(super) fn forward(qkv: CpuTensor, shape: AttentionShape) -> (CpuTensor, CpuTensor) {
-    let shape = &shape;
+pub(super) fn forward(inputs: AttentionInputs<Flex>) -> (CpuTensor, CpuTensor) {
+    let AttentionInputs { qkv, ref shape } = inputs;
     let [n, width] = qkv.shape().dims();
     let c = width / 3;
     let qkv = contiguous(qkv);
@@ -40,14 +40,8 @@ pub(super) fn forward(qkv: CpuTensor, shape: AttentionShape) -> (CpuTensor, CpuT
     )
 }
 
-pub(super) fn backward(
-    dout: CpuTensor,
-    qkv: CpuTensor,
-    out: CpuTensor,
-    log_sum_exp: CpuTensor,
-    shape: AttentionShape,
-) -> CpuTensor {
-    let shape = &shape;
+pub(super) fn backward(inputs: AttentionBackwardInputs<Flex>) -> CpuTensor {
+    let AttentionBackwardInputs { dout, qkv, out, log_sum_exp, ref shape } = inputs;
     let [n, width] = qkv.shape().dims();
     let c = width / 3;
     let saved = [dout, qkv, out, log_sum_exp].map(contiguous);
@@ -62,8 +56,7 @@ pub(super) fn backward(
     from_values(dqkv, [n, width].into())
 }
 
-/// Returns the rows of each head in rows of `parts` times `c` elements: by position, its parts of
-/// the row.
+/// Splits rows of `parts * c` elements by head: returns each head's parts, position by position.
 fn by_head<'a>(
     rows: &'a mut [f32],
     parts: usize,

@@ -22,7 +22,6 @@ pub(super) enum Strided<'a> {
 pub(super) struct Panels {
     depth: usize,
     columns: usize,
-    /// Elements of a vector.
     lanes: usize,
     vectors: usize,
     /// Vectors of the widest panel.

@@ -11,16 +11,13 @@ use pulp::Simd;
 use super::panels::{PANEL, Panel, Strided};
 use crate::ops::shared::cpu::vector::WIDEST;
 
-/// Rows of a strip.
 pub(super) const STRIP: usize = 8;
 
-/// The destination of the product of a strip and a panel: at most [`STRIP`] rows, `stride` elements
-/// apart.
+/// The destination of a strip's product with a panel: at most [`STRIP`] rows, `stride` elements apart.
 pub(super) struct Target<'a> {
     pub values: &'a mut [f32],
     pub stride: usize,
     pub rows: usize,
-    /// Adds the product to the values.
     pub add: bool,
 }
 
@@ -63,7 +60,6 @@ fn strip<S: Simd, const V: usize>(simd: S, left: Strided, panel: Panel, to: &mut
     }
 }
 
-/// Rows `first..first + R` of a strip.
 #[inline(always)]
 #[expect(clippy::needless_range_loop, reason = "an iterator may keep the sums in memory")]
 fn rows<S: Simd, const R: usize, const V: usize>(

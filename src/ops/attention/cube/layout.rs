@@ -3,7 +3,6 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-/// Planes of a workgroup.
 pub(super) const PLANES: usize = 4;
 
 /// Positions of the other side in a tile.
@@ -19,7 +18,6 @@ pub(super) const CELL_STRIDE: usize = COLUMNS + PADDING;
 /// The compile-time parameters of all passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StripLayout {
-    /// A head's size.
     pub size: usize,
     /// Elements of a vector in memory.
     pub vector: usize,
@@ -41,7 +39,6 @@ impl StripLayout {
         self.size.div_ceil(self.side)
     }
 
-    /// Returns the bytes of shared memory.
     pub fn memory(self) -> usize {
         2 * self.staged() + 6 * self.cells() + 8 * COLUMNS
     }
@@ -90,7 +87,6 @@ pub(super) struct HeadRows {
     /// The offset of the first row, in vectors.
     pub start: usize,
     pub stride: usize,
-    /// The last position.
     pub last: usize,
 }
 

@@ -7,10 +7,10 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{AttentionShape, scale};
+use super::{AttentionBackwardInputs, AttentionInputs, AttentionShape, scale};
 use crate::gpu::queue::Workgroups;
 use crate::ops::dropout::cube::{Mask, keep, mask, sequence_key};
-use crate::ops::shared::cube::{CubeKernels, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, Gpu, elem, launch};
 
 mod layout;
 mod matrices;
@@ -78,7 +78,6 @@ impl Packed {
     }
 }
 
-/// How the kernels multiply.
 #[derive(Clone, Copy)]
 enum Multiplication {
     Scalar(TileLayout),
@@ -102,9 +101,7 @@ fn matrix_side(kernels: &CubeKernels, x: &CubeTensor) -> Option<usize> {
 struct Launches {
     shape: AttentionShape,
     multiplication: Multiplication,
-    /// A head's size.
     size: usize,
-    /// Elements of a vector.
     vector: usize,
     elem: ElemType,
 }
@@ -121,13 +118,9 @@ impl Launches {
             let layout = StripLayout { size, vector, side, lanes, dropout };
             (lanes.is_multiple_of(side) && layout.memory() <= memory).then_some(layout)
         });
-        let multiplication = match strips {
-            Some(layout) => Multiplication::Matrices(layout),
-            None => {
-                let layout = TileLayout::new(memory, size / vector, vector, dropout);
-                Multiplication::Scalar(layout)
-            }
-        };
+        let tiles = || TileLayout::new(memory, size / vector, vector, dropout);
+        let multiplication =
+            strips.map_or_else(|| Multiplication::Scalar(tiles()), Multiplication::Matrices);
         Self { shape, multiplication, size, vector, elem: elem(qkv) }
     }
 
@@ -173,9 +166,9 @@ macro_rules! pass {
 
 pub(super) fn forward(
     kernels: &CubeKernels,
-    qkv: CubeTensor,
-    shape: AttentionShape,
+    inputs: AttentionInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
+    let AttentionInputs { qkv, shape } = inputs;
     let [n, three_c] = qkv.shape().dims();
     let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
@@ -184,14 +177,8 @@ pub(super) fn forward(
     (out, log_sum_exp)
 }
 
-pub(super) fn backward(
-    kernels: &CubeKernels,
-    dout: CubeTensor,
-    qkv: CubeTensor,
-    out: CubeTensor,
-    log_sum_exp: CubeTensor,
-    shape: AttentionShape,
-) -> CubeTensor {
+pub(super) fn backward(kernels: &CubeKernels, inputs: AttentionBackwardInputs<Gpu>) -> CubeTensor {
+    let AttentionBackwardInputs { dout, qkv, out, log_sum_exp, shape } = inputs;
     let delta = kernels.queue.empty(log_sum_exp.shape());
     let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
     let launches = Launches::new(kernels, &qkv, shape);

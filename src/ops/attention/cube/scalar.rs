@@ -8,7 +8,6 @@ use super::Packed;
 use super::layout::HeadRows;
 use crate::ops::shared::cube::math::{LEAST, exp, ln};
 
-/// Invocations in a workgroup.
 pub(super) const UNITS: u32 = 64;
 
 /// The compile-time parameters of all passes.
@@ -16,7 +15,6 @@ pub(super) const UNITS: u32 = 64;
 pub(super) struct TileLayout {
     /// A head's size in vectors.
     size: usize,
-    /// Positions in a tile.
     tile: usize,
     dropout: bool,
 }
@@ -30,7 +28,6 @@ impl TileLayout {
     }
 }
 
-/// Returns shared memory for a tile of rows.
 #[cube]
 fn tile_of_rows<N: Size>(#[comptime] layout: TileLayout) -> Shared<[Vector<f32, N>]> {
     Shared::<[Vector<f32, N>]>::new_slice(comptime!(layout.tile * layout.size))

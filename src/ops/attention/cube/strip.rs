@@ -81,8 +81,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// Stages the workgroup's rows from `first` on and returns the strip's. Other rows can be staged
-    /// after a barrier.
+    /// Stages the workgroup's rows from `first` on and returns the strip's. The next need a barrier.
     pub fn load_rows(&mut self, source: &[Vector<T, N>], rows: &HeadRows, first: usize) -> Rows<T> {
         let layout = comptime!(self.layout);
         let stride = comptime!(layout.staged_stride());
@@ -151,8 +150,7 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// Returns a matrix of the staged rows as a right factor: of their transpose if it is
-    /// `ColMajor`.
+    /// Returns a matrix of the staged rows as a right factor: of their transpose if it is `ColMajor`.
     fn staged_factor(
         &self,
         #[comptime] row: usize,
@@ -171,7 +169,6 @@ impl<T: Float, N: Size> Strip<T, N> {
         (self.first * CELL_STRIDE + comptime!(column * layout.side)) / layout.vector
     }
 
-    /// Writes a matrix to the strip's scores.
     fn put(&mut self, sum: &Matrix<f32>, #[comptime] column: usize) {
         let at = self.matrix(column);
         cmma::store(
@@ -194,7 +191,6 @@ impl<T: Float, N: Size> Strip<T, N> {
         self.nth * n + comptime!(j / n * n * self.layout.share() + j % n)
     }
 
-    /// Returns the lane's scores.
     pub fn scores(&self) -> Array<f32> {
         let stride = comptime!(CELL_STRIDE / self.layout.vector);
         self.own(&self.scores, self.own_row() * stride)
@@ -336,7 +332,6 @@ impl<T: Float, N: Size> Strip<T, N> {
     }
 }
 
-/// Returns a sum of products, 0.
 #[cube]
 fn no_sum(#[comptime] side: usize) -> Matrix<f32> {
     let layout = MatrixLayout::Undefined;

@@ -1,20 +1,19 @@
 //! Elementary functions in the form that compilers vectorise: no branches, no calls.
 
-use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
+use crate::ops::shared::{LN_2_HIGH, LN_2_LOW, NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
+
+/// Adding this pushes the fraction bits out of an f32, which rounds to the nearest integer and leaves it
+/// in the low bits.
+pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// `e^x` to about 1 unit in the last place (range reduction and polynomial of Cephes' `expf`),
 /// clamped to the range of normal numbers. NaN stays NaN.
 #[inline(always)]
 pub(in crate::ops) fn exp(x: f32) -> f32 {
-    // Adding this pushes the fraction bits out of an f32, which rounds to the nearest integer and
-    // leaves it in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     let x = x.clamp(-87.3, 88.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
-    let r = x - n * LN2_HIGH - n * LN2_LOW;
+    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;
     p = p * r + 8.333_452e-3;

@@ -12,8 +12,7 @@ use burn::backend::TensorMetadata;
 
 use super::CpuTensor;
 
-/// Bytes that the list holds at most: the activations and gradients of GPT-2 124M, of a few
-/// sequences.
+/// Bytes that the list holds at most: the activations and gradients of GPT-2 124M, of a few sequences.
 const MAX_BYTES: usize = 1 << 30;
 
 /// Shorter vectors are not worth a search: an allocator has them at hand.

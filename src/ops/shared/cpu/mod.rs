@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
+pub(in crate::ops) use burn::backend::Flex;
+use burn::backend::{TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{Shape, TensorData};
 use rayon::prelude::*;
 

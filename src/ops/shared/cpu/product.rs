@@ -22,10 +22,6 @@ impl<'a> Factor<'a> {
         Self { values: &values[..rows * columns], rows, columns, transposed: false }
     }
 
-    pub fn columns(&self) -> usize {
-        self.columns
-    }
-
     pub fn transpose(self) -> Self {
         Self {
             rows: self.columns,
@@ -41,19 +37,10 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// Computes `left right` into `result`, `[left.rows, right.columns]` in row-major order. No element
-/// depends on the number of threads.
-pub(in crate::ops) fn product(left: Factor, right: Factor, result: &mut [f32]) {
-    multiply(left, right, result, false);
-}
-
-/// Adds `left right` to `result`.
-pub(in crate::ops) fn add_product(left: Factor, right: Factor, result: &mut [f32]) {
-    multiply(left, right, result, true);
-}
-
+/// Computes `left right` into `result`, `[left.rows, right.columns]` in row-major order, or adds it to
+/// what is there. No element depends on the number of threads.
 #[allow(unsafe_code, reason = "gemm takes pointers")]
-fn multiply(left: Factor, right: Factor, result: &mut [f32], add: bool) {
+pub(in crate::ops) fn multiply(left: Factor, right: Factor, result: &mut [f32], add: bool) {
     let (m, depth, n) = (left.rows, left.columns, right.columns);
     assert_eq!(depth, right.rows, "inner dimensions match");
     assert_eq!(result.len(), m * n, "the result is [rows, columns]");
@@ -105,8 +92,8 @@ mod tests {
             let columns = [Factor::new(&b, [depth, n]), Factor::new(&bt, [n, depth]).transpose()];
             for (left, right) in rows.iter().flat_map(|l| columns.iter().map(move |r| (*l, *r))) {
                 let mut result = vec![f32::NAN; m * n];
-                product(left, right, &mut result);
-                add_product(left, right, &mut result);
+                multiply(left, right, &mut result, false);
+                multiply(left, right, &mut result, true);
                 for (at, value) in result.iter().enumerate() {
                     let term = |k| f64::from(a[at / n * depth + k]) * f64::from(b[k * n + at % n]);
                     let expected = 2.0 * (0..depth).map(term).sum::<f64>();

@@ -3,15 +3,15 @@
 
 use pulp::Simd;
 
+use super::math::ROUND;
+use crate::ops::shared::{LN_2_HIGH, LN_2_LOW};
+
 /// Elements of the widest vector of any CPU.
 pub(in crate::ops) const WIDEST: usize = 16;
 
 /// `e^x` as [`math::exp`](super::math::exp), with multiplication and addition fused where the CPU can.
 #[inline(always)]
 pub(in crate::ops) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    const ROUND: f32 = 12_582_912.0;
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     const POLYNOMIAL: [f32; 5] =
         [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5e-1];
     let splat = |value| simd.splat_f32s(value);
@@ -19,8 +19,8 @@ pub(in crate::ops) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let x = simd.min_f32s(splat(88.0), simd.max_f32s(splat(-87.3), x));
     let shifted = simd.mul_add_e_f32s(x, splat(std::f32::consts::LOG2_E), splat(ROUND));
     let n = simd.sub_f32s(shifted, splat(ROUND));
-    let r = simd.mul_add_e_f32s(n, splat(-LN2_HIGH), x);
-    let r = simd.mul_add_e_f32s(n, splat(-LN2_LOW), r);
+    let r = simd.mul_add_e_f32s(n, splat(-LN_2_HIGH), x);
+    let r = simd.mul_add_e_f32s(n, splat(-LN_2_LOW), r);
     let mut p = splat(1.987_569_1e-4);
     for coefficient in POLYNOMIAL {
         p = simd.mul_add_e_f32s(p, r, splat(coefficient));

@@ -6,16 +6,14 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
+use crate::ops::shared::{LN_2_HIGH, LN_2_LOW};
+
 /// Below every score, and finite: infinity minus infinity is NaN.
 pub(in crate::ops) const LEAST: f32 = -3.0e38;
 /// Below this, `exp` is 0: its value would be subnormal, which some devices round to 0 anyway.
 const EXP_LEAST: f32 = -87.3;
 /// From here on the power of two stays constant and only the series grows.
 const EXP_MOST: f32 = 88.0;
-
-/// ln 2 in two parts, the first short enough that its product with an exponent is exact.
-const LN_2_HIGH: f32 = 0.693_359_4;
-const LN_2_LOW: f32 = -2.121_944_4e-4;
 
 /// exp(r) for |r| <= ln 2 / 2 to 1e-8: 1 + r and these times r^2 to r^6.
 const EXP_SERIES: [f32; 5] = [0.4999999, 0.1666642, 0.041668225, 0.008374816, 0.0013836846];

@@ -14,6 +14,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::config::Dtype;
 use crate::gpu::queue::{Queue, Workgroups};
+pub(in crate::ops) use crate::ops::shared::dispatch::Gpu;
 use crate::ops::shared::kernels::contiguous;
 
 pub(in crate::ops) mod gelu;

@@ -58,8 +58,7 @@ fn sum_groups(partial: &[f32], sums: &mut [f32], groups: usize, width: usize) {
 }
 
 impl CubeKernels {
-    /// Returns the sums of the columns of `partial` `[groups, width]`: the second stage of sums
-    /// over rows.
+    /// Returns the column sums of `partial` `[groups, width]`: the second stage of sums over rows.
     pub fn sum_groups(&self, partial: &CubeTensor, groups: usize, width: usize) -> CubeTensor {
         let sums = self.queue.empty([width]);
         launch!(self, cover(width), sum_groups(&[partial, &sums], groups, width));

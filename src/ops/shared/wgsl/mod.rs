@@ -10,6 +10,7 @@ use crate::config::Matrices;
 use crate::gpu::kernel::Queue;
 use crate::gpu::stored;
 use crate::ops::OpsMode;
+pub(in crate::ops) use crate::ops::shared::dispatch::Gpu;
 
 pub(in crate::ops) mod gemm;
 pub(in crate::ops) mod tensors;
@@ -40,7 +41,6 @@ impl Tier {
 pub(in crate::ops) struct WgslKernels {
     pub queue: Queue,
     pub tier: Tier,
-    /// The dtype in which activations are stored.
     pub activations: DType,
     /// The cooperative matrices on which factors in f16 are multiplied.
     pub matrices: Option<Matrices>,

@@ -22,12 +22,11 @@ params! {
 }
 
 /// One tensor of a launch.
-pub(in crate::ops) struct Segment<'a> {
+pub(in crate::ops) struct LaunchedTensor<'a> {
     /// Its buffers in the order of their bindings, as many for each tensor.
     pub buffers: Vec<&'a CubeTensor>,
     /// The packs that its workgroups go over.
     pub packs: usize,
-    /// One more parameter of this tensor for the kernel.
     pub word: u32,
 }
 
@@ -43,36 +42,37 @@ impl Tier {
 }
 
 impl WgslKernels {
-    /// Launches a kernel that takes `TENSORS` tensors at a time on all `segments`, in as few launches
+    /// Launches a kernel that takes `TENSORS` tensors at a time on all `tensors`, in as few launches
     /// as the device's bindings allow. A workgroup takes up to `span` packs of one tensor.
     ///
     /// The bindings are `shared`, then the buffers of each tensor, then the parameters,
     /// which `params` makes from those of the tensors.
-    pub fn launch_on_tensors<P: Param>(
+    pub fn launch_on_tensors<'a, P: Param>(
         &self,
         spec: Spec,
         span: usize,
         shared: &[&CubeTensor],
-        segments: &[Segment],
+        tensors: impl Iterator<Item = LaunchedTensor<'a>>,
         params: impl Fn(Vec<SegmentParams>) -> P,
     ) {
-        let Some(Segment { buffers, .. }) = segments.first() else { return };
-        let each = buffers.len();
+        let tensors: Vec<LaunchedTensor> = tensors.collect();
+        let Some(first) = tensors.first() else { return };
+        let each = first.buffers.len();
         let buffers = self.queue.storage_buffers().min(self.tier.most_buffers());
         let most = ((buffers - shared.len()) / each).max(1);
         // Launches of equal size are one kernel.
-        let size = segments.len().div_ceil(segments.len().div_ceil(most));
+        let size = tensors.len().div_ceil(tensors.len().div_ceil(most));
         let spec = spec.with("SPAN", span as u32).with("TENSORS", size as u32);
-        for batch in segments.chunks(size) {
+        for batch in tensors.chunks(size) {
             let mut first_group = 0;
-            let of_segment = |&Segment { packs, word, .. }: &Segment| {
+            let segment = |&LaunchedTensor { packs, word, .. }: &LaunchedTensor| {
                 let groups = packs.div_ceil(span);
                 first_group += groups;
                 SegmentParams { first_group: first_group - groups, groups, packs, word }
             };
-            let mut rows: Vec<SegmentParams> = batch.iter().map(of_segment).collect();
+            let mut rows: Vec<SegmentParams> = batch.iter().map(segment).collect();
             rows.resize(size, SegmentParams::default());
-            let own = batch.iter().flat_map(|segment| &segment.buffers).copied().map(Some);
+            let own = batch.iter().flat_map(|tensor| &tensor.buffers).copied().map(Some);
             let mut buffers: Vec<_> = shared.iter().copied().map(Some).chain(own).collect();
             buffers.resize(shared.len() + size * each, None);
             self.queue.launch(spec.clone(), Workgroups::Line(first_group), &buffers, &params(rows));

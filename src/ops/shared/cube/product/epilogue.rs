@@ -31,7 +31,6 @@ pub(in crate::ops) struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
-    /// True if GELU is the exact one.
     pub fn is_exact(&self) -> bool {
         self.derivative.is_some_and(|(form, _)| form == Gelu::Erf)
     }

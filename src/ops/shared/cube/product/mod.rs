@@ -5,7 +5,6 @@ use std::iter::zip;
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::DType;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::prelude::TensorBinding;
 use burn_cubecl::cubecl::std::tensor::launch::ViewArg;
 use burn_cubecl::tensor::CubeTensor;
@@ -23,7 +22,7 @@ use cubek::matmul::multi_level::{BatchMatmulRoutine, ExpandInfo, LaunchInfo, lau
 use cubek::matmul::routine::BlueprintStrategy;
 use cubek::std::InputBinding;
 
-use super::{CubeKernels, elem};
+use super::{CubeKernels, Gpu, elem};
 use crate::config::Dtype;
 use crate::ops::shared::kernels::contiguous;
 use crate::plan::products::Tiling;
@@ -108,7 +107,7 @@ impl CubeKernels {
         if weight.dtype == like.dtype {
             return weight;
         }
-        CubeBackend::float_cast(weight, like.dtype.into())
+        Gpu::float_cast(weight, like.dtype.into())
     }
 }
 

@@ -9,8 +9,7 @@ use super::Epilogue;
 use crate::ops::shared::cube::gelu::gelu_derivative;
 use crate::ops::shared::cube::{CubeKernels, cover, elem, launch};
 
-/// Adds up the products over ranges of k, in the order of k, and runs the epilogue: an invocation
-/// for each element.
+/// Adds up the products over ranges of k, in order, and runs the epilogue: an invocation per element.
 #[cube(launch_unchecked)]
 fn sum_ranges<T: Float>(
     partial: &[f32],
@@ -55,26 +54,21 @@ impl CubeKernels {
     /// Adds the products over ranges of k, `[ranges, m, n]`, up to `m` rows of `y` `[.., n]`.
     pub(super) fn sum_ranges(&self, partial: &CubeTensor, y: &CubeTensor, epilogue: Epilogue) {
         let [ranges, rows, width] = partial.shape().dims();
+        let Epilogue { derivative, bias, residual, accumulate, first_row } = epilogue;
         launch!(
             self,
             cover(rows * width),
             sum_ranges(
-                &[
-                    partial,
-                    y,
-                    epilogue.derivative.map(|(_, x)| x),
-                    epilogue.bias,
-                    epilogue.residual
-                ],
+                &[partial, y, derivative.map(|(_, x)| x), bias, residual],
                 rows * width,
                 width,
-                epilogue.first_row * width,
+                first_row * width,
                 ranges,
-                epilogue.derivative.is_some(),
+                derivative.is_some(),
                 epilogue.is_exact(),
-                epilogue.bias.is_some(),
-                epilogue.residual.is_some(),
-                epilogue.accumulate,
+                bias.is_some(),
+                residual.is_some(),
+                accumulate,
                 elem(y)
             )
         );

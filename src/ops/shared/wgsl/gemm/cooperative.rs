@@ -44,21 +44,18 @@ struct Tile {
     column_matrices: u32,
 }
 
-/// 128 x 128 in matrices of 16 x 16, eight sums in each of eight subgroups: 64 registers of 32
-/// lanes.
+/// 128 x 128 in matrices of 16 x 16, eight sums in each of eight subgroups: 64 registers of 32 lanes.
 const LARGE: Tile = Tile { row_parts: 2, column_parts: 4, row_matrices: 4, column_matrices: 2 };
 /// 64 x 64 in matrices of 16 x 16, four sums in each of four subgroups.
 const SMALL: Tile = Tile { row_parts: 2, column_parts: 2, row_matrices: 2, column_matrices: 2 };
 
 impl Tile {
-    /// Returns the number of rows and columns.
     fn size(self, matrices: Matrices) -> [usize; 2] {
         let Self { row_parts, column_parts, row_matrices, column_matrices } = self;
         [row_parts * row_matrices, column_parts * column_matrices]
             .map(|side| (side * matrices.side()) as usize)
     }
 
-    /// Returns the number of tiles of a product.
     fn count(self, matrices: Matrices, [m, n, _]: [usize; 3]) -> usize {
         let [rows, columns] = self.size(matrices);
         m.div_ceil(rows) * n.div_ceil(columns)
@@ -90,20 +87,16 @@ fn sum_spec(Variant { pack, elements, flags, .. }: Variant) -> Spec {
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
-    let mut specs = Vec::new();
+    let (mut specs, single) = (Vec::new(), Element::F32);
     for matrices in [Matrices::Eight, Matrices::Sixteen] {
         for (layout, flags) in Flags::used() {
-            let result = if layout == GemmLayout::Tn { Element::F32 } else { Element::F16 };
+            let result = if layout == GemmLayout::Tn { single } else { Element::F16 };
             let elements = Elements { result, activation: result, ..Elements::all(Element::F16) };
             let Flags { activation, bias_gradient, .. } = flags;
             for pack in [1, 4] {
                 let variant = Variant { layout, pack, elements, flags };
                 let of_range = Variant {
-                    elements: Elements {
-                        result: Element::F32,
-                        activation: Element::F32,
-                        ..elements
-                    },
+                    elements: Elements { result: single, activation: single, ..elements },
                     flags: Flags { activation, bias_gradient, ..Flags::default() },
                     ..variant
                 };

@@ -103,13 +103,13 @@ impl Flags {
     }
 
     fn set(self, spec: Spec) -> Spec {
-        spec.with("BIAS", self.bias)
-            .with("ACTIVATED", self.activation.is_some())
-            .with("DERIVATIVE", self.derivative.is_some())
-            .with("ERF", self.activation.or(self.derivative) == Some(Gelu::Erf))
-            .with("RESIDUAL", self.residual)
-            .with("ACCUMULATE", self.accumulate)
-            .with("BIAS_GRADIENT", self.bias_gradient)
+        spec.flag("BIAS", self.bias)
+            .flag("ACTIVATED", self.activation.is_some())
+            .flag("DERIVATIVE", self.derivative.is_some())
+            .flag("ERF", self.activation.or(self.derivative) == Some(Gelu::Erf))
+            .flag("RESIDUAL", self.residual)
+            .flag("ACCUMULATE", self.accumulate)
+            .flag("BIAS_GRADIENT", self.bias_gradient)
     }
 
     /// Returns the combinations that the ops use.
@@ -167,7 +167,6 @@ impl Product<'_> {
         [self.a.offset, self.b.offset, self.out.offset]
     }
 
-    /// Returns the elements per memory access.
     fn pack(&self) -> u32 {
         pack_of(&[&self.widths()[..], &self.strides(), &self.offsets(), &self.size[1..2]].concat())
     }
@@ -185,24 +184,12 @@ impl Product<'_> {
         Variant { layout: self.layout, pack: self.pack(), elements, flags }
     }
 
-    /// Returns the kernels' parameters for rows `first_row` to `last_row` of `out`, all of k in one
-    /// range.
+    /// Returns the parameters for rows `first_row` to `last_row` of `out`, with k in one range.
     fn params(&self, [first_row, last_row]: [usize; 2]) -> Params {
-        let ([m, n, k], [a_offset, b_offset, out_offset]) = (self.size, self.offsets());
-        let [a_stride, out_stride] = self.strides();
-        Params {
-            m,
-            n,
-            k,
-            first_row,
-            last_row,
-            a_offset,
-            b_offset,
-            out_offset,
-            a_stride,
-            out_stride,
-            ..Params::default()
-        }
+        let ([m, n, k], [a_stride, out_stride]) = (self.size, self.strides());
+        let [a_offset, b_offset, out_offset] = self.offsets();
+        let params = Params { m, n, k, first_row, last_row, ..Params::default() };
+        Params { a_offset, b_offset, out_offset, a_stride, out_stride, ..params }
     }
 
     /// Launches a kernel whose workgroups compute tiles of `[rows, columns]`, each for a range of k.
@@ -284,8 +271,8 @@ impl Variant {
             .storing("right", self.elements.right)
             .storing("result", self.elements.result)
             .storing("activation", self.elements.activation)
-            .with("A_TRANSPOSED", self.layout == GemmLayout::Tn)
-            .with("B_TRANSPOSED", self.layout == GemmLayout::Nt);
+            .flag("A_TRANSPOSED", self.layout == GemmLayout::Tn)
+            .flag("B_TRANSPOSED", self.layout == GemmLayout::Nt);
         self.flags.set(spec)
     }
 
