@@ -43,9 +43,8 @@ impl DeviceInfo {
         self.id.backend == Backend::Cuda
     }
 
-    /// Returns the rank of the device for `--device=auto`. The best device has the lowest. A device
-    /// without a rank is used only if the user names it: a software renderer is slower than the CPU
-    /// backend.
+    /// Returns the rank of the device for `--device=auto`, lowest for the best. A device without one is
+    /// used only if the user names it: a software renderer is slower than the CPU backend.
     fn rank(&self) -> Option<u32> {
         let kind = match self.kind {
             DeviceKind::Discrete => 0,
@@ -65,8 +64,7 @@ impl DeviceInfo {
     }
 }
 
-/// Selects the requested device. Searches only its own backend, so that a run loads no libraries of
-/// another.
+/// Selects the requested device. Searches its own backend only, so that a run loads no other libraries.
 ///
 /// # Errors
 /// If it does not exist, or this build has no support for its backend.

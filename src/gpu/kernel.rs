@@ -201,8 +201,7 @@ impl KernelSource for SpecSource {
     }
 
     fn id(&self) -> KernelId {
-        // Unchecked, because the kernels guard their own loops, and with a bound from the compiler
-        // drivers would not unroll them.
+        // Unchecked: the kernels guard their own loops, and drivers would not unroll loops with a bound.
         KernelId::new::<Self>()
             .info(self.0.clone())
             .cube_dim(CubeDim::new_1d(self.0.workgroup).0)
@@ -226,8 +225,7 @@ impl Queue {
         params: &P,
     ) {
         assert_eq!(P::TYPE, spec.shader.params, "the parameters of {}", spec.shader.name);
-        // Uniform buffers have units of 16 bytes. The device caches them by content, and shapes are
-        // static, so a step uploads few.
+        // Uniform buffers have units of 16 bytes. The device caches them by content: a step uploads few.
         let mut words = Vec::new();
         params.write(&mut words);
         words.resize(words.len().next_multiple_of(4), 0);

@@ -13,14 +13,12 @@ const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
 /// The bytes of workgroup memory that such kernels need, twice what WebGPU guarantees.
 const WORKGROUP_MEMORY: u32 = 32 << 10;
 
-/// The most subgroups of a workgroup of such kernels, and the invocations of each where the driver
-/// chooses their number.
+/// The most subgroups of such kernels' workgroups, and their lanes where the driver chooses them.
 const SUBGROUPS: u32 = 8;
 const MOST_LANES: u32 = 64;
 
-/// Returns the largest square matrices that an adapter lists, of float16 with float32 sums. wgpt's
-/// kernels multiply only square ones, and an adapter with the feature may have none: Intel's are
-/// 8 x 16.
+/// Returns the largest square matrices of float16 with float32 sums that an adapter lists. wgpt's
+/// kernels multiply only these, and an adapter with the feature may have none: Intel's are 8 x 16.
 pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
     let wgpu::AdapterInfo { subgroup_min_size, subgroup_max_size, .. } = adapter.get_info();
     let fits = has_room(&adapter.limits(), [subgroup_min_size, subgroup_max_size]);
@@ -38,8 +36,7 @@ pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
     [Matrices::Sixteen, Matrices::Eight].into_iter().find(|matrices| has(matrices.side()))
 }
 
-/// Returns true if the largest workgroup of such kernels fits the limits of an adapter with
-/// subgroups of `[min, max]` invocations.
+/// Returns true if such kernels' largest workgroup, of subgroups of `[min, max]`, fits the limits.
 fn has_room(limits: &wgpu::Limits, [min, max]: [u32; 2]) -> bool {
     let lanes = if min == max { max.min(MOST_LANES) } else { MOST_LANES };
     let invocations =

@@ -56,8 +56,7 @@ mod pools {
         ]
     }
 
-    /// Returns the dtypes in which the hardware of `device` can store and multiply activations. wgpt
-    /// may have no kernels for some of them.
+    /// Returns the dtypes that `device` can store and multiply. wgpt may lack kernels for some of them.
     pub fn dtypes(device: &Device) -> Vec<Dtype> {
         let mut dtypes = vec![Dtype::Float32];
         if let Some(device) = cube(device) {

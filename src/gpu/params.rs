@@ -1,5 +1,4 @@
-//! The parameters of kernels: structs with named fields, which `shaders/` declares too.
-//! `tests/shaders.rs` compares both.
+//! The parameters of kernels: structs that `shaders/` declares too. `tests/shaders.rs` compares both.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamType {

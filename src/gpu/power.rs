@@ -43,8 +43,7 @@ impl PowerMeter {
     }
 }
 
-/// Returns the power of the device at a PCI address, from the Linux kernel (AMD, Intel) or else from the
-/// program that comes with NVIDIA's driver.
+/// Returns the power of the device at a PCI address, from Linux (AMD, Intel) or NVIDIA's own program.
 fn watts(pci: &str) -> Option<f64> {
     kernel_watts(pci).or_else(|| nvidia_watts(pci))
 }

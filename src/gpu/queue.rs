@@ -55,9 +55,8 @@ impl Queue {
         self.client.name() == "wgpu<wgsl>"
     }
 
-    /// Returns the number of invocations in a subgroup, if it is fixed. Adapters with a fixed size let
-    /// subgroups exchange values, and `gpu::open` asks for that feature. cubecl's own flag for it
-    /// excludes software adapters.
+    /// Returns the number of invocations in a subgroup, if it is fixed, so that subgroups can exchange
+    /// values. cubecl's own flag for that excludes software adapters.
     pub fn subgroup(&self) -> Option<u32> {
         // wgpu cannot ask for this feature in browsers yet.
         if cfg!(target_arch = "wasm32") {

@@ -33,8 +33,7 @@ pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
     Some(ReportedMemory { total, free, source: "the graphics driver" })
 }
 
-/// Returns the memory of the machine, or the smaller amount that a container or the limit of the address
-/// space allows.
+/// Returns the memory of the machine, or the smaller amount that a container or `ulimit` allows.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn host_memory() -> Option<ReportedMemory> {
     let system = system_memory()?;
@@ -80,9 +79,9 @@ pub fn host_memory() -> Option<ReportedMemory> {
     None
 }
 
-/// Returns the limit of this process's address space (`ulimit -v`) and the part of it that is left,
-/// in bytes; `None` without a limit, and on systems without Linux's files, which report none to a
-/// program without unsafe code.
+/// Returns the limit of this process's address space (`ulimit -v`) and the part of it that is left, in
+/// bytes; `None` without a limit, and on systems without Linux's files, which report none to a program
+/// without unsafe code.
 #[cfg(not(target_arch = "wasm32"))]
 fn address_space() -> Option<(u64, u64)> {
     let limits = disk::read_to_string("/proc/self/limits").ok()?;

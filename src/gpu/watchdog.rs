@@ -59,8 +59,7 @@ impl Timer {
 /// The most that one check adds to a silence. As long as the process runs, checks are more frequent.
 const MAX_TICK: Duration = Duration::from_secs(2);
 
-/// The limit until the usual silence of a device is known. Kernels are compiled during this time, and a
-/// GPU's driver takes seconds for each.
+/// The limit until the usual silence of a device is known: a GPU's driver compiles kernels for seconds.
 const STARTUP_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// The same for software renderers, which take minutes for a step.
@@ -92,8 +91,7 @@ impl Watchdog {
         self.0.timer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports that the device has finished an update. The first call starts the timer that
-    /// [`check`](Self::check) reads.
+    /// Reports that the device has finished an update. The first call starts the timer.
     pub fn heartbeat(&self) {
         let mut timer = self.timer();
         let now = Instant::now();

@@ -99,9 +99,8 @@ fn kind(info: &wgpu::AdapterInfo) -> DeviceKind {
     }
 }
 
-/// The size in bytes of the blocks that wgpu allocates from the driver. burn's pools already batch
-/// small buffers into larger pages, so wgpu allocates each page by itself. It holds only one block of
-/// small buffers more than the pools.
+/// The size in bytes of the blocks that wgpu allocates from the driver. burn's pools already batch small
+/// buffers into pages, so wgpu allocates each page by itself, and holds one block more than the pools.
 const DRIVER_BLOCK: u64 = 4 << 20;
 
 pub(super) async fn devices(backends: &[Backend]) -> Vec<DeviceInfo> {
@@ -182,9 +181,8 @@ pub(super) async fn open(
 }
 
 /// Returns the number of dispatches, of up to 2^35 operations each, in one submission to the driver.
-/// Drivers reset a device that works on one submission for more than a few seconds, on Windows two.
-/// 2^40 operations take a small GPU one or two seconds, and an integrated GPU, which is a tenth as
-/// fast, ten.
+/// Drivers reset a device that works on one for more than a few seconds, on Windows two. 2^40 operations
+/// take a small GPU one or two seconds, and an integrated GPU ten.
 fn dispatches_at_once(kind: DeviceKind) -> usize {
     match kind {
         DeviceKind::Discrete => 16,

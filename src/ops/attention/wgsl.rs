@@ -133,9 +133,8 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
         .flag("DROPOUT", dropout)
 }
 
-/// Rows per invocation on software adapters, where loads are expensive and registers are memory.
-/// Four rows are a quarter faster on long sequences but take twice as long to compile, which is
-/// most of a first step there.
+/// Rows per invocation on software adapters, where loads are expensive and registers are memory. Four
+/// are a quarter faster on long sequences, but take twice as long to compile: most of a first step.
 const SHUFFLED_ROWS: u32 = 2;
 
 /// The positions of the other side that a workgroup takes at a time, COLUMNS in attention_grid.wgsl.

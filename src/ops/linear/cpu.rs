@@ -1,5 +1,4 @@
-//! The linear layer: a product, with one pass for what is added to it and one for what it is
-//! multiplied by.
+//! The linear layer: a product, a pass for what is added to it and one for what multiplies it.
 
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;

@@ -1,5 +1,4 @@
-//! The linear layer in cubecl's language: GELU and the gradient of the bias are separate passes, all
-//! else is in the matrix products.
+//! The linear layer in cubecl's language: products, and passes for GELU and the bias gradient.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;

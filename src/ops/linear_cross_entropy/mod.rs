@@ -56,8 +56,7 @@ pub fn linear_cross_entropy(
     cross_entropy(x, wte, None, targets, loss, false, mode).0
 }
 
-/// Returns the loss as [`linear_cross_entropy`] does, and its gradients, computed while the logits
-/// of each chunk exist.
+/// Returns the loss of [`linear_cross_entropy`] and its gradients, computed chunk by chunk of logits.
 ///
 /// With `loss_scale`, whose first element is a scale, this scales the gradients in place of
 /// `loss.scale`: divided by the tokens of a batch, most probabilities underflow in float16.

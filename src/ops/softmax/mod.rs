@@ -1,5 +1,4 @@
-//! The softmax of rows, `exp(x - max) / sum`, for sampling. Training computes it inside attention
-//! and the loss.
+//! The softmax of rows, `exp(x - max) / sum`, for sampling. Attention and the loss have their own.
 
 use burn::tensor::Tensor;
 

@@ -1,8 +1,7 @@
 //! Attention head by head, in products of tiles of queries and keys.
 //!
 //! A head's keys and values are packed once; the scores of eight queries at a time are a product in
-//! registers, whose rows then pass through softmax in the first cache. Keys after the last of the
-//! eight queries are skipped.
+//! registers, whose rows pass through softmax in the first cache. Keys after the last query are skipped.
 
 use burn::backend::TensorMetadata;
 use rayon::prelude::*;

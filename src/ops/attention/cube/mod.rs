@@ -1,5 +1,4 @@
-//! Attention in cubecl's language: on tensor cores where the device has them for the activations'
-//! dtype, else in f32.
+//! Attention in cubecl's language: on tensor cores that take the activations' dtype, else in f32.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::DType;

@@ -204,9 +204,8 @@ pub(super) fn backward_queries<T: Float, N: Size>(
     }
 }
 
-/// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q * scale`, with p and ds as
-/// in `backward_queries`. An invocation owns a key; the workgroup walks over the queries from its
-/// first key on.
+/// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q * scale`, with p and ds as in
+/// `backward_queries`. An invocation owns a key; the workgroup takes the queries from its first key on.
 #[cube(launch_unchecked)]
 pub(super) fn backward_keys<T: Float, N: Size>(
     qkv: &[Vector<T, N>],

@@ -47,8 +47,7 @@ pub(in crate::ops) fn from_values(values: Vec<f32>, shape: Shape) -> CpuTensor {
     CpuTensor::from_data(TensorData::new(values, shape))
 }
 
-/// Returns rows of `width` elements per task: enough tasks to balance the load, few enough that
-/// starting them costs nothing.
+/// Returns rows of `width` elements per task: enough tasks to balance the load at no cost to start them.
 pub(in crate::ops) fn rows_per_task(rows: usize, width: usize) -> usize {
     let tasks = 4 * rayon::current_num_threads();
     let at_least = 4096usize.div_ceil(width.max(1));

@@ -40,8 +40,7 @@ pub(in crate::ops) fn vectors<S: Simd>(row: &mut [f32], len: usize) -> &mut [S::
     &mut S::as_mut_simd_f32s(row).0[..len.div_ceil(S::F32_LANES)]
 }
 
-/// Returns the sum of a term of the elements at the same place of all rows, which have the length
-/// of the first.
+/// Returns the sum of a term of the elements at the same place of all rows, as long as the first row.
 #[inline(always)]
 pub(in crate::ops) fn sum<S: Simd, const N: usize>(
     simd: S,

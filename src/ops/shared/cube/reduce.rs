@@ -43,8 +43,7 @@ fn reduce(own: f32, #[comptime] units: u32, #[comptime] to_max: bool) -> f32 {
     result
 }
 
-/// `sums[column]` is the sum of `partial[group, column]` over the groups, in their order. An
-/// invocation for each column.
+/// `sums[column]` adds up `partial[group, column]` in the order of groups, an invocation per column.
 #[cube(launch_unchecked)]
 fn sum_groups(partial: &[f32], sums: &mut [f32], groups: usize, width: usize) {
     let column = ABSOLUTE_POS;

@@ -206,11 +206,18 @@ impl<'a, E: CubePrimitive> Epilogued<'a, E> {
     }
 }
 
+/// Passes methods on to the view.
+macro_rules! of_view {
+    ($($method:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {$(
+        fn $method(&self, scope: &Scope, $($argument: $type),*) -> $result {
+            self.out.$method(scope, $($argument),*)
+        }
+    )+};
+}
+
 impl<E: CubePrimitive> Vectorized for Epilogued<'_, E> {}
 impl<E: CubePrimitive> VectorizedExpand for EpiloguedExpand<'_, E> {
-    fn __expand_vector_size_method(&self, scope: &Scope) -> VectorSize {
-        self.out.__expand_vector_size_method(scope)
-    }
+    of_view! { __expand_vector_size_method() -> VectorSize; }
 }
 
 type Position = <BatchedCoords as CubeType>::ExpandType;
@@ -218,25 +225,13 @@ type Position = <BatchedCoords as CubeType>::ExpandType;
 /// cubek only writes outputs, and asks for their shape.
 impl<E: CubePrimitive> ViewOperations<E, BatchedCoords> for Epilogued<'_, E> {}
 impl<E: CubePrimitive> ViewOperationsExpand<E, BatchedCoords> for EpiloguedExpand<'_, E> {
-    fn __expand_read_method(&self, scope: &Scope, position: Position) -> E::ExpandType {
-        self.out.__expand_read_method(scope, position)
-    }
-
-    fn __expand_read_checked_method(&self, scope: &Scope, position: Position) -> E::ExpandType {
-        self.out.__expand_read_checked_method(scope, position)
-    }
-
-    fn __expand_read_masked_method(
-        &self,
-        scope: &Scope,
-        position: Position,
-        value: E::ExpandType,
-    ) -> E::ExpandType {
-        self.out.__expand_read_masked_method(scope, position, value)
-    }
-
-    fn __expand_read_unchecked_method(&self, scope: &Scope, position: Position) -> E::ExpandType {
-        self.out.__expand_read_unchecked_method(scope, position)
+    of_view! {
+        __expand_read_method(position: Position) -> E::ExpandType;
+        __expand_read_checked_method(position: Position) -> E::ExpandType;
+        __expand_read_masked_method(position: Position, value: E::ExpandType) -> E::ExpandType;
+        __expand_read_unchecked_method(position: Position) -> E::ExpandType;
+        __expand_shape_method() -> Position;
+        __expand_is_in_bounds_method(position: Position) -> NativeExpand<bool>;
     }
 
     fn __expand_as_linear_slice_method(
@@ -256,18 +251,6 @@ impl<E: CubePrimitive> ViewOperationsExpand<E, BatchedCoords> for EpiloguedExpan
         _position: Position,
     ) {
         unreachable!("the output of a product is no tensor map")
-    }
-
-    fn __expand_shape_method(&self, scope: &Scope) -> Position {
-        self.out.__expand_shape_method(scope)
-    }
-
-    fn __expand_is_in_bounds_method(
-        &self,
-        scope: &Scope,
-        position: Position,
-    ) -> NativeExpand<bool> {
-        self.out.__expand_is_in_bounds_method(scope, position)
     }
 }
 

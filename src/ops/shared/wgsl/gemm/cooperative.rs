@@ -28,8 +28,7 @@ impl Units {
         Self { matrices, lanes: queue.subgroup().unwrap_or(64).clamp(8, 64) }
     }
 
-    /// Returns the elements of k in workgroup memory. Small subgroups, in software, load more in
-    /// each invocation.
+    /// Returns the elements of k in workgroup memory: fewer for the small subgroups of software.
     fn depth(self) -> u32 {
         if self.lanes < 32 { 16 } else { 32 }
     }
