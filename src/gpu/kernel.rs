@@ -142,8 +142,7 @@ impl Spec {
         self
     }
 
-    /// Returns the whole WGSL text: the header, then the files with marked parts repeated for each
-    /// tensor and marked loops unrolled.
+    /// Returns the WGSL text: the header, then the files with their marked parts and loops expanded.
     pub fn source(&self) -> String {
         let mut text = format!("// {}\n", self.shader.name);
         let half = self.stored.iter().any(|&(_, element)| element == Element::F16);

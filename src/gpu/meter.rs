@@ -41,8 +41,7 @@ mod pools {
         }
     }
 
-    /// Returns the size in bytes of the largest tensor that can be bound to a kernel on `device`;
-    /// `None` without a limit.
+    /// Returns the bytes of the largest tensor that kernels can bind; `None` without a limit.
     pub fn largest_tensor(device: &Device) -> Option<u64> {
         Some(cube(device)?.client().properties().memory.max_page_size)
     }

@@ -100,8 +100,7 @@ impl Watchdog {
         *timer = Some(Timer { heartbeats, ..restarted });
     }
 
-    /// Restarts the timer, if it runs. Call this when the device has answered within an update, or if
-    /// nothing was waiting for it.
+    /// Restarts the timer, if it runs: the device has answered, or nothing was waiting for it.
     pub fn restart(&self) {
         self.restart_allowing(Duration::ZERO);
     }

@@ -49,8 +49,7 @@ impl OpsMode {
         Self { precision, ..self }
     }
 
-    /// Returns the mode for a device of this kind. Without it, a software adapter computes the same
-    /// values with the slower tiles of GPUs.
+    /// Returns the mode for a device of this kind. Without it, software adapters take the tiles of GPUs.
     pub fn on(self, kind: DeviceKind) -> Self {
         Self { software: kind == DeviceKind::Software, ..self }
     }

@@ -18,8 +18,7 @@ pub(super) fn forward(inputs: LayerNormInputs<Reference>) -> (Tensor<2>, LayerNo
     (y, LayerNormStatistics { mean, rstd })
 }
 
-/// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`. The weights' gradients
-/// are whole sums, `[1, 2, c]`.
+/// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`, and sums `[1, 2, c]`.
 pub(super) fn backward(inputs: LayerNormBackwardInputs<Reference>) -> (Tensor<2>, Tensor<3>) {
     let LayerNormBackwardInputs { dy, x, gamma, statistics, residual } = inputs;
     let LayerNormStatistics { mean, rstd } = statistics;

@@ -32,8 +32,7 @@ tensors! {
 op! {
     /// Computes a linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout),
     /// `b` `[out]` and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
-    /// The activation is the Gaussian error linear unit (Hendrycks and Gimpel 2016, arXiv:1606.08415) in
-    /// this form, or none.
+    /// The activation is GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) in this form, or none.
     pub fn linear(
         x: Tensor<2>,
         w: Tensor<2>,

@@ -46,8 +46,7 @@ pub(super) fn compute(
     (from_values(vec![(sum * f64::from(loss.scale)) as f32], [1].into()), gradients)
 }
 
-/// Returns the sum of the rows' losses. With `scale`, also overwrites the logits with their
-/// gradient `(p - onehot) * scale`.
+/// Returns the sum of the losses. With `scale`, logits become their gradient `(p - onehot) * scale`.
 fn softmax_rows(logits: &mut [f32], targets: &[u32], vocab: usize, scale: Option<f32>) -> f64 {
     let rows = rows_per_task(targets.len(), vocab);
     let losses: Vec<f64> = logits

@@ -1,5 +1,4 @@
-//! How an op goes from burn's tensors to an implementation and back: one signature, in [`op!`], is all
-//! that an op writes.
+//! How an op goes from burn's tensors to an implementation and back, by one signature in [`op!`].
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(in crate::ops) use burn::backend::Flex;
@@ -180,8 +179,7 @@ macro_rules! tuple {
 tuple!(T0 a, T1 b);
 tuple!(T0 a, T1 b, T2 c);
 
-/// Defines a struct of operands, which is an operand itself: implementations take and return it as
-/// the tuple of its fields.
+/// Defines a struct of operands, itself an operand: implementations take the tuple of its fields.
 macro_rules! tensors {
     (
         $(#[$attribute:meta])*

@@ -118,8 +118,7 @@ impl Panels {
 /// Elements of a side of the squares that are transposed at a time.
 const SIDE: usize = 16;
 
-/// Transposes some rows of a square of columns `which`, or as many as it has, of a column-major factor
-/// to column `to` of rows of a panel.
+/// Transposes rows of columns `which` of a column-major factor to column `to` of a panel's rows.
 #[inline(always)]
 fn pack_square(
     (values, stride): (&[f32], usize),

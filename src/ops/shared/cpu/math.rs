@@ -2,8 +2,7 @@
 
 use crate::ops::shared::{LN_2_HIGH, LN_2_LOW, NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
 
-/// Adding this pushes the fraction bits out of an f32, which rounds to the nearest integer and leaves it
-/// in the low bits.
+/// Adding this to an f32 rounds it to the nearest integer and leaves that in the low bits.
 pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// `e^x` to about 1 unit in the last place (range reduction and polynomial of Cephes' `expf`),

@@ -7,9 +7,9 @@
 //!
 //! Every sum has a fixed order, so that the same step gives the same bits.
 
-use burn::tensor::DType;
+use burn::backend::cubecl::dtype_to_elem_type;
 use burn_cubecl::cubecl::ir::ElemType;
-use burn_cubecl::cubecl::prelude::{BufferArg, CubeCount, CubeDim, Scalar};
+use burn_cubecl::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn_cubecl::tensor::CubeTensor;
 
 use crate::config::Dtype;
@@ -74,9 +74,5 @@ pub(in crate::ops) fn each(items: usize, units: u32) -> (CubeCount, CubeDim) {
 
 /// Returns the element type of a tensor, for kernels that are generic over it.
 pub(in crate::ops) fn elem(tensor: &CubeTensor) -> ElemType {
-    match tensor.dtype {
-        DType::BF16 => half::bf16::elem_type_native(),
-        DType::F16 => half::f16::elem_type_native(),
-        _ => f32::elem_type_native(),
-    }
+    dtype_to_elem_type(tensor.dtype)
 }

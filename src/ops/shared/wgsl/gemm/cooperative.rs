@@ -23,8 +23,7 @@ struct Units {
 
 impl Units {
     fn of(queue: &Queue, matrices: Matrices) -> Self {
-        // Where the driver chooses, on AMD, kernels that name their subgroup get 64. With another
-        // size they compute the same more slowly.
+        // Where the driver chooses, on AMD, such kernels get 64. With another size they are slower.
         Self { matrices, lanes: queue.subgroup().unwrap_or(64).clamp(8, 64) }
     }
 

@@ -74,8 +74,7 @@ pub(in crate::ops) struct Fusion<'a> {
     pub residual: Option<&'a CubeTensor>,
     /// Adds to the output instead of overwriting it.
     pub accumulate: bool,
-    /// Takes the column sums of `b`, `[n]`: the gradient of a bias comes with the gradient of its
-    /// weight, which reads the same rows.
+    /// Takes the column sums of `b`, `[n]`: a bias gradient, in the product for the weight's gradient.
     pub bias_gradient: Option<&'a CubeTensor>,
 }
 
