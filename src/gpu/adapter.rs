@@ -30,11 +30,8 @@ fn pci_numbers(vendor: u32, device: u32) -> Option<String> {
 pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let wgpu::AdapterInfo { vendor, device, subgroup_min_size, subgroup_max_size, .. } = info;
-    let matrices = if features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
-        adapter.cooperative_matrix_properties()
-    } else {
-        Vec::new()
-    };
+    let has_matrices = features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX);
+    let matrices = has_matrices.then(|| adapter.cooperative_matrix_properties());
     let shape = |matrix: &wgpu::CooperativeMatrixProperties| {
         let wgpu::CooperativeMatrixProperties { m_size, n_size, k_size, ab_type, cr_type, .. } =
             matrix;
@@ -49,7 +46,7 @@ pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
         subgroup_sizes: features
             .contains(wgpu::Features::SUBGROUP)
             .then_some([subgroup_min_size, subgroup_max_size]),
-        matrices: matrices.iter().map(shape).collect(),
+        matrices: matrices.iter().flatten().map(shape).collect(),
     }
 }
 

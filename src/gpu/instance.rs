@@ -18,17 +18,13 @@ pub(super) fn instances(backends: Backends) -> Vec<Instance> {
     #[cfg(any(target_os = "linux", target_os = "freebsd"))]
     let backends = backends.difference(Backends::VULKAN);
     if !backends.is_empty() {
+        let mut backend_options = wgpu::BackendOptions::default();
+        backend_options.dx12.shader_compiler = shader_compiler();
         instances.push(Instance::new(InstanceDescriptor {
             backends,
             // No validation layers, and no warnings from drivers that are merely installed.
             flags: InstanceFlags::empty(),
-            backend_options: wgpu::BackendOptions {
-                dx12: wgpu::Dx12BackendOptions {
-                    shader_compiler: shader_compiler(),
-                    ..Default::default()
-                },
-                ..Default::default()
-            },
+            backend_options,
             // Without a display handle, OpenGL goes through EGL's surfaceless platform.
             ..InstanceDescriptor::new_without_display_handle()
         }));

@@ -37,12 +37,7 @@ pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
 #[cfg(not(target_arch = "wasm32"))]
 pub fn host_memory() -> Option<ReportedMemory> {
     let system = system_memory()?;
-    Some(match address_space() {
-        Some((total, free)) if free < system.free => {
-            ReportedMemory { total, free, source: "the address space limit" }
-        }
-        _ => system,
-    })
+    Some(address_space().filter(|limit| limit.free < system.free).unwrap_or(system))
 }
 
 /// Returns the memory of the system or, in a container with a smaller limit, of the container.
@@ -83,11 +78,11 @@ pub fn host_memory() -> Option<ReportedMemory> {
 /// bytes; `None` without a limit, and on systems without Linux's files, which report none to a program
 /// without unsafe code.
 #[cfg(not(target_arch = "wasm32"))]
-fn address_space() -> Option<(u64, u64)> {
-    let limits = disk::read_to_string("/proc/self/limits").ok()?;
-    let limit = address_space_limit(&limits)?;
-    let status = disk::read_to_string("/proc/self/status").ok()?;
-    Some((limit, limit.saturating_sub(mapped(&status)?)))
+fn address_space() -> Option<ReportedMemory> {
+    let total = address_space_limit(&disk::read_to_string("/proc/self/limits").ok()?)?;
+    let mapped = mapped(&disk::read_to_string("/proc/self/status").ok()?)?;
+    let free = total.saturating_sub(mapped);
+    Some(ReportedMemory { total, free, source: "the address space limit" })
 }
 
 /// Reads the soft limit of the address space in bytes from the text of `/proc/self/limits`.

@@ -120,7 +120,6 @@ impl<'a> NormRows<'a> {
 }
 
 vectorised! {
-    /// Adds `added`, if any.
     fn input_gradients<S>(simd;
         dx: &mut [f32],
         inputs: NormRows<'_>,

@@ -28,10 +28,7 @@ static SUM: Shader =
 
 fn rows_spec(tier: Tier, logits: Element, width: usize, gradient: bool, scaled: bool) -> Spec {
     // A row is a vocabulary: more invocations than for a row of the model's width.
-    let workgroup = match tier {
-        Tier::Wide => 256,
-        Tier::Narrow(_) => tier.row_workgroup(),
-    };
+    let workgroup = if tier == Tier::Wide { 256 } else { tier.row_workgroup() };
     Spec::new(&ROWS, workgroup)
         .packed(pack_of(&[width]))
         .storing("activation", logits)

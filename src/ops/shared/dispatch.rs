@@ -63,7 +63,7 @@ impl Kernels {
     }
 }
 
-/// Stands for burn's own tensors, of which an op's reference is composed.
+/// Stands for burn's own tensors, which callers and the reference of an op use.
 pub(in crate::ops) struct Reference;
 
 /// A tensor, or several, in the signature of an op. `lower` returns the same in the types of a

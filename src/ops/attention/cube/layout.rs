@@ -19,7 +19,6 @@ pub(super) const CELL_STRIDE: usize = COLUMNS + PADDING;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StripLayout {
     pub size: usize,
-    /// Elements of a vector in memory.
     pub vector: usize,
     /// Rows and columns of a matrix; the rows of a strip.
     pub side: usize,

@@ -94,10 +94,8 @@ impl CubeKernels {
                 }
                 _ => product.launch::<CyclicDoubleBufferingAlgorithm>(self, instruction),
             };
-            match launched {
-                Ok(()) => return,
-                Err(error) => refused.push(error),
-            }
+            let Err(error) = launched else { return };
+            refused.push(error);
         }
         panic!("no product of {:?}: {refused:?}", product.y.shape());
     }
