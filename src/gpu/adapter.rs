@@ -13,8 +13,7 @@ pub struct AdapterReport {
     pub max_workgroup_bytes: u32,
     /// The smallest and the largest subgroup, in invocations; `None` if kernels cannot use them.
     pub subgroup_sizes: Option<[u32; 2]>,
-    /// Shapes and types of the cooperative matrices, like `16x16x16 F16, sums in F32`. wgpt has
-    /// kernels for only some of them.
+    /// Shapes and types of cooperative matrices, like `16x16x16 F16, sums in F32`. Kernels use few.
     pub matrices: Vec<String>,
 }
 

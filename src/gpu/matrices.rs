@@ -55,9 +55,7 @@ pub(super) fn experimental() -> wgpu::ExperimentalFeatures {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-pub(super) use probe::confirm;
-#[cfg(not(target_arch = "wasm32"))]
-pub use probe::variants;
+pub(super) use probe::{confirm, variants};
 
 #[cfg(not(target_arch = "wasm32"))]
 mod probe {

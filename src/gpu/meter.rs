@@ -8,7 +8,6 @@ use super::DeviceError;
 /// The memory of a device's pools in bytes, including the auxiliary pools for staging and uniforms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// The memory of live tensors.
     pub in_use: u64,
     /// All memory of the pools: in use, freed for later use, and the unused rest of pages. Pools do
     /// not shrink by themselves, so after a step this is the step's peak.

@@ -79,7 +79,6 @@ pub struct DeviceInfo {
     pub pci: Option<String>,
     /// The dtypes and matrices that it supports in addition to float32.
     pub abilities: Abilities,
-    /// Its limits and features, if it is an adapter of a graphics API.
     pub adapter: Option<AdapterReport>,
 }
 
@@ -100,12 +99,8 @@ impl DeviceInfo {
 
     /// Returns the description of the device in events.
     pub fn line(&self) -> DeviceLine {
-        DeviceLine {
-            id: self.id.to_string(),
-            name: self.name.clone(),
-            backend: self.id.backend,
-            kind: self.kind,
-        }
+        let (id, name) = (self.id.to_string(), self.name.clone());
+        DeviceLine { id, name, backend: self.id.backend, kind: self.kind }
     }
 }
 

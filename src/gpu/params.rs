@@ -6,7 +6,6 @@ pub enum ParamType {
     F32,
     /// A struct with fields of these names. It begins at a multiple of 16 bytes.
     Struct(&'static [(&'static str, ParamType)]),
-    /// An array of such structs.
     Array(&'static [(&'static str, ParamType)]),
 }
 

@@ -43,7 +43,6 @@ mod kernels {
     const CHAINS: usize = 8;
 
     const PACK: usize = 4;
-
     const WORKGROUP: u32 = 256;
 
     fn spec(shader: &'static Shader) -> Spec {

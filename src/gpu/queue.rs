@@ -94,7 +94,6 @@ impl Queue {
         self.empty_of(shape, DType::F32)
     }
 
-    /// Returns a new tensor with uninitialised elements.
     pub fn empty_of(&self, shape: impl Into<Shape>, dtype: DType) -> CubeTensor {
         let shape = shape.into();
         let handle = self.client.empty(dtype.size() * shape.num_elements().max(1));

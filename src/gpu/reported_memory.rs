@@ -68,7 +68,6 @@ pub fn reported_memory(_info: &DeviceInfo) -> Option<ReportedMemory> {
     None
 }
 
-/// Returns `None`: a browser has no host to compute on.
 #[cfg(target_arch = "wasm32")]
 pub fn host_memory() -> Option<ReportedMemory> {
     None

@@ -9,7 +9,6 @@ use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Watchdog};
 use crate::config::Abilities;
 use crate::config::Precision;
 
-/// A device that is open and computes.
 #[derive(Clone, Debug)]
 pub struct OpenDevice {
     pub info: DeviceInfo,

@@ -24,11 +24,9 @@ pub(crate) fn begin_read(tensor: Tensor<1>) -> Reading {
 /// Returns true if a read is ready, and with it all work that was queued before it. Does not wait.
 pub(crate) fn is_done(reading: &mut Reading) -> bool {
     let polled = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    let is_done = polled.is_ready();
-    if let Poll::Ready(elements) = polled {
-        *reading = Box::pin(ready(elements));
-    }
-    is_done
+    let Poll::Ready(elements) = polled else { return false };
+    *reading = Box::pin(ready(elements));
+    true
 }
 
 fn read(tensor: Tensor<1>) -> Reading {

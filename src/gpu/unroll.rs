@@ -1,13 +1,11 @@
-//! Expands parts of WGSL. Loops are unrolled, so that arrays which must stay in registers have constant
-//! indices even if the driver does not unroll. Parts for each tensor are repeated, because WGSL has no
-//! arrays of buffers.
+//! Expands WGSL. Loops are unrolled, so that arrays that must stay in registers have constant indices
+//! whatever the driver does. Parts for each tensor are repeated: WGSL has no arrays of buffers.
 
 /// Loops with more iterations are not unrolled: compiling their text would take longer than it saves.
 const MOST: u32 = 8;
 
-/// Unrolls each loop after a line `// unroll`. The loop must have the form
-/// `for (var i = 0u; i < COUNT; i++) {` and end with a line `}` of the same indentation. COUNT is one of
-/// the `constants` or a literal.
+/// Unrolls each loop after a line `// unroll`. Its form is `for (var i = 0u; i < COUNT; i++) {` and ends
+/// with a line `}` of the same indentation. COUNT is one of the `constants` or a literal.
 pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
     let lines: Vec<&str> = source.lines().collect();
     let (mut lines, mut text) = (&lines[..], String::with_capacity(2 * source.len()));
@@ -29,8 +27,7 @@ pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
                 _ => text += &format!("{head}\n{}}}\n", unroll(&body, constants)),
             }
         } else {
-            text.push_str(line);
-            text.push('\n');
+            text += &format!("{line}\n");
         }
     }
     text
@@ -47,8 +44,7 @@ pub(super) fn repeat(source: &str, count: u32) -> String {
             let part: String = part.map(|line| format!("{line}\n")).collect();
             text.extend((0..count).map(|tensor| part.replace("TENSOR", &tensor.to_string())));
         } else {
-            text.push_str(line);
-            text.push('\n');
+            text += &format!("{line}\n");
         }
     }
     text

@@ -25,7 +25,6 @@ async fn list(instance: &wgpu::Instance) -> Vec<wgpu::Adapter> {
     instance.request_adapter(&fastest).await.into_iter().collect()
 }
 
-/// An adapter with the instance that it belongs to.
 struct Listed {
     info: DeviceInfo,
     instance: wgpu::Instance,
@@ -120,9 +119,8 @@ pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
     matrices::confirm(&adapter, listed)
 }
 
-/// Opens a wgpu device with all limits of the adapter, because WebGPU's default binding limit of 128
-/// MiB is smaller than GPT-2's embedding. Enables cooperative matrices, which are experimental in wgpu,
-/// only for a run that uses them.
+/// Opens a wgpu device with all limits of the adapter: WebGPU's default binding limit is smaller than
+/// GPT-2's embedding. Enables cooperative matrices, an experiment of wgpu, only for runs that use them.
 pub(super) async fn request(
     adapter: &wgpu::Adapter,
     uses_matrices: bool,
@@ -207,8 +205,7 @@ fn too_small(limits: &wgpu::Limits) -> Option<String> {
     Some(format!("it has {have} {what}, the kernels need {need}"))
 }
 
-/// Reports the driver's errors to `watchdog`. An uncaptured error also panics, as in cubecl, so that
-/// nothing continues with wrong values.
+/// Reports the driver's errors to `watchdog`. Uncaptured ones also panic, so that nothing continues.
 fn report_errors(device: &wgpu::Device, name: String, watchdog: &Watchdog) {
     let reported = watchdog.clone();
     device.on_uncaptured_error(Arc::new(move |error| {

@@ -109,13 +109,11 @@ impl OpsMode {
         }
     }
 
-    /// Returns the cooperative matrices that products use.
     #[cfg(feature = "wgpu")]
     pub(super) fn matrices(self) -> Option<Matrices> {
         self.precision.matrices().filter(|_| self.implementation == Implementation::Auto)
     }
 
-    /// Returns true if the kernels take the tiles of software adapters.
     #[cfg(feature = "wgpu")]
     pub(super) fn narrow_tiles(self) -> bool {
         self.software && self.implementation == Implementation::Auto

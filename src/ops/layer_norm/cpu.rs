@@ -100,7 +100,6 @@ pub(super) fn weight_gradients(inputs: WeightGradientsInputs<Flex>) -> Vec<(CpuT
     both.collect()
 }
 
-/// The inputs of the backward pass.
 #[derive(Clone, Copy)]
 struct NormRows<'a> {
     dy: &'a [f32],

@@ -106,7 +106,6 @@ vectorised! {
 }
 
 vectorised! {
-    /// Sets rows to the sum of `x` and the bias.
     fn add_bias<S>(_simd; y: &mut [f32], x: &[f32], bias: &[f32]) {
         for (y, x) in y.chunks_mut(bias.len()).zip(x.chunks(bias.len())) {
             for ((y, x), b) in y.iter_mut().zip(x).zip(bias) {

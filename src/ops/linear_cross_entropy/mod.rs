@@ -73,7 +73,6 @@ pub fn linear_cross_entropy_gradients(
 }
 
 op! {
-    /// Returns the loss and, if they are requested, its gradients.
     fn cross_entropy(
         x: Tensor<2>,
         wte: Vec<Tensor<2>>,

@@ -22,7 +22,6 @@ pub(in crate::ops) type Gpu = burn_cubecl::CubeBackend;
 #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
 pub(in crate::ops) type Gpu = Flex;
 
-/// The implementation that an op runs.
 pub(in crate::ops) enum Kernels {
     /// Tensor operations.
     Reference,

@@ -9,7 +9,6 @@ pub(super) struct AttentionHead<'a> {
     pub index: usize,
     /// The model's width.
     pub c: usize,
-    /// Elements of a head's row.
     pub size: usize,
 }
 

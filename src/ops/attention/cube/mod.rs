@@ -123,7 +123,6 @@ impl Launches {
         Self { shape, multiplication, size, vector, elem: elem(qkv) }
     }
 
-    /// Returns the grid and the parameters of each launch.
     fn each(&self) -> impl Iterator<Item = ((CubeCount, CubeDim), PackedLaunch)> {
         let AttentionShape { time, heads, dropout, .. } = self.shape;
         // The positions that a workgroup owns, and its invocations.

@@ -45,7 +45,6 @@ macro_rules! launch {
 }
 pub(in crate::ops) use launch;
 
-/// The cube kernels of one device.
 pub(in crate::ops) struct CubeKernels {
     pub queue: Queue,
     pub dtype: Dtype,

@@ -37,7 +37,6 @@ impl Tier {
     }
 }
 
-/// The WGSL kernels of one device.
 pub(in crate::ops) struct WgslKernels {
     pub queue: Queue,
     pub tier: Tier,

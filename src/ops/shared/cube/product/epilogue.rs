@@ -147,7 +147,6 @@ impl MatmulArgs for EpilogueArgs {
     }
 }
 
-/// The output of a product as cubek writes it.
 #[derive(CubeType, Clone)]
 #[expand(derive(Clone))]
 #[allow(dead_code, reason = "only their expansions are read")]

@@ -335,7 +335,6 @@ impl WgslKernels {
         }
     }
 
-    /// Computes a product without cooperative matrices.
     fn multiply_in_tiles(&self, product: &Product) {
         let [m, n, _] = product.size;
         let many = m.div_ceil(128) * n.div_ceil(128) >= MANY_TILES;
