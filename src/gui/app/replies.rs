@@ -13,7 +13,7 @@ use crate::gui::conversation::ChatState;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::shared::ShownRun;
 use crate::plan::DeviceKind;
-use crate::protocol::{Job, Reply, Request, RunPhase, Sample, View};
+use crate::protocol::{Job, Obstacle, Reply, Request, RunPhase, Sample, View};
 use crate::runs;
 use crate::worker::Client;
 
