@@ -41,7 +41,6 @@ pub enum Setting {
     StopOnClose(bool),
 }
 
-/// A setting as it is written in JSON.
 #[derive(Deserialize)]
 struct KeyValue {
     key: String,
@@ -80,32 +79,26 @@ fn count(value: &Value) -> Option<NonZeroU64> {
 mod tests {
     use super::*;
 
+    fn set(key: &str, value: &str) -> String {
+        format!(r#"{{"command":"set","key":"{key}","value":{value}}}"#)
+    }
+
     #[test]
     fn commands_read_back_from_their_json_lines() {
         let count = NonZeroU64::new(8 << 30).unwrap();
         for (command, line) in [
-            (Command::Stop, r#"{"command":"stop"}"#),
-            (
-                Command::Set(Setting::LearningRate(1e-4)),
-                r#"{"command":"set","key":"learning_rate","value":0.0001}"#,
-            ),
-            (
-                Command::Set(Setting::VramBudget(count)),
-                r#"{"command":"set","key":"vram_budget","value":8589934592}"#,
-            ),
-            (
-                Command::Set(Setting::StopOnClose(true)),
-                r#"{"command":"set","key":"stop_on_close","value":true}"#,
-            ),
+            (Command::Stop, r#"{"command":"stop"}"#.to_string()),
+            (Command::Set(Setting::LearningRate(1e-4)), set("learning_rate", "0.0001")),
+            (Command::Set(Setting::VramBudget(count)), set("vram_budget", "8589934592")),
+            (Command::Set(Setting::StopOnClose(true)), set("stop_on_close", "true")),
         ] {
             assert_eq!(serde_json::to_string(&command).unwrap(), line);
-            assert_eq!(serde_json::from_str::<Command>(line).unwrap(), command);
+            assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
         }
         assert!(serde_json::from_str::<Command>(r#"{"command":"explode"}"#).is_err());
         // A whole number may be written as a float.
-        let line = r#"{"command":"set","key":"vram_budget","value":8589934592.0}"#;
-        let budget = Command::Set(Setting::VramBudget(count));
-        assert_eq!(serde_json::from_str::<Command>(line).unwrap(), budget);
+        let budget = serde_json::from_str::<Command>(&set("vram_budget", "8589934592.0"));
+        assert_eq!(budget.unwrap(), Command::Set(Setting::VramBudget(count)));
     }
 
     #[test]
@@ -120,8 +113,7 @@ mod tests {
             ("vram_budget", "2e18"),
             ("stop_on_close", "1"),
         ] {
-            let line = format!(r#"{{"command":"set","key":"{key}","value":{value}}}"#);
-            let error = serde_json::from_str::<Command>(&line).unwrap_err().to_string();
+            let error = serde_json::from_str::<Command>(&set(key, value)).unwrap_err().to_string();
             assert!(error.contains(key) && error.contains("vram_budget (bytes)"), "{error}");
         }
     }

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::plan::{Class, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
 
+/// What has happened in a run. An `iter` counts the updates made before, losses are in nats per token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -36,18 +37,15 @@ pub enum Event {
     Plan(Box<Forecast>),
     /// An update of the weights, every `log_interval` iterations.
     Step(Step),
-    /// An evaluation: the losses on fixed windows of both splits.
+    /// An evaluation: the mean losses on fixed windows of both splits.
     Eval {
-        /// Updates made before.
         iter: u64,
-        /// Mean loss on the training split, in nats per token.
         train_loss: f64,
-        /// Mean loss on the validation split, in nats per token.
         val_loss: f64,
         /// The validation loss in bits per byte of text, if the tokenizer is known.
         #[serde(skip_serializing_if = "Option::is_none")]
         bits_per_byte: Option<f64>,
-        /// The share of right answers to the questions of `hellaswag`, if there are any.
+        /// The share of right answers, with questions of `hellaswag`.
         #[serde(skip_serializing_if = "Option::is_none")]
         hellaswag: Option<f64>,
     },
@@ -70,7 +68,6 @@ pub enum Event {
         text: String,
         /// The plan before, if the run got as far as planning.
         from: Option<Plan>,
-        /// The plan from here on.
         to: Option<Plan>,
     },
     /// The run waits for its device to return, then starts again.
@@ -80,28 +77,23 @@ pub enum Event {
     /// The run ended without an error.
     Done {
         iter: u64,
-        /// The best validation loss, if the run was evaluated.
         best_val_loss: Option<f64>,
-        /// Wall time of this process, in seconds.
+        /// Wall time of this process.
         seconds: f64,
         reason: StopReason,
     },
 }
 
-/// A text that the model generated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Updates made before.
     pub iter: u64,
     pub prompt: String,
     /// The continuation, without the prompt.
     pub text: String,
 }
 
-/// A checkpoint that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Updates made before.
     pub iter: u64,
     pub path: PathBuf,
     /// True if its validation loss was the best of the run then.
@@ -129,13 +121,11 @@ pub struct Waiting {
     pub seconds: u64,
 }
 
-/// An update of the weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Updates made before this one.
     pub iter: u64,
-    /// Mean loss over the global batch, in nats per token, before the update. Null in JSON if it is
-    /// not finite, which ends a run unless the update is skipped.
+    /// Mean loss over the global batch before the update. Null in JSON if it is not finite, which
+    /// ends a run unless the update is skipped.
     #[serde(deserialize_with = "nan_if_null")]
     pub loss: f64,
     pub lr: f64,
@@ -158,19 +148,17 @@ pub struct Step {
     /// `None` for a run in one process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_ms: Option<f64>,
-    /// Tokens per second over the same time.
     pub tokens_per_s: f64,
     /// Bytes that the memory pools of the device hold; `None` on the CPU.
     pub vram_bytes: Option<u64>,
     /// The most that the pools held in this process.
     pub vram_peak_bytes: Option<u64>,
-    /// The part of the pools that is known by class: weights and optimizer moments. Gradients,
-    /// activations and logits share the rest.
+    /// The part of the pools that is known by class. Gradients, activations and logits share the rest.
     #[serde(default)]
     pub vram_classes: BTreeMap<Class, u64>,
     /// Bytes of the device that other programs use, where the system reports it.
     pub others_bytes: Option<u64>,
-    /// The part of each rank; empty for a run in one process.
+    /// Empty for a run in one process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankStep>,
 }
@@ -195,25 +183,23 @@ impl fmt::Display for RankLine {
     }
 }
 
-/// The part of a rank in the updates since the previous step event.
+/// The part of a rank in a [`Step`]: milliseconds per iteration in which it computed, and in which it
+/// communicated or waited for others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankStep {
-    /// Milliseconds per iteration in which it computed.
     pub compute_ms: f64,
-    /// Milliseconds per iteration in which it communicated, or waited for others.
     pub network_ms: f64,
-    /// Bytes that the memory pools of its device hold; `None` on the CPU.
+    /// `None` on the CPU.
     pub vram_bytes: Option<u64>,
 }
 
-/// JSON has no NaN: a number that is not finite is written as null.
+/// JSON has null for a number that is not finite.
 fn nan_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl Step {
-    /// Returns a line in nanoGPT's form. It tells how many updates were skipped if that has changed
-    /// since a former step, which had `skipped`.
+    /// Returns a line in nanoGPT's form, with the number of skipped updates unless it is `skipped`.
     pub fn line(&self, skipped: u64) -> String {
         let Self { iter, loss, ms, tokens_per_s, lr, .. } = self;
         let mut line = format!(
@@ -235,8 +221,7 @@ impl Step {
     }
 }
 
-/// Work other than finished updates, and how far it is. It is reported a few times a second, once
-/// it has lasted a moment.
+/// Work other than finished updates, reported a few times a second once it has lasted a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Working {
     pub task: Task,
@@ -290,11 +275,9 @@ pub enum Cause {
     Unavailable,
 }
 
-/// The reason for a new plan or a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplanReason {
-    /// The driver refused an allocation.
     OutOfMemory,
     /// The device was lost, or the process that used it was killed.
     DeviceLost,
@@ -302,7 +285,6 @@ pub enum ReplanReason {
     Budget,
 }
 
-/// The reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
@@ -315,7 +297,7 @@ pub enum StopReason {
     EvalOnly,
 }
 
-/// An event as a JSON line. Readers ignore `v` and `time`: records of former versions have no time.
+/// An event as a JSON line. Readers ignore `v` and `time`, which old records do not have.
 #[derive(Serialize)]
 struct Line<'a> {
     v: u32,

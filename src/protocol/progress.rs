@@ -1,8 +1,6 @@
 //! The state of a run, reduced from its events. Every view reads it.
 
-mod cumulative;
-mod series;
-mod smoothed;
+mod curves;
 
 use std::f64::consts::LN_2;
 use std::mem::take;
@@ -11,9 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use cumulative::Cumulative;
-pub use series::Series;
-pub use smoothed::{Smoothed, automatic_half_life};
+pub use curves::{Cumulative, Series, Smoothed, automatic_half_life};
 
 use crate::config::{Config, words};
 use crate::plan::Forecast;
@@ -26,42 +22,35 @@ use crate::protocol::{
 /// a few MiB for samples of some hundred tokens. Beyond it, the oldest quarter is dropped.
 const MAX_ITEMS: usize = 4096;
 
-/// The state of a run, from the events of all processes that have trained it.
+/// The state of a run, from the events of all processes that have trained it. Losses are in nats per
+/// token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     pub state: RunPhase,
     pub run: Option<PathBuf>,
-    /// The work that takes a while at present, until the next other event.
+    /// The work at present, until the next other event.
     pub working: Option<Working>,
     pub device: Option<DeviceLine>,
     pub config: Option<Box<Config>>,
-    /// Parameters of the model, including positions and padding; 0 until known.
+    /// 0 until known.
     pub params: u64,
-    /// The entropy of the data in nats per token, a lower bound of any loss, where known.
     pub entropy_floor: Option<f64>,
-    /// The processes that train the run together; empty for one.
     pub ranks: Vec<RankLine>,
     pub forecast: Option<Forecast>,
-    /// Updates that the run is to make; 0 until known.
+    /// 0 until known.
     pub max_iters: u64,
     pub iteration: u64,
-    /// The last step of the present process.
     pub last_step: Option<Step>,
-    /// The lowest validation loss, in nats per token.
     pub best_val_loss: Option<f64>,
     pub curves: Curves,
-    /// Generated texts, the newest last.
+    /// Samples, checkpoints and lines of the log, the newest last. The run has removed all checkpoints
+    /// but the best and the newest `keep_checkpoints`.
     pub samples: Vec<Sample>,
-    /// Checkpoints that were written, the newest last. The run has removed all but the best and the
-    /// newest `keep_checkpoints`.
     pub checkpoints: Vec<Checkpoint>,
-    /// The log, the newest line last.
     pub log: Vec<LogLine>,
-    /// The loss of the last step, in nats per token.
+    /// The last loss, validation loss and speed.
     pub loss: Option<f64>,
-    /// The last validation loss, in nats per token.
     pub val_loss: Option<f64>,
-    /// The tokens per second of the last step.
     pub tokens_per_s: Option<f64>,
     /// The mean number of bytes that a token of the validation split stands for, if the tokenizer is
     /// known.
@@ -70,7 +59,6 @@ pub struct Progress {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub enum RunPhase {
-    /// Nothing: it has not been started.
     #[default]
     Idle,
     /// It reads its data and opens its device.
@@ -175,14 +163,14 @@ impl Progress {
     pub fn interrupted(&mut self) {
         (self.state, self.working) = (RunPhase::Interrupted, None);
         let text = "the run was interrupted: its process was killed, or its page was closed";
-        let hint = match self.checkpoints.is_empty() {
-            true => "it has no checkpoint to continue from: start it again",
-            false => "Continue resumes it from its last checkpoint",
+        let hint = if self.checkpoints.is_empty() {
+            "it has no checkpoint to continue from: start it again"
+        } else {
+            "Continue resumes it from its last checkpoint"
         };
         self.note(Level::Warning, text.into(), Some(hint.into()));
     }
 
-    /// Returns true if the run has ended, with an error or without.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, RunPhase::Finished(_) | RunPhase::Interrupted | RunPhase::Failed(_))
     }
@@ -258,7 +246,6 @@ impl Progress {
 /// The curves of a run. x is the number of updates made before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
-    /// Mean loss over the global batch, in nats per token.
     pub loss: Series,
     pub learning_rate: Series,
     /// The global norm of the gradient before clipping.
@@ -268,11 +255,9 @@ pub struct Curves {
     pub memory: Series,
     /// The most bytes that the pools have held; empty on the CPU.
     pub memory_peak: Series,
-    /// The training loss of evaluations, in nats per token.
     pub eval_train: Series,
-    /// The validation loss of evaluations, in nats per token.
     pub eval_val: Series,
-    /// The share of right answers to the questions of evaluations; empty without questions.
+    /// The share of right answers to the questions of evaluations.
     pub hellaswag: Series,
     pub tokens: Cumulative,
     /// Seconds spent on updates, in all processes of the run. Evaluations, samples, checkpoints and
@@ -306,11 +291,9 @@ impl Curves {
         self.learning_rate.append(x, step.lr);
         self.grad_norm.append(x, step.grad_norm.unwrap_or(f64::NAN));
         self.tokens_per_s.append(x, step.tokens_per_s);
-        for (series, bytes) in
-            [(&mut self.memory, step.vram_bytes), (&mut self.memory_peak, step.vram_peak_bytes)]
-        {
-            series.append(x, bytes.map_or(f64::NAN, |bytes| bytes as f64));
-        }
+        let bytes = |count: Option<u64>| count.map_or(f64::NAN, |count| count as f64);
+        self.memory.append(x, bytes(step.vram_bytes));
+        self.memory_peak.append(x, bytes(step.vram_peak_bytes));
         self.tokens.extend(x + 1.0, step.tokens as f64);
         self.seconds.extend(x + 1.0, step.ms * 1e-3);
     }
@@ -336,9 +319,8 @@ impl Curves {
         }
     }
 
-    /// Returns the lowest validation loss, in nats per token.
     fn lowest_val_loss(&self) -> Option<f64> {
-        self.eval_val.bounds().map(|[lowest, _]| lowest[1])
+        self.eval_val.iter().map(|[_, loss]| loss).reduce(f64::min)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::mem::discriminant;
 use std::time::Duration;
 
-use crate::plan::{Plan, smaller_or_offloaded};
+use crate::plan::{DeviceKind, Plan, smaller_or_offloaded};
 use crate::protocol::{Cause, Command, Event, ReplanReason, RunError, Setting, Waiting};
 
 /// Failures in a row, with no new update in between, that end a run.
@@ -23,22 +23,17 @@ const DELAYS: [u64; 9] = [1, 2, 5, 15, 30, 60, 60, 60, 60];
 pub struct TrainerFailure {
     /// The plan of its steps, if it got as far as planning.
     pub plan: Option<Plan>,
-    /// Updates made, as far as its events report.
     pub iteration: u64,
-    /// True if it had its device open.
-    pub opened: bool,
-    /// True if the memory of its device is the machine's: offloading the optimizer would free none.
-    pub shares_memory: bool,
+    /// The kind of its device, once that was open.
+    pub device: Option<DeviceKind>,
     pub error: RunError,
 }
 
 impl TrainerFailure {
-    /// Records an event of the trainer.
     pub fn observe(&mut self, event: &Event) {
         match event {
             Event::Start { resumed_from, device, .. } => {
-                self.opened = true;
-                self.shares_memory = device.kind.shares_memory();
+                self.device = Some(device.kind);
                 self.iteration = resumed_from.unwrap_or(0);
             }
             Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),
@@ -52,7 +47,6 @@ impl TrainerFailure {
 /// The commands that outlast a trainer: its successor is sent them first.
 #[derive(Clone, Debug, Default)]
 pub struct AppliedCommands {
-    /// One value of each setting.
     settings: Vec<Setting>,
     paused: bool,
     /// True after a stop: the run is not restarted.
@@ -60,7 +54,6 @@ pub struct AppliedCommands {
 }
 
 impl AppliedCommands {
-    /// Records a command to a trainer.
     pub fn apply(&mut self, command: &Command) {
         match command {
             Command::Pause => self.paused = true,
@@ -119,7 +112,6 @@ impl Recovery {
         Self { of_ranks: Some(0), ..Self::default() }
     }
 
-    /// Decides what follows a failure.
     pub fn decide(&mut self, failure: TrainerFailure) -> Decision {
         if failure.iteration > self.furthest {
             (self.furthest, self.failures, self.waits) = (failure.iteration, 0, 0);
@@ -127,7 +119,8 @@ impl Recovery {
         }
         self.out_of_memory = None;
         let cause = failure.error.cause;
-        self.opened |= failure.opened || cause.is_some_and(|cause| cause != Cause::Unavailable);
+        self.opened |=
+            failure.device.is_some() || cause.is_some_and(|cause| cause != Cause::Unavailable);
         match cause {
             Some(Cause::Unavailable) if !self.opened => Decision::NoDevice(failure.error),
             Some(Cause::Unavailable) => {
@@ -168,8 +161,10 @@ impl Recovery {
         };
         *failures += 1;
         let failures = *failures;
-        // A browser has no CPU backend that would update the weights.
-        let can_offload = !failure.shares_memory && !cfg!(target_arch = "wasm32");
+        // It would free nothing where the memory of the device is the machine's, and a browser has no
+        // CPU backend that would update the weights.
+        let is_shared = failure.device.is_some_and(DeviceKind::shares_memory);
+        let can_offload = !is_shared && !cfg!(target_arch = "wasm32");
         let next = |plan| smaller_or_offloaded(plan, can_offload);
         let plan = match failure.plan.as_ref().map(next) {
             Some(Some(plan)) => Some(plan),
@@ -230,11 +225,12 @@ mod tests {
             eval_batch_size: 4,
         };
         let error = RunError { text: "it stopped".into(), cause, ..RunError::default() };
-        TrainerFailure { plan: Some(plan), iteration, opened: true, shares_memory: false, error }
+        let device = Some(DeviceKind::Discrete);
+        TrainerFailure { plan: Some(plan), iteration, device, error }
     }
 
     fn unavailable() -> TrainerFailure {
-        TrainerFailure { plan: None, opened: false, ..failure(0, Some(Cause::Unavailable)) }
+        TrainerFailure { plan: None, device: None, ..failure(0, Some(Cause::Unavailable)) }
     }
 
     /// Seconds until the restart; `None` where the policy gives up.
@@ -308,7 +304,7 @@ mod tests {
         let mut recovery = Recovery::default();
         let is_refused = |decision| matches!(decision, Decision::NoDevice(_));
         assert!(is_refused(recovery.decide(unavailable())));
-        let killed = TrainerFailure { opened: false, ..failure(0, None) };
+        let killed = TrainerFailure { device: None, ..failure(0, None) };
         assert_eq!(delay(&recovery.decide(killed)), Some(1));
         assert!(is_refused(recovery.decide(unavailable())));
     }
@@ -334,7 +330,8 @@ mod tests {
         };
         assert!(plan.is_some_and(|plan| plan.offload_optimizer));
         // Where both are the same memory, that would free nothing.
-        let unified = TrainerFailure { shares_memory: true, ..smallest(false) };
+        let device = Some(DeviceKind::Integrated);
+        let unified = TrainerFailure { device, ..smallest(false) };
         for smallest in [smallest(true), unified] {
             let last = last_error(Recovery::default().decide(smallest));
             assert!(last.text.ends_with("its steps cannot be split smaller"), "{last:?}");

@@ -16,7 +16,6 @@ use crate::plan::DeviceProfile;
 use crate::protocol::{DeviceLine, Failure, Progress};
 use crate::runs::{About, RunSummary, Tail};
 
-/// A request to the service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub(crate) enum Request {
@@ -24,11 +23,9 @@ pub(crate) enum Request {
     Devices,
     /// Gathers what a bug report needs: [`Reply::Report`].
     Doctor { front_end: FrontEnd },
-    /// Reads the memory and the limits of a device, given as `--device` takes it:
-    /// [`Reply::Device`].
+    /// Reads the limits of a device, given as `--device` takes it: [`Reply::Device`].
     Device { choice: String },
-    /// Reads the size and the beginning of a data set, given as `--data` takes it:
-    /// [`Reply::Data`].
+    /// Reads the beginning of a data set, given as `--data` takes it: [`Reply::Data`].
     DescribeData { spec: String },
     /// Tokenizes texts into a new folder below `folder`: [`Reply::Preparing`] while it runs, then
     /// [`Reply::Prepared`].
@@ -86,7 +83,6 @@ pub(crate) struct SampleRequest {
     pub device: String,
 }
 
-/// What a generated text follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SampleInput {
@@ -95,7 +91,6 @@ pub(crate) enum SampleInput {
     Conversation(Vec<Message>),
 }
 
-/// A reply of the service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum Reply {
@@ -155,7 +150,6 @@ pub(crate) enum Reply {
     Failed { job: Job, text: String, hint: String },
 }
 
-/// Texts to tokenize.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Texts {

@@ -57,9 +57,9 @@ pub(crate) struct StartRun {
     /// The name of the device that former workers of this run have opened.
     pub device_name: Option<String>,
     pub implementation: Implementation,
-    /// Time that the run has taken in former workers.
+    /// The time in former workers.
     pub elapsed: Duration,
-    /// The largest plan that may be used, after the device ran out of memory.
+    /// The limit of the plan after the device ran out of memory.
     pub max_plan: Option<Plan>,
     /// True once a former worker has opened the run folder: its checkpoints are of this run.
     pub is_restart: bool,
@@ -99,7 +99,6 @@ pub struct Failure {
     pub text: String,
     /// What to do next; empty if the text says it.
     pub hint: String,
-    /// The end of a process that ends with this error.
     pub exit: Exit,
     /// The failure of the device, if it was one.
     pub cause: Option<Cause>,
@@ -118,13 +117,10 @@ pub enum Exit {
     Failure = 1,
     /// The arguments or the settings are invalid.
     Usage = 2,
-    /// The run does not fit its budget.
     DoesNotFit = 3,
-    /// No device can be used.
     NoDevice = 4,
     /// The device was lost or ran out of memory, and recovery gave up.
     DeviceFailed = 5,
-    /// The loss is not finite.
     NotFinite = 6,
     /// The data or the checkpoint is missing or damaged.
     BadData = 7,
@@ -141,13 +137,8 @@ impl From<Failure> for RunError {
 impl StartRun {
     /// Returns the start of a run on the automatic device, of which nothing is known yet.
     pub fn new(run: PathBuf, settings: RunSettings) -> Self {
-        Self {
-            run,
-            resume: settings == RunSettings::Recorded,
-            settings,
-            device: "auto".into(),
-            ..Self::default()
-        }
+        let resume = settings == RunSettings::Recorded;
+        Self { run, resume, settings, device: "auto".into(), ..Self::default() }
     }
 }
 
@@ -162,8 +153,7 @@ mod tests {
     fn assert_reads_back<T: Serialize + DeserializeOwned>(messages: Vec<T>) {
         for message in messages {
             let text = serde_json::to_string(&message).unwrap();
-            let again: T =
-                serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let again: T = serde_json::from_str(&text).expect(&text);
             assert_eq!(serde_json::to_string(&again).unwrap(), text);
         }
     }
@@ -174,8 +164,9 @@ mod tests {
         let (train_loss, val_loss) = (2.5, 2.25);
         let eval =
             Event::Eval { iter: 250, train_loss, val_loss, bits_per_byte: None, hellaswag: None };
-        let mut progress = Progress::default();
+        let mut progress = Box::<Progress>::default();
         progress.apply(&eval);
+        let usage = StorageUsage::default();
         let (tail, view) = (Tail::open(&run, true), View::Main);
         let (text, hint, job) = ("no".to_string(), String::new(), Job::Export);
         let event = FromWorker::Event(Box::new(eval.clone()));
@@ -183,18 +174,9 @@ mod tests {
         assert!(json.starts_with(r#"{"message":"event","event":"eval","iter":250"#), "{json}");
         assert_reads_back(vec![
             event,
-            FromWorker::Reply(Reply::Run {
-                run: run.clone(),
-                view,
-                progress: progress.into(),
-                tail,
-            }),
+            FromWorker::Reply(Reply::Run { run: run.clone(), view, progress, tail }),
             FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err(text.clone()) }),
-            FromWorker::Reply(Reply::Stored {
-                data: Vec::new(),
-                models: Vec::new(),
-                usage: StorageUsage::default(),
-            }),
+            FromWorker::Reply(Reply::Stored { data: vec![], models: vec![], usage }),
             FromWorker::Reply(Reply::Failed { job, text, hint }),
             FromWorker::Ready { version: MESSAGES_VERSION },
             FromWorker::Ended(RunEnd::Stopped { reason: StopReason::MaxTime }),

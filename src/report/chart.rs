@@ -15,7 +15,6 @@ const TICKS: f64 = 6.0;
 const COLORS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
 
-/// A curve of a chart.
 pub(crate) struct Curve {
     pub name: String,
     /// Points in the order of x.
@@ -30,64 +29,38 @@ pub(super) fn chart(x: &str, y: &str, curves: &[Curve]) -> String {
     let points = || shown.iter().flat_map(|curve| &curve.points);
     let [columns, rows] = [0, 1].map(|axis| Axis::of(points().map(|point| point[axis])));
     let (Some(columns), Some(rows)) = (columns, rows) else { return String::new() };
-    let plot = Plot { columns, rows };
+    let (bottom, end) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    let right = |value: f64| LEFT + columns.share(value) * (WIDTH - LEFT - RIGHT);
+    let down = |value: f64| TOP + (1.0 - rows.share(value)) * (HEIGHT - TOP - BOTTOM);
     let (x, y) = (escape_html(x), escape_html(y));
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"{y} over {x}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#333\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
-    plot.draw_axes(&mut svg, &x);
+    for tick in rows.ticks() {
+        let at = down(tick);
+        svg += &format!("<path d=\"M{LEFT} {at:.1}H{end}\" stroke=\"#ddd\"/>");
+        svg += &text(LEFT - 6.0, at + 4.0, "end", "#333", &rows.label(tick));
+    }
+    for tick in columns.ticks() {
+        svg += &text(right(tick), bottom + 16.0, "middle", "#333", &columns.label(tick));
+    }
+    svg += &format!("<path d=\"M{LEFT} {TOP}V{bottom}H{end}\" fill=\"none\" stroke=\"#888\"/>");
+    svg += &text((LEFT + end) / 2.0, HEIGHT - 8.0, "middle", "#333", &x);
     for (index, (curve, color)) in shown.iter().zip(COLORS.iter().cycle()).enumerate() {
-        plot.draw(&mut svg, curve, color, TOP + 8.0 + 16.0 * index as f64);
-    }
-    svg + "</svg>\n"
-}
-
-/// The position of values in the picture.
-struct Plot {
-    columns: Axis,
-    rows: Axis,
-}
-
-impl Plot {
-    fn right(&self, value: f64) -> f64 {
-        LEFT + self.columns.share(value) * (WIDTH - LEFT - RIGHT)
-    }
-
-    fn down(&self, value: f64) -> f64 {
-        TOP + (1.0 - self.rows.share(value)) * (HEIGHT - TOP - BOTTOM)
-    }
-
-    /// Draws the axes with their ticks, and the name of the lower one.
-    fn draw_axes(&self, svg: &mut String, name: &str) {
-        let (bottom, end) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
-        for tick in self.rows.ticks() {
-            let (at, label) = (self.down(tick), self.rows.label(tick));
-            *svg += &format!("<path d=\"M{LEFT} {at:.1}H{end}\" stroke=\"#ddd\"/>");
-            *svg += &text(LEFT - 6.0, at + 4.0, "end", "#333", &label);
-        }
-        for tick in self.columns.ticks() {
-            let label = self.columns.label(tick);
-            *svg += &text(self.right(tick), bottom + 16.0, "middle", "#333", &label);
-        }
-        *svg +=
-            &format!("<path d=\"M{LEFT} {TOP}V{bottom}H{end}\" fill=\"none\" stroke=\"#888\"/>");
-        *svg += &text((LEFT + end) / 2.0, HEIGHT - 8.0, "middle", "#333", name);
-    }
-
-    /// Draws a curve, and its name at the height `legend`.
-    fn draw(&self, svg: &mut String, curve: &Curve, color: &str, legend: f64) {
         let (width, opacity) = if curve.is_faint { (1.0, 0.45) } else { (1.8, 1.0) };
-        let point = |[x, y]: &[f64; 2]| format!("{:.1},{:.1}", self.right(*x), self.down(*y));
+        let point = |[x, y]: &[f64; 2]| format!("{:.1},{:.1}", right(*x), down(*y));
         let points: Vec<String> = curve.points.iter().map(point).collect();
-        *svg += &format!(
+        svg += &format!(
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"{width}\" \
              stroke-opacity=\"{opacity}\"/>",
             points.join(" ")
         );
-        *svg += &text(WIDTH - RIGHT - 4.0, legend, "end", color, &escape_html(&curve.name));
+        let legend = TOP + 8.0 + 16.0 * index as f64;
+        svg += &text(end - 4.0, legend, "end", color, &escape_html(&curve.name));
     }
+    svg + "</svg>\n"
 }
 
 /// Returns a line of text. `anchor` is the part of it that is at `x`.
@@ -97,7 +70,6 @@ fn text(x: f64, y: f64, anchor: &str, color: &str, content: &str) -> String {
     )
 }
 
-/// The values along an axis.
 struct Axis {
     from: f64,
     to: f64,

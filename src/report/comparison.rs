@@ -8,9 +8,7 @@ use serde_json::json;
 use super::chart::chart;
 use super::page::{fill, page, write_picture};
 use super::record::{Over, RunRecord, shown};
-use crate::config::KEYS;
 use crate::protocol::Failure;
-use crate::runs;
 use crate::text::{Table, escape_html, escape_markdown};
 
 /// Runs, and the settings in which they differ.
@@ -50,7 +48,6 @@ impl Comparison {
         })
     }
 
-    /// Returns the comparison for programs.
     pub fn json(&self) -> serde_json::Value {
         let runs: Vec<_> = self.runs.iter().map(RunRecord::json).collect();
         let settings: BTreeMap<&String, &[String]> =
@@ -58,7 +55,6 @@ impl Comparison {
         json!({ "runs": runs, "settings": settings })
     }
 
-    /// Returns the comparison for a terminal.
     pub fn plain(&self) -> String {
         let mut text = self.results().plain(&[]);
         if !self.settings.rows.is_empty() {
@@ -68,20 +64,13 @@ impl Comparison {
         text
     }
 
-    /// Returns a page.
     pub fn html(&self) -> String {
-        let settings = match self.settings.html() {
-            none if none.is_empty() => "<p>None.</p>".into(),
-            table => table,
-        };
-        let (results, [tokens, time, compute]) = (self.results().html(), self.charts());
-        let values = [
-            ("results", results.as_str()),
-            ("tokens", &tokens.1),
-            ("time", &time.1),
-            ("compute", &compute.1),
-            ("settings", &settings),
-        ];
+        let mut settings = self.settings.html();
+        if settings.is_empty() {
+            settings = "<p>None.</p>".into();
+        }
+        let mut values = vec![("results", self.results().html()), ("settings", settings)];
+        values.extend(self.charts());
         let template = include_str!("../../assets/pages/comparison.html");
         page(&self.title(), &fill(template, escape_html, &values))
     }
@@ -95,13 +84,11 @@ impl Comparison {
             write_picture(&path.with_file_name(&file), chart)?;
             images.push(format!("![validation loss over {name}]({file})"));
         }
-        let (title, results) = (self.title(), self.results().markdown());
-        let settings = self.settings.markdown();
         let values = [
-            ("title", title.as_str()),
-            ("results", &results),
-            ("images", &images.join("\n\n")),
-            ("settings", &settings),
+            ("title", self.title()),
+            ("results", self.results().markdown()),
+            ("images", images.join("\n\n")),
+            ("settings", self.settings.markdown()),
         ];
         Ok(fill(include_str!("../../assets/pages/comparison.md"), escape_markdown, &values))
     }
@@ -119,27 +106,19 @@ fn head(runs: &[RunRecord]) -> Vec<String> {
 
 /// Returns the settings that are not the same in all runs, each with its value in every run.
 fn settings(runs: &[RunRecord]) -> Vec<Vec<String>> {
-    let configs: Vec<_> = runs.iter().map(|run| run.config.as_ref()).collect();
-    let Some(first) = configs.iter().flatten().next() else { return Vec::new() };
-    // The value of each run that differs from the first, by the name of the setting.
-    let mut changed: BTreeMap<&str, (String, Vec<Option<String>>)> = BTreeMap::new();
-    for (index, config) in configs.iter().enumerate() {
-        let Some(config) = config else { continue };
-        for (name, before, after) in runs::difference(first, config) {
-            let of_none = || (before, vec![None; runs.len()]);
-            changed.entry(name).or_insert_with(of_none).1[index] = Some(after);
+    let columns: Vec<_> = runs.iter().map(RunRecord::values).collect();
+    let first = columns.iter().flatten().next().into_iter().flatten();
+    let row = |(index, (name, value)): (usize, &(&str, Option<String>))| {
+        if columns.iter().flatten().all(|column| column[index].1 == *value) {
+            return None;
         }
-    }
-    let row = |name: &'static str| {
-        let (usual, values) = changed.get(name)?;
-        let value = |(value, config): (&Option<String>, &Option<_>)| match config {
-            Some(_) => shown(name, value.as_ref().unwrap_or(usual).clone()),
+        let cells = columns.iter().map(|column| match column {
+            Some(column) => shown(name, column[index].1.clone().unwrap_or_default()),
             None => "unknown".into(),
-        };
-        let values = values.iter().zip(&configs).map(value);
-        Some(std::iter::once(name.to_string()).chain(values).collect())
+        });
+        Some(std::iter::once(name.to_string()).chain(cells).collect())
     };
-    KEYS.iter().filter_map(|key| row(key.name)).collect()
+    first.enumerate().filter_map(row).collect()
 }
 
 #[cfg(test)]
@@ -161,10 +140,8 @@ mod tests {
             run("b", &[("seed", "2"), ("n_layer", "3")]),
             run("c", &[("seed", "1"), ("data", "/some/where/x")]),
         ];
-        assert_eq!(
-            settings(&runs),
-            [["data", "", "", "x"], ["seed", "1", "2", "1"], ["n_layer", "12", "3", "12"]]
-        );
+        let wanted = [["data", "", "", "x"], ["seed", "1", "2", "1"], ["n_layer", "12", "3", "12"]];
+        assert_eq!(settings(&runs), wanted);
         let comparison = Comparison::new(runs.into());
         let text = comparison.plain();
         assert!(text.contains("\nseed     1   2  1\n"), "{text}");

@@ -15,7 +15,6 @@ use crate::text::{Table, count, escape_markdown};
 
 const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
-const GENERATION: &str = "generation_config.json";
 
 /// Writes the card, the picture of the loss, and the settings with which transformers generates. An
 /// existing card stays as it is.
@@ -28,7 +27,7 @@ pub(crate) fn write_model_card(
         let path = folder.join(name);
         disk::write(&path, text).map_err(Failure::file(path))
     };
-    put(GENERATION, generation(source, tokenizer))?;
+    put("generation_config.json", generation(source, tokenizer))?;
     if folder.join(CARD).exists() {
         return Ok(());
     }
@@ -72,20 +71,21 @@ fn card(name: &str, source: &ModelSource, run: Option<&RunRecord>, has_picture: 
         vec![("name", name.to_string()), ("model", Table::named(["", ""], model).markdown())];
     if let (Some(run), Some(state)) = (run, &source.state) {
         let loss = state.val_loss.map(|loss| format!(", with a validation loss of {loss:.4}"));
-        let (iteration, loss) = (state.iteration, loss.unwrap_or_default());
+        let iteration = state.iteration;
         let results = run.results_of(Some(iteration as f64));
         let settings = run.settings().into_iter().filter(|(_, value)| !value.is_empty());
         let settings = Table::named(["setting", "value"], settings).markdown();
         // There are many, so that a reader has to open them.
         let settings = format!("<details><summary>Settings</summary>\n\n{settings}\n</details>");
         values.extend([
-            ("checkpoint", format!("This is the checkpoint after {iteration} iterations{loss}.")),
+            ("iteration", iteration.to_string()),
+            ("loss", loss.unwrap_or_default()),
             ("results", Table::named(["", ""], results).markdown()),
             ("settings", settings),
         ]);
     }
     if has_picture {
-        values.push(("picture", format!("![loss over tokens]({PICTURE})")));
+        values.push(("picture", PICTURE.to_string()));
     }
     fill(include_str!("../../assets/pages/model_card.md"), escape_markdown, &values)
 }

@@ -46,10 +46,7 @@ pub(super) fn page(title: &str, content: &str) -> String {
     fill(include_str!("../../assets/pages/page.html"), escape_html, &values)
 }
 
-/// Writes a chart, also over a former one of wgpt.
-///
-/// # Errors
-/// As [`write`].
+/// Writes a chart as [`write`] does a page.
 pub(crate) fn write_picture(path: &Path, svg: &str) -> Result<(), Failure> {
     write(path, &format!("{MARK}\n{svg}"))
 }
@@ -70,7 +67,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
         Err(missing) if missing.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(Failure::file(path)(error)),
     }
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    if let Some(folder) = path.parent() {
         disk::create_dir_all(folder).map_err(Failure::file(path))?;
     }
     disk::write(path, text).map_err(Failure::file(path))
@@ -88,18 +85,5 @@ mod tests {
         assert!(fill("<p>{{a}}</p>\n").contains("<h2>B</h2>\n<p>{{a}}</p>\n\n"));
         let page = page("<x>", "<p>");
         assert!(page.contains("<title>&lt;x&gt;</title>") && page.contains("\n<p>\n"), "{page}");
-    }
-
-    #[test]
-    fn only_files_of_wgpt_are_overwritten() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("new/a.html");
-        write(&path, &page("a", "")).unwrap();
-        write(&path, &page("b", "")).unwrap();
-        assert!(std::fs::read_to_string(&path).unwrap().contains("<title>b"));
-        std::fs::write(&path, "mine").unwrap();
-        let refused = write(&path, &page("c", "")).unwrap_err();
-        assert!(refused.text.ends_with("not made by wgpt"), "{refused:?}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::chart::Curve;
-use crate::config::{Config, KEYS, Key};
+use crate::config::{Config, KEYS};
 use crate::protocol::{Cumulative, Failure, Progress, Series, Smoothed, automatic_half_life};
 use crate::runs;
 use crate::text::{bytes, count, duration, known, percent};
@@ -15,32 +15,23 @@ use crate::text::{bytes, count, duration, known, percent};
 /// The approximate number of points of a curve in a chart.
 const COLUMNS: usize = 300;
 
-/// Beyond the tokens and the seconds of any run.
-const EVERYTHING: f64 = 1e18;
-
-/// The record of a run.
 pub(crate) struct RunRecord {
     /// The display name, or else the name of the folder.
     pub title: String,
-    /// The name of its state.
     pub state: &'static str,
     pub progress: Progress,
     /// `None` if this version of wgpt cannot read it.
     pub config: Option<Config>,
 }
 
-/// The separators of a path: the run may come from another system.
-const SEPARATORS: [char; 2] = ['/', '\\'];
-
-/// Returns the value of a setting as pages show it: paths without the folders of the machine.
+/// Returns the value of a setting as pages show it: paths without the folders of the machine, which may
+/// have another system.
 pub(super) fn shown(key: &str, value: String) -> String {
-    match key {
-        "data" | "init_from" | "hellaswag" => {
-            let last = value.rsplit(SEPARATORS).find(|name| !name.is_empty());
-            last.unwrap_or(&value).to_string()
-        }
-        _ => value,
+    if !matches!(key, "data" | "init_from" | "hellaswag") {
+        return value;
     }
+    let last = value.rsplit(['/', '\\']).find(|name| !name.is_empty());
+    last.unwrap_or(&value).to_string()
 }
 
 /// The x axis of a chart.
@@ -60,7 +51,6 @@ impl Over {
         if longest < Duration::from_hours(3) { Self::Minutes } else { Self::Hours }
     }
 
-    /// Returns the label of the axis.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tokens => "tokens",
@@ -72,7 +62,6 @@ impl Over {
 }
 
 impl RunRecord {
-    /// Reads a run folder.
     pub fn read(run: &Path) -> Result<Self, Failure> {
         if !runs::is_run(run) {
             let hint = "give run folders; `wgpt runs` lists the runs in out/";
@@ -94,7 +83,7 @@ impl RunRecord {
     }
 
     /// Returns the best validation loss in bits per byte, if the tokenizer is known.
-    pub fn bits_per_byte(&self) -> Option<f64> {
+    fn bits_per_byte(&self) -> Option<f64> {
         Some(self.best()?[1] / LN_2 / self.progress.bytes_per_token?)
     }
 
@@ -105,31 +94,29 @@ impl RunRecord {
     }
 
     /// Returns the tokens that the run was trained on.
-    pub fn tokens(&self) -> f64 {
+    fn tokens(&self) -> f64 {
         self.progress.curves.tokens.at(self.progress.iteration as f64)
     }
 
-    /// Returns the time spent on updates.
     pub fn time(&self) -> Duration {
         let seconds = self.progress.curves.seconds.at(self.progress.iteration as f64);
         Duration::try_from_secs_f64(seconds).unwrap_or_default()
     }
 
     /// Returns the median of the tokens per second.
-    pub fn speed(&self) -> Option<f64> {
-        let mut speeds: Vec<f64> =
-            self.progress.curves.tokens_per_s.iter().map(|point| point[1]).collect();
+    fn speed(&self) -> Option<f64> {
+        let speeds = self.progress.curves.tokens_per_s.iter();
+        let mut speeds: Vec<f64> = speeds.map(|[_, speed]| speed).collect();
         speeds.sort_by(f64::total_cmp);
         speeds.get(speeds.len() / 2).copied()
     }
 
     /// Returns the most memory that the pools of the device held.
-    pub fn memory(&self) -> Option<u64> {
-        let [_, most] = self.progress.curves.memory_peak.bounds()?;
-        Some(most[1] as u64)
+    fn memory(&self) -> Option<u64> {
+        let peaks = self.progress.curves.memory_peak.iter();
+        peaks.map(|[_, bytes]| bytes as u64).max()
     }
 
-    /// Returns the names of the devices of all ranks.
     fn devices(&self) -> Option<String> {
         let mut devices: Vec<(&str, usize)> = Vec::new();
         for rank in &self.progress.ranks {
@@ -156,12 +143,12 @@ impl RunRecord {
         (self.progress.params > 0).then_some(6.0 * (self.progress.params as f64 + attention))
     }
 
-    /// Returns the results of the run with their names, among them the results of the best evaluation.
+    /// Returns the results of the run, with the HellaSwag of the best evaluation.
     pub fn results(&self) -> Vec<(&'static str, String)> {
         self.results_of(self.best().map(|best| best[0]))
     }
 
-    /// Returns the results of the run with the HellaSwag of its checkpoint at `iteration`.
+    /// Returns the results of the run, with the HellaSwag of its checkpoint at `iteration`.
     pub fn results_of(&self, iteration: Option<f64>) -> Vec<(&'static str, String)> {
         let best = self.best();
         let hellaswag = iteration.and_then(|at| Some((at, self.hellaswag(at)?)));
@@ -184,7 +171,6 @@ impl RunRecord {
         ]
     }
 
-    /// Returns the results for programs.
     pub fn json(&self) -> Value {
         json!({
             "run": self.title,
@@ -213,7 +199,7 @@ impl RunRecord {
             Over::Hours => (&curves.seconds, 1.0 / 3600.0),
             Over::Compute => (&curves.tokens, self.operations()? / 1e12),
         };
-        let points = series.window(Some(axis), [0.0, EVERYTHING], COLUMNS);
+        let points = series.window(Some(axis), [0.0, f64::INFINITY], COLUMNS);
         let points = points.into_iter().map(|[x, y]| [x * scale, y]).collect();
         Some(Curve { name: name.to_string(), points, is_faint })
     }
@@ -224,33 +210,32 @@ impl RunRecord {
         let mut smoothed = Smoothed::default();
         let half_life = automatic_half_life(self.progress.iteration as f64);
         let training = smoothed.follow(&curves.loss, half_life);
-        let curve = |name, series, is_faint| self.curve(name, series, over, is_faint);
-        [curve("training", training, true), curve("validation", &curves.eval_val, false)]
-            .into_iter()
-            .flatten()
-            .collect()
+        let training = self.curve("training", training, over, true);
+        let validation = self.curve("validation", &curves.eval_val, over, false);
+        training.into_iter().chain(validation).collect()
+    }
+
+    /// Returns the names and values of all settings but `out_dir`, if the configuration is known.
+    pub fn values(&self) -> Option<Vec<(&'static str, Option<String>)>> {
+        let table = toml::Table::try_from(self.config.as_ref()?).unwrap_or_default();
+        let text =
+            |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), String::from);
+        let names = KEYS.iter().map(|key| key.name).filter(|name| *name != "out_dir");
+        Some(names.map(|name| (name, table.get(name).map(text))).collect())
     }
 
     /// Returns all settings with their values, as pages show them.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
-        let Some(config) = &self.config else { return Vec::new() };
-        let table = toml::Table::try_from(config).unwrap_or_default();
-        let value = |key: &Key| {
-            let value = table.get(key.name)?;
-            let text = value.as_str().map_or_else(|| value.to_string(), String::from);
-            Some((key.name, shown(key.name, text)))
-        };
-        KEYS.iter().filter(|key| key.name != "out_dir").filter_map(value).collect()
+        let values = self.values().unwrap_or_default().into_iter();
+        values.filter_map(|(name, value)| Some((name, shown(name, value?)))).collect()
     }
 }
 
-/// Records for the tests of pages.
 #[cfg(test)]
 pub(super) mod examples {
     use super::*;
     use crate::protocol::Event;
 
-    /// Returns the record of a run with these events.
     pub fn record(title: &str, events: &[String]) -> RunRecord {
         let mut progress = Progress::default();
         for event in events {
@@ -285,16 +270,9 @@ mod tests {
 
     #[test]
     fn the_results_are_those_of_the_best_evaluation() {
-        let run = record(
-            "r",
-            &[
-                eval(0, 4.0, None),
-                step(0, 4.0),
-                eval(1, 2.5, None),
-                step(1, 3.0),
-                eval(2, 3.0, None),
-            ],
-        );
+        let eval = |iter, loss| eval(iter, loss, None);
+        let events = [eval(0, 4.0), step(0, 4.0), eval(1, 2.5), step(1, 3.0), eval(2, 3.0)];
+        let run = record("r", &events);
         assert_eq!(run.best(), Some([1.0, 2.5]));
         let bits = run.bits_per_byte().unwrap();
         assert!((bits - 2.5 / LN_2 / 2.0).abs() < 1e-9, "{bits}");

@@ -13,7 +13,6 @@ const SAMPLES: usize = 8;
 /// The most tensors on a page: those that take the most memory.
 const TENSORS: usize = 12;
 
-/// Returns the page about a run.
 pub(crate) fn run_page(run: &RunRecord) -> String {
     let loss = |over: Over| chart(over.name(), "loss", &run.losses(over));
     let plan = run.progress.forecast.as_ref().map_or_else(String::new, ToString::to_string);
@@ -34,7 +33,6 @@ pub(crate) fn run_page(run: &RunRecord) -> String {
     page(&run.title, &content)
 }
 
-/// Returns samples from the first to the last.
 fn samples(samples: &[Sample]) -> String {
     let last = samples.len().saturating_sub(1);
     let mut shown: Vec<usize> = (0..SAMPLES).map(|at| at * last / (SAMPLES - 1)).collect();
@@ -64,7 +62,6 @@ fn figures(run: &RunRecord) -> String {
     .concat()
 }
 
-/// Returns the tensors that take the most memory.
 fn tensors(run: &RunRecord) -> String {
     let forecast = run.progress.forecast.as_ref();
     let mut rows: Vec<&Row> = forecast.iter().flat_map(|forecast| &forecast.rows).collect();

@@ -206,7 +206,7 @@ impl<T: Transport> Supervisor<T> {
             failure.error.cause == Some(Cause::Unavailable)
         } else if code >= 128 {
             // A second signal has ended a worker at once.
-            self.has_ranks && failure.opened
+            self.has_ranks && failure.device.is_some()
         } else {
             // A worker reports its errors; a launcher says on stderr what it cannot do.
             !is_reported && !self.has_ranks

@@ -89,7 +89,7 @@ impl<'a> Curve<'a> {
     }
 
     fn extent(&self) -> Option<[f64; 2]> {
-        let ends = self.series.bounds()?.map(|[iter, _]| iter);
+        let ends = [self.series.iter().next()?[0], self.series.last()?[0]];
         Some(self.count.map_or(ends, |count| ends.map(|iter| count.at(iter))))
     }
 
