@@ -85,8 +85,7 @@ fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         (y, head())
     };
     let stock = |(y, head): (Tensor<2>, Tensor<2>)| {
-        let sum = leaf.grad(&y.backward()).map(|grad| grad + head);
-        drop(sum);
+        drop(leaf.grad(&y.backward()).map(|grad| grad + head));
     };
     bench.row(
         "embed backward",
@@ -225,7 +224,7 @@ fn stock_attention(
     causal_mask: Tensor<4, burn::tensor::Bool>,
     s: &Sizes,
 ) -> Tensor<2> {
-    let [batch, time, heads] = s.attention;
+    let AttentionShape { batch, time, heads, .. } = s.attention;
     let size = s.c / heads;
     let qkv = qkv.reshape([batch, time, 3, heads, size]);
     let part = |i: usize| -> Tensor<4> {
@@ -233,22 +232,22 @@ fn stock_attention(
         part.reshape([batch, time, heads, size]).swap_dims(1, 2)
     };
     let scores = part(0).matmul(part(1).transpose()).mul_scalar(1.0 / (size as f32).sqrt());
-    let scores =
-        scores.mask_fill(causal_mask.expand([batch, heads, time, time]), f32::NEG_INFINITY);
+    let mask = causal_mask.expand([batch, heads, time, time]);
+    let scores = scores.mask_fill(mask, f32::NEG_INFINITY);
     let out = activation::softmax(scores, 3).matmul(part(2));
     out.swap_dims(1, 2).reshape([batch * time, s.c])
 }
 
 /// Returns the causal mask, true above the diagonal.
 fn causal_mask(s: &Sizes, device: &Device) -> Tensor<4, burn::tensor::Bool> {
-    let time = s.attention[1];
+    let time = s.attention.time;
     Tensor::<2>::ones([time, time], device).tril(0).equal_elem(0.0).reshape([1, 1, time, time])
 }
 
 /// Returns the cost of attention with `products` matrix products of `batch * time^2 / 2 * c`
 /// multiply-adds each, and `tensors` tensors of `[n, c]`.
 fn attention(bench: &Bench, s: &Sizes, products: usize, tensors: usize) -> Cost {
-    let [batch, time, heads] = s.attention;
+    let AttentionShape { batch, time, heads, .. } = s.attention;
     Cost {
         size: format!("{batch} x {time}, {heads} heads of {}", s.c / heads),
         bytes: tensors * bench.bytes(batch * time * s.c),
@@ -256,37 +255,31 @@ fn attention(bench: &Bench, s: &Sizes, products: usize, tensors: usize) -> Cost 
     }
 }
 
-fn shape(s: &Sizes) -> AttentionShape {
-    let [batch, time, heads] = s.attention;
-    AttentionShape { batch, time, heads, dropout: None }
-}
-
 fn attention_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [batch, time, _] = s.attention;
-    let qkv = bench.activations([batch * time, 3 * s.c]);
+    let rows = s.attention.batch * s.attention.time;
+    let qkv = bench.activations([rows, 3 * s.c]);
     let causal_mask = causal_mask(s, bench.device);
     bench.forward(
         "attention",
         attention(bench, s, 2, 4),
-        || ops::attention(qkv.clone(), shape(s), bench.mode).0,
+        || ops::attention(qkv.clone(), s.attention, bench.mode).0,
         || stock_attention(qkv.clone(), causal_mask.clone(), s),
     )
 }
 
 fn attention_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let [batch, time, _] = s.attention;
-    let qkv = bench.activations([batch * time, 3 * s.c]);
-    let dout = bench.activations([batch * time, s.c]);
-    let mode = bench.mode;
-    let (out, log_sum_exp) = ops::attention(qkv.clone(), shape(s), mode);
-    let leaf = bench.leaf([batch * time, 3 * s.c]);
+    let (rows, mode) = (s.attention.batch * s.attention.time, bench.mode);
+    let qkv = bench.activations([rows, 3 * s.c]);
+    let dout = bench.activations([rows, s.c]);
+    let (out, log_sum_exp) = ops::attention(qkv.clone(), s.attention, mode);
+    let leaf = bench.leaf([rows, 3 * s.c]);
     let causal_mask = causal_mask(s, &bench.device.clone().autodiff());
     bench.backward(
         "attention backward",
         attention(bench, s, 5, 8),
         || {
             let [dout, qkv, out] = [&dout, &qkv, &out].map(Tensor::clone);
-            ops::attention_backward(dout, qkv, out, log_sum_exp.clone(), shape(s), mode)
+            ops::attention_backward(dout, qkv, out, log_sum_exp.clone(), s.attention, mode)
         },
         || stock_attention(leaf.clone(), causal_mask.clone(), s),
     )

@@ -4,9 +4,8 @@ use burn::tensor::{Device, Distribution, FloatDType, Tensor};
 
 use super::{KernelRow, best_seconds, fraction};
 use crate::gpu::{DeviceError, Peaks, stored};
-use crate::ops::OpsMode;
+use crate::ops::{AttentionShape, OpsMode};
 
-/// The device and the options of the measurements.
 pub(super) struct Bench<'a> {
     pub device: &'a Device,
     pub mode: OpsMode,
@@ -15,14 +14,12 @@ pub(super) struct Bench<'a> {
     pub peaks: Option<Peaks>,
 }
 
-/// The sizes of all cases.
 pub(super) struct Sizes {
     /// Rows of the matrix products.
     pub rows: usize,
     /// The width of the residual stream.
     pub c: usize,
-    /// Sequences, positions and heads of attention.
-    pub attention: [usize; 3],
+    pub attention: AttentionShape,
     /// Rows and chunk of the loss.
     pub loss: [usize; 2],
     /// Rows of embedding, layer norm and dropout.
@@ -37,7 +34,7 @@ impl Sizes {
     pub const SMALL: Self = Self {
         rows: 768,
         c: 384,
-        attention: [1, 512, 8],
+        attention: AttentionShape { batch: 1, time: 512, heads: 8, dropout: None },
         loss: [512, 64],
         norm_rows: 2048,
         vocab: 4096,
@@ -47,7 +44,7 @@ impl Sizes {
     pub const GPT2: Self = Self {
         rows: 8192,
         c: 768,
-        attention: [8, 1024, 12],
+        attention: AttentionShape { batch: 8, time: 1024, heads: 12, dropout: None },
         loss: [2048, 512],
         norm_rows: 8192,
         vocab: 50_304,
@@ -57,7 +54,6 @@ impl Sizes {
 
 pub(super) type Case = fn(&Bench, &Sizes) -> Result<KernelRow, DeviceError>;
 
-/// The cost of an op at one size.
 pub(super) struct Cost {
     pub size: String,
     /// Bytes of all operands, each read or written once.
@@ -122,7 +118,6 @@ impl Bench<'_> {
         })
     }
 
-    /// Times the op `ours`, and the stock op.
     pub fn forward<T, S>(
         &self,
         name: &'static str,

@@ -14,6 +14,7 @@ pub(crate) use calibrate::calibrate;
 use kernels::{Bench, Sizes};
 pub(crate) use row::{BenchmarkRow, benchmark_row};
 pub use step::TrainingStep;
+pub(crate) use step::architecture;
 
 use std::time::Instant;
 

@@ -61,25 +61,17 @@ impl TrainingStep {
         is_dry: bool,
     ) -> Self {
         let (architecture, precision) = (architecture(config), mode.precision);
-        let masters = if plan.offload_optimizer { Masters::new(config) } else { None };
-        let (model, optimizer) = match masters {
-            Some(mut masters) => {
-                let model = if is_dry {
-                    Gpt::stored_in(precision, &architecture, weights, device)
-                } else {
-                    masters.model(precision, &architecture, weights, device)
-                };
-                let model = model.expect(EVERY_NAME);
-                let optimizer = Optimizer::new(config, &model, Some(masters), None, mode);
-                (model, optimizer)
-            }
-            None => {
-                let mut model = Gpt::new(&architecture, weights, device).expect(EVERY_NAME);
-                model.keep_half_weights(precision);
-                let optimizer = Optimizer::new(config, &model, None, None, mode);
-                (model, optimizer)
-            }
+        let mut masters = if plan.offload_optimizer { Masters::new(config) } else { None };
+        let model = match &mut masters {
+            Some(_) if is_dry => Gpt::stored_in(precision, &architecture, weights, device),
+            Some(masters) => masters.model(precision, &architecture, weights, device),
+            None => Gpt::new(&architecture, weights, device),
         };
+        let mut model = model.expect("such weights exist for every name");
+        if masters.is_none() {
+            model.keep_half_weights(precision);
+        }
+        let optimizer = Optimizer::new(config, &model, masters, None, mode);
         let vocab = architecture.vocab_size as u32;
         let rows = plan.micro_batch * architecture.block_size;
         // Any ids will do that are scattered over the vocabulary.
@@ -146,9 +138,6 @@ impl TrainingStep {
     }
 }
 
-const EVERY_NAME: &str = "such weights exist for every name";
-
-/// A source of zeros.
 struct Zeros;
 
 impl WeightSource for Zeros {
@@ -157,7 +146,8 @@ impl WeightSource for Zeros {
     }
 }
 
-fn architecture(config: &Config) -> Architecture {
+/// Returns the model that is measured: with GPT-2's vocabulary, unless `config` has another.
+pub(crate) fn architecture(config: &Config) -> Architecture {
     let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
     Architecture::new(config, vocab)
 }

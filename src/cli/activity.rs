@@ -7,12 +7,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::terminal::draws;
 
-/// The time between two lines about the same work on outputs that are not terminals.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The time between two frames of a spinner.
-const TICK: Duration = Duration::from_millis(120);
-
 /// Shows on stderr what a command does. On a terminal this is a line that is drawn again, elsewhere a
 /// line every ten seconds.
 pub(super) enum Activity {
@@ -32,9 +26,8 @@ impl Activity {
         }
     }
 
-    /// Creates the display for outputs that are not terminals.
     pub fn lines() -> Self {
-        Activity::Lines(Lines::new(LINE_INTERVAL, |text| message!("{text}")))
+        Activity::Lines(Lines::new(Duration::from_secs(10), |text| message!("{text}")))
     }
 
     /// Shows `text` until the next call.
@@ -44,7 +37,7 @@ impl Activity {
             Activity::Spinner(bar) => {
                 let bar = bar.get_or_insert_with(|| {
                     let bar = ProgressBar::new_spinner().with_style(spinner_style());
-                    bar.enable_steady_tick(TICK);
+                    bar.enable_steady_tick(Duration::from_millis(120));
                     bar
                 });
                 bar.set_message(text);
@@ -53,7 +46,6 @@ impl Activity {
         }
     }
 
-    /// Removes the text when the work is done.
     pub fn clear(&mut self) {
         match self {
             Activity::Hidden => {}
@@ -69,7 +61,6 @@ pub(super) fn spinner_style() -> ProgressStyle {
     style("{spinner} {wide_msg}")
 }
 
-/// Creates a style from a template.
 pub(super) fn style(template: &str) -> ProgressStyle {
     let style = ProgressStyle::with_template(template);
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")

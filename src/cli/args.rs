@@ -111,8 +111,7 @@ impl Global {
 
     /// Returns the mode of the flag, or else of `WGPT_OPS`, or else auto.
     pub fn ops(&self) -> Result<OpsMode, Failure> {
-        let typed = flag_or_variable(self.ops.as_deref(), "WGPT_OPS");
-        let typed = typed.as_deref().unwrap_or("auto");
+        let typed = flag_or_variable(self.ops.as_deref(), "WGPT_OPS").unwrap_or("auto".into());
         let known = Implementation::ALL.iter().find(|known| known.to_string() == typed);
         known.map(|known| OpsMode::of(*known)).ok_or_else(|| {
             let text = format!("`{typed}` is not an implementation of the ops");

@@ -6,34 +6,31 @@ use super::find_model::confirmed;
 use super::print_failure;
 use super::torch::TorchStep;
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
-use crate::config::{Config, GPT2_VOCABULARY, Layer};
+use crate::config::Layer;
 use crate::gpu::{self, DeviceInfo, Peaks};
 use crate::protocol::Failure;
 use crate::text::{self, known};
 use crate::worker::{Watched, watch};
 
-/// A preset, and settings that change it.
-const HARDWARE: (&str, &str) = ("gpt2", "batch_size = 4");
-
-/// nanoGPT's configuration for a CPU.
+/// nanoGPT's configuration for a CPU: a preset, and settings that change it.
 const SOFTWARE: (&str, &str) = (
     "shakespeare-char",
     "vocab_size = 65\nblock_size = 64\nbatch_size = 12\nn_layer = 4\nn_head = 4\nn_embd = 128\n\
      dropout = 0.0",
 );
 
-/// Runs `wgpt bench`: prints rows as they come, or one JSON object at the end.
+/// Prints rows as they come, or one JSON object at the end.
 pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     if let Some(path) = args.card.take() {
         return benchmark_row::run(args, &path, global);
     }
     let selected = gpu::select(global.device()?)?;
     let slow = !selected.info.kind.is_gpu();
-    let (preset, changes) = if slow { SOFTWARE } else { HARDWARE };
+    let (preset, changes) = if slow { SOFTWARE } else { ("gpt2", "batch_size = 4") };
     let layers = vec![Layer::preset(preset)?, Layer::toml(preset, changes)?];
-    let config = args.source.resolve_on(layers, None)?.config;
+    let config = args.source.resolve(layers, None)?.config;
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
-    torch.retain(|step| step.measured(&config, vocabulary(&config)));
+    torch.retain(|step| step.measured(&config, bench::architecture(&config).vocab_size as u32));
     let mode = global.ops()?;
     let selected = confirmed(selected, config.dtype, mode);
     let (device, mode) = mode.open(config.dtype, selected)?;
@@ -79,11 +76,6 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the number of tokens of the model that is measured.
-pub(super) fn vocabulary(config: &Config) -> u32 {
-    if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size }
-}
-
 /// A column of a table whose rows are printed as they are measured: its heading, its width, which is
 /// negative if it is aligned to the left, and its cells.
 type Column<R> = (&'static str, isize, fn(&R) -> String);
@@ -114,7 +106,6 @@ const STEPS: [Column<StepRow>; 12] = [
     ("memory", 10, |row| known(row.peak_bytes, text::bytes)),
 ];
 
-/// Returns a line of a table.
 fn line<R>(columns: &[Column<R>], cell: impl Fn(&Column<R>) -> String) -> String {
     let cells = columns.iter().map(|column| {
         let (text, width) = (cell(column), column.1.unsigned_abs());

@@ -6,12 +6,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::args::{BenchArgs, Global};
-use super::bench::vocabulary;
 use super::print_failure;
+use crate::bench;
 use crate::config::{Config, Dtype, Layer};
 use crate::disk;
 use crate::gpu;
-use crate::model::Architecture;
 use crate::protocol::{Failure, Reply, Request};
 use crate::report;
 use crate::text::count;
@@ -28,8 +27,9 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
     check_vacant(path)?;
     let info = gpu::select(global.device()?)?.info;
     // GPT-2 124M, if nothing else is asked for.
-    let config = args.source.resolve_on(vec![Layer::preset("gpt2")?], None)?.config;
-    let config = Config { vocab_size: vocabulary(&config), ..config };
+    let config = args.source.resolve(vec![Layer::preset("gpt2")?], None)?.config;
+    let architecture = bench::architecture(&config);
+    let config = Config { vocab_size: architecture.vocab_size as u32, ..config };
     let mode = global.ops()?;
     let measure = |dtype: Dtype| {
         if !global.quiet {
@@ -48,7 +48,7 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
         None
     };
     let rows = rows(path, &info.name, &mode.abilities(&info).dtypes(), measure)?;
-    let parameters = Architecture::new(&config, config.vocab_size).parameters();
+    let parameters = architecture.parameters();
     let is_software = !info.kind.is_gpu();
     let card = json!({
         "wgpt": VERSION,

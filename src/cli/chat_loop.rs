@@ -14,8 +14,8 @@ use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
 use crate::protocol::{Exit, Failure};
+use crate::worker::signals::Interrupts;
 
-/// The commands of a conversation.
 const COMMANDS: &str = "\
 /system TEXT  set the system prompt; without TEXT remove it
 /reset        forget the conversation; the system prompt stays
@@ -23,7 +23,6 @@ const COMMANDS: &str = "\
 /exit         end, as Ctrl-D (on Windows Ctrl-Z and Enter)
 Ctrl-C stops an answer. A message that begins with / is written with two: //";
 
-/// Runs `wgpt chat`.
 pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
     let source = find_model(args.model.as_deref(), global.quiet)?;
@@ -37,7 +36,6 @@ pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     if args.json { chat.serve() } else { chat.talk(context, global.quiet) }
 }
 
-/// A line that a person has typed.
 #[derive(Debug, PartialEq)]
 enum TypedLine<'a> {
     Message(&'a str),
@@ -69,13 +67,11 @@ fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, Failure> {
     }))
 }
 
-/// A conversation in JSON.
 #[derive(Deserialize)]
 struct Messages {
     messages: Vec<Message>,
 }
 
-/// The end of an answer.
 struct End {
     tokens: usize,
     forgotten: usize,
@@ -97,13 +93,10 @@ impl End {
     }
 }
 
-/// A conversation with a model.
 struct Chat {
     model: Gpt,
     mode: OpsMode,
-    /// The options of the next answer.
     options: SampleOptions,
-    /// The most tokens of an answer.
     most: usize,
     conversation: Conversation,
     writer: TextWriter,
@@ -119,38 +112,42 @@ impl Chat {
         }
         let mut was_told = false;
         while let Some(line) = lines.next_line()? {
-            let done = match parse(&line) {
-                Ok(None) => Ok(()),
-                Ok(Some(TypedLine::Exit)) => return Ok(()),
-                Ok(Some(TypedLine::Help)) => {
-                    message!("{COMMANDS}");
-                    Ok(())
-                }
-                Ok(Some(TypedLine::Reset)) => {
-                    self.conversation.clear();
-                    was_told = false;
-                    Ok(())
-                }
-                Ok(Some(TypedLine::System(text))) => {
-                    self.conversation.set_system(text).map_err(Failure::from)
-                }
-                Ok(Some(TypedLine::Message(text))) => {
-                    lines.interrupts.begin();
-                    self.answer(text, &|| lines.interrupts.is_stopped()).and_then(|end| {
-                        self.writer.write("\n")?;
-                        end.tell(context, &mut was_told);
-                        Ok(())
-                    })
-                }
-                Err(error) => Err(error),
-            };
-            match done {
+            match self.obey(&line, &lines.interrupts, context, &mut was_told) {
+                Ok(true) => {}
+                Ok(false) => break,
                 // A message that is refused does not end the conversation.
-                Err(error) if error.exit == Exit::Usage => super::print_error(&error),
-                done => done?,
+                Err(error) if error.exit == Exit::Usage => super::print_failure(&error, false),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Does what a line says; returns false if it ends the conversation.
+    fn obey(
+        &mut self,
+        line: &[u8],
+        interrupts: &Interrupts,
+        context: usize,
+        was_told: &mut bool,
+    ) -> Result<bool, Failure> {
+        match parse(line)? {
+            None => {}
+            Some(TypedLine::Exit) => return Ok(false),
+            Some(TypedLine::Help) => message!("{COMMANDS}"),
+            Some(TypedLine::Reset) => {
+                self.conversation.clear();
+                *was_told = false;
+            }
+            Some(TypedLine::System(text)) => self.conversation.set_system(text)?,
+            Some(TypedLine::Message(text)) => {
+                interrupts.begin();
+                let end = self.answer(text, &|| interrupts.is_stopped())?;
+                self.writer.write("\n")?;
+                end.tell(context, was_told);
+            }
+        }
+        Ok(true)
     }
 
     /// Answers each conversation on stdin, until it ends. A conversation that cannot be answered gets

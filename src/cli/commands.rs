@@ -15,7 +15,6 @@ use crate::gpu::{self, DeviceInfo};
 use crate::protocol::Failure;
 use crate::text::{Table, bytes};
 
-/// Runs `wgpt prepare`.
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure> {
     let options = PrepareOptions {
         tokenizer: args.tokenizer,
@@ -61,7 +60,6 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
     Ok(())
 }
 
-/// Runs `wgpt devices`.
 pub(super) fn devices(json: bool, global: &Global) {
     let devices = gpu::devices();
     if let Some(why) = gpu::why_no_cuda(&devices).filter(|_| !global.quiet) {
@@ -93,12 +91,11 @@ pub(super) fn devices(json: bool, global: &Global) {
             device.driver.clone(),
         ]
     };
-    let head = Table::new(["device", "name", "kind", "binding", "dtypes", "driver"]);
-    let table = Table { rows: devices.iter().map(row).collect(), ..head };
-    super::write_out(format_args!("{}", table.plain(&[3])));
+    let head = ["device", "name", "kind", "binding", "dtypes", "driver"];
+    let table = Table::new(head, devices.iter().map(row));
+    super::write_out(table.plain(&[3]));
 }
 
-/// Runs `wgpt doctor`.
 pub(super) fn doctor(json: bool) {
     #[cfg(feature = "gui")]
     let front_end = crate::gui::front_end();
@@ -116,14 +113,13 @@ pub(super) fn doctor(json: bool) {
     }
 }
 
-/// Runs `wgpt config`.
 pub(super) fn config(action: ConfigAction) -> Result<(), Failure> {
     match action {
         ConfigAction::Init(source) => {
-            output!("{}", source.resolve(None)?.config.to_toml().trim_end());
+            output!("{}", source.resolve(Vec::new(), None)?.config.to_toml().trim_end());
         }
         ConfigAction::Show(source) => {
-            let resolved = source.resolve(None)?;
+            let resolved = source.resolve(Vec::new(), None)?;
             let text = resolved.config.to_toml();
             for key in KEYS {
                 let line = text.lines().find(|line| line.starts_with(&format!("{} = ", key.name)));
@@ -135,7 +131,7 @@ pub(super) fn config(action: ConfigAction) -> Result<(), Failure> {
             warn(&resolved.warnings);
         }
         ConfigAction::Check(source) => {
-            warn(&source.resolve(None)?.warnings);
+            warn(&source.resolve(Vec::new(), None)?.warnings);
             output!("ok");
         }
     }

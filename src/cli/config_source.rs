@@ -8,14 +8,10 @@ use crate::protocol::Failure;
 use crate::worker::resolve_with_model;
 
 impl ConfigSource {
-    /// Resolves defaults, preset, file, environment and flags, the later over the earlier. `saved`, the
-    /// file and the text of a run that continues, takes the place of the file if none was given.
-    pub fn resolve(self, saved: Option<&(String, String)>) -> Result<Resolved, Failure> {
-        self.resolve_on(Vec::new(), saved)
-    }
-
-    /// Resolves as [`resolve`](Self::resolve), over `layers` if neither preset nor file was given.
-    pub fn resolve_on(
+    /// Resolves defaults, preset, file, environment and flags, the later over the earlier. If neither
+    /// preset nor file was given, `layers` take their place. `saved`, the file and the text of a run that
+    /// continues, takes the place of the file.
+    pub fn resolve(
         self,
         mut layers: Vec<Layer>,
         saved: Option<&(String, String)>,
@@ -58,7 +54,6 @@ impl ConfigSource {
         flag_or_variable(flag.map(|(_, value)| value.as_str()), &key.variable())
     }
 
-    /// Returns a short name of the configuration.
     pub fn name(&self) -> String {
         let stem = self.file.as_deref().and_then(Path::file_stem);
         let stem = stem.map(|stem| stem.to_string_lossy().into_owned());
@@ -66,7 +61,6 @@ impl ConfigSource {
     }
 }
 
-/// Returns the name and the text of a file.
 pub(super) fn read_text(path: &Path) -> Result<(String, String), Failure> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(Failure::file(path))?;

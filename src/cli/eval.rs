@@ -17,7 +17,6 @@ use crate::runs::ModelSource;
 use crate::text::percent;
 use crate::train::TrainError;
 
-/// Runs `wgpt eval`.
 pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let exam = args.hellaswag.as_deref().map(|path| open_exam(path, &args, &source, global.quiet));

@@ -15,10 +15,6 @@ use crate::runs::json_line;
 use crate::text::duration;
 use crate::worker::{RunOutput, SETTING_UP, print_set_up};
 
-/// The time between two frames of the bar.
-const TICK: Duration = Duration::from_millis(250);
-
-/// The output of a run on the command line.
 pub(super) struct EventPrinter {
     view: View,
     json: bool,
@@ -111,7 +107,6 @@ impl RunOutput for EventPrinter {
         }
     }
 
-    /// Prints a message above the bar.
     fn say(&self, text: &str) {
         match &self.view {
             View::Bar(bar) => bar.suspend(|| message!("{text}")),
@@ -150,7 +145,6 @@ fn is_message(event: &Event) -> bool {
     )
 }
 
-/// Prints an event as a JSON line to stdout.
 pub(super) fn print_event(event: &Event) {
     line(&json_line(event));
 }
@@ -161,7 +155,7 @@ fn line(text: &str) {
 
 fn bar() -> ProgressBar {
     let bar = ProgressBar::new(0).with_style(spinner_style());
-    bar.enable_steady_tick(TICK);
+    bar.enable_steady_tick(Duration::from_millis(250));
     bar
 }
 
@@ -169,8 +163,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
     if progress.has_ended() {
         return bar.finish_and_clear();
     }
-    let known = progress.max_iters > 0;
-    if known && bar.length() != Some(progress.max_iters) {
+    if progress.max_iters > 0 && bar.length() != Some(progress.max_iters) {
         // The text is cut at the end of the line, so that it never wraps.
         bar.set_style(style("[{bar:12}] {pos}/{len} {wide_msg}"));
         bar.set_length(progress.max_iters);
@@ -194,24 +187,18 @@ fn text(progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Step, Task, Working};
 
     /// A run of 600,000 updates in the middle of an evaluation.
     fn evaluating() -> Progress {
         let mut progress = Progress { max_iters: 600_000, ..Progress::default() };
-        progress.apply(&Event::Eval {
-            iter: 0,
-            train_loss: 10.98765,
-            val_loss: 10.98764,
-            bits_per_byte: None,
-            hellaswag: None,
-        });
-        let text = r#"{"iter":2000,"loss":10.1234,"lr":6e-4,"grad_norm":1.0,"tokens":491520,
-            "ms":12345.678,"tokens_per_s":39813.1}"#;
-        let step: Step = serde_json::from_str(text).unwrap();
-        progress.apply(&Event::Step(step));
-        let working = Working { task: Task::Evaluation, done: 37, total: 400 };
-        progress.apply(&Event::Working(working));
+        for line in [
+            r#"{"event":"eval","iter":0,"train_loss":10.98765,"val_loss":10.98764}"#,
+            r#"{"event":"step","iter":2000,"loss":10.1234,"lr":6e-4,"grad_norm":1.0,"tokens":491520,
+                "ms":12345.678,"tokens_per_s":39813.1}"#,
+            r#"{"event":"working","task":"evaluation","done":37,"total":400}"#,
+        ] {
+            progress.apply(&serde_json::from_str(line).unwrap());
+        }
         progress
     }
 

@@ -15,7 +15,6 @@ use crate::runs::{ModelSource, archive};
 use crate::text::millions;
 use crate::worker::write_model_folder;
 
-/// Runs `wgpt export`.
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     let is_gguf = args.output.extension().is_some_and(|ending| ending == "gguf");
     let by_name = if is_gguf { ExportFormat::Gguf } else { ExportFormat::Hf };
@@ -47,7 +46,6 @@ pub(super) fn import(model: &Path, output: &Path, global: &Global) -> Result<(),
     Ok(())
 }
 
-/// Writes a Hugging Face folder.
 fn convert(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,
@@ -59,7 +57,6 @@ fn convert(
     write_model_folder(source, tokenizer, output)
 }
 
-/// The page of the browser build.
 const INDEX: &str = "index.html";
 
 /// Writes the browser build with a model that it imports when it opens.
@@ -114,7 +111,6 @@ fn safe_name(folder: &Path) -> String {
     if name.is_empty() { "model".into() } else { name }
 }
 
-/// Writes a GGUF file.
 fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), Failure> {
     let path = &args.output;
     if path.exists() {
@@ -141,7 +137,7 @@ fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), 
              take another one for it"
         );
     }
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    if let Some(folder) = path.parent() {
         disk::create_dir_all(folder).map_err(Failure::file(folder))?;
     }
     let name = path.file_stem().unwrap_or_default().to_string_lossy();

@@ -32,7 +32,6 @@ pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource
     Ok(source)
 }
 
-/// Prints warnings.
 pub(super) fn warn(warnings: &[String]) {
     for warning in warnings {
         message!("warning: {warning}");
@@ -74,10 +73,8 @@ pub(super) fn check_tokenizer(
     if source.has_text_of(tokenizer) {
         return Ok(());
     }
-    let model = source.path.display();
-    let text = format!(
-        "{data}: this data was tokenized in another way than the model {model} tokenizes text"
-    );
+    let way = "this data was tokenized in another way than the model";
+    let text = format!("{data}: {way} {} tokenizes text", source.path.display());
     Err(Failure::usage(text, hint))
 }
 

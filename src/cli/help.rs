@@ -11,14 +11,11 @@ use super::args::{Arguments, DEBUGGING};
 use crate::config;
 use crate::protocol::Failure;
 
-/// The flag that shows the flags for debugging.
-const HELP_ALL: &str = "--help-all";
-
 /// Parses the arguments of this process. If they are wrong or ask for help, prints an error or the help,
 /// unless this is `silent`, and returns the exit code.
 pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
     let mut command = Arguments::command();
-    if args.iter().any(|arg| arg == HELP_ALL) {
+    if args.iter().any(|arg| arg == "--help-all") {
         command = show_debugging(command);
     }
     let matches = command.try_get_matches_from(args);
@@ -30,7 +27,7 @@ pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
         if error.kind() == ErrorKind::UnknownArgument
             && let Some(unknown) = first_word(args).and_then(unknown_command)
         {
-            super::print_error(&unknown);
+            super::print_failure(&unknown, false);
             return unknown.exit as u8;
         }
         // clap's own exit codes: 0 for help and version, 2 for usage.
@@ -70,17 +67,14 @@ pub(super) fn unknown_command(word: &OsStr) -> Option<Failure> {
     let word = word.to_string_lossy();
     let nearest = config::most_similar(&word, names());
     let meant = nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"));
-    Some(Failure::usage(
-        format!("`{word}` is neither a command nor a file{meant}"),
-        "`wgpt --help` lists the commands",
-    ))
+    let text = format!("`{word}` is neither a command nor a file{meant}");
+    Some(Failure::usage(text, "`wgpt --help` lists the commands"))
 }
 
-/// Prints a completion script.
 pub(super) fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "wgpt", &mut script);
-    super::write_out(format_args!("{}", String::from_utf8_lossy(&script)));
+    super::write_out(String::from_utf8_lossy(&script));
 }
 
 #[cfg(test)]

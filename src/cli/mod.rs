@@ -3,7 +3,8 @@
 //! Results go to stdout, messages to stderr.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use tracing_subscriber::filter::LevelFilter;
@@ -24,10 +25,9 @@ macro_rules! output {
 
 /// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error
 /// if the disk is full.
-fn write_out(text: std::fmt::Arguments<'_>) {
-    use std::io::Write as _;
-    if let Err(error) = std::io::stdout().write_fmt(text).map_err(output_error) {
-        print_error(&error);
+fn write_out(text: impl Display) {
+    if let Err(error) = write!(std::io::stdout(), "{text}").map_err(output_error) {
+        print_failure(&error, false);
         std::process::exit(error.exit as i32);
     }
 }
@@ -41,14 +41,11 @@ fn output_error(error: std::io::Error) -> Failure {
     Failure { exit, ..Failure::new(text, "check that the disk has room") }
 }
 
-fn print_error(error: &Failure) {
-    if error.exit != Exit::Success {
-        print_failure(error, false);
-    }
-}
-
-/// Prints a failure of the device of a command; with `json` as an event too.
+/// Prints an error; with `json` as an event too. The end of the reader of stdout is none.
 fn print_failure(failure: &Failure, json: bool) {
+    if failure.exit == Exit::Success {
+        return;
+    }
     let event = Event::Error(failure.clone().into());
     message!("{}", event.labelled());
     if json {
@@ -104,26 +101,23 @@ pub fn main() -> ExitCode {
     match run(arguments) {
         Ok(code) => code,
         Err(error) => {
-            print_error(&error);
+            print_failure(&error, false);
             ExitCode::from(error.exit as u8)
         }
     }
 }
 
 /// Replaces `--headless` by `train`, and mpirun's `-np` by `-n`.
-fn headless_as_train(mut args: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let program: Vec<OsString> = args.by_ref().take(1).collect();
-    let rest: Vec<OsString> = args.collect();
-    let headless = rest.iter().any(|arg| arg == "--headless");
-    let is_train = rest.iter().find(|arg| *arg != "--headless").is_some_and(|arg| arg == "train");
-    let train = (headless && !is_train).then(|| OsString::from("train"));
-    let rest = rest.into_iter().filter(|arg| arg != "--headless");
-    // clap would read it as `-n p`.
-    let rest = rest.map(|arg| if arg == "-np" { "-n".into() } else { arg });
-    program.into_iter().chain(train).chain(rest).collect()
+fn headless_as_train(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    // clap would read `-np` as `-n p`.
+    let args = args.map(|arg| if arg == "-np" { "-n".into() } else { arg });
+    let (headless, mut args): (Vec<_>, Vec<_>) = args.partition(|arg| arg == "--headless");
+    if !headless.is_empty() && args.get(1).is_none_or(|arg| arg != "train") {
+        args.insert(1, "train".into());
+    }
+    args
 }
 
-/// Prints the log messages of the libraries to stderr.
 fn start_logging(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::ERROR,
@@ -176,7 +170,6 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the window.
 #[cfg(feature = "gui")]
 fn window(args: args::WindowArgs) -> Result<ExitCode, Failure> {
     #[cfg(windows)]
@@ -201,8 +194,6 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
     #[test]
@@ -213,13 +204,5 @@ mod tests {
         assert_eq!(read("wgpt train --headless"), words("wgpt train"));
         assert_eq!(read("wgpt sample out"), words("wgpt sample out"));
         assert_eq!(read("wgpt launch -np 4"), words("wgpt launch -n 4"));
-    }
-
-    #[test]
-    fn global_flags_go_before_or_after_the_command() {
-        for line in ["wgpt --device=cpu devices", "wgpt devices --device=cpu", "wgpt -v devices"] {
-            let Arguments { command, .. } = Arguments::try_parse_from(line.split(' ')).unwrap();
-            assert!(matches!(command, Some(Subcommands::Devices { .. })), "{line}");
-        }
     }
 }

@@ -7,7 +7,6 @@ use super::run_list::newest_run;
 use crate::protocol::Failure;
 use crate::report::{self, Comparison, RunRecord};
 
-/// Runs `wgpt report`.
 pub(super) fn report(run: Option<PathBuf>, page: &Path, global: &Global) -> Result<(), Failure> {
     let run = run.map_or_else(|| newest_run(global.quiet), Ok)?;
     if !matches!(extension(page).as_deref(), Some("html" | "htm")) {
@@ -18,7 +17,6 @@ pub(super) fn report(run: Option<PathBuf>, page: &Path, global: &Global) -> Resu
     Ok(())
 }
 
-/// Runs `wgpt compare`.
 pub(super) fn compare(runs: &[PathBuf], page: Option<PathBuf>, json: bool) -> Result<(), Failure> {
     let runs = runs.iter().map(|run| RunRecord::read(run)).collect::<Result<_, _>>()?;
     let comparison = Comparison::new(runs);
@@ -26,7 +24,7 @@ pub(super) fn compare(runs: &[PathBuf], page: Option<PathBuf>, json: bool) -> Re
         if json {
             output!("{}", comparison.json());
         } else {
-            super::write_out(format_args!("{}", comparison.plain()));
+            super::write_out(comparison.plain());
         }
         return Ok(());
     };

@@ -18,9 +18,8 @@ use crate::ranks::RanksError;
 use crate::runs;
 use crate::text::bytes;
 
-/// Runs `wgpt plan`.
 pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
-    let resolved = args.source.resolve(None)?;
+    let resolved = args.source.resolve(Vec::new(), None)?;
     warn(&resolved.warnings);
     let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
@@ -110,7 +109,6 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), Failure> {
     }
 }
 
-/// The device of a plan.
 struct PlannedDevice {
     profile: DeviceProfile,
     /// The precision of the run, and the reason for it.
@@ -149,7 +147,11 @@ fn device(
             return Ok(PlannedDevice { profile, precision, is_unknown: false, no_time });
         }
     };
-    let abilities = gpu.map_or_else(|| unnamed(config.dtype), Gpu::abilities);
+    // In float16 we assume that a GPU without a name has cooperative matrices, which take more memory.
+    let float16 = config.dtype == Dtype::Float16;
+    let matrices = float16.then_some(Matrices::Sixteen);
+    let unnamed = Abilities { float16, matrices, ..Abilities::default() };
+    let abilities = gpu.map_or(unnamed, Gpu::abilities);
     let planned = abilities.planned(config.dtype);
     let mut precision = abilities.explain(config.dtype);
     if gpu.is_none() && planned.matrices().is_some() {
@@ -171,15 +173,6 @@ fn device(
     Ok(PlannedDevice { profile, precision, is_unknown, no_time })
 }
 
-/// Returns the abilities of a GPU whose name is unknown. In float16 we assume that it has cooperative
-/// matrices, which take more memory.
-fn unnamed(dtype: Dtype) -> Abilities {
-    let float16 = dtype == Dtype::Float16;
-    let matrices = float16.then_some(Matrices::Sixteen);
-    Abilities { float16, matrices, ..Abilities::default() }
-}
-
-/// Measures the speed of the device and keeps it.
 fn calibrate(config: &Config, selected: SelectedDevice, global: &Global) -> Result<(), Failure> {
     let (device, mode) = global.ops()?.open(config.dtype, selected)?;
     if !global.quiet {
@@ -210,7 +203,6 @@ fn measure(
     Ok(gpu::memory(&device.device).map_or(0, |memory| memory.reserved))
 }
 
-/// A finished plan, to be printed.
 struct PlanReport {
     device: PlannedDevice,
     /// The budget and its source.
@@ -218,11 +210,9 @@ struct PlanReport {
     optimizer: OptimizerKind,
     forecast: Forecast,
     totals: Totals,
-    /// The estimate of several ranks.
     ranks: Option<RanksEstimate>,
     /// Changes that would fit, if the run does not.
     fixes: Option<Vec<Fix>>,
-    /// The measured memory in bytes.
     measured: Option<u64>,
 }
 
@@ -300,14 +290,10 @@ impl PlanReport {
     }
 }
 
-/// The widths of a label and of its text.
-const LABEL: usize = 9;
-const TEXT: usize = 70;
-
 /// Prints a label and its text, over several lines if it is long.
 fn line(mut label: &str, text: &str) {
-    for part in wrapped(text, TEXT) {
-        output!("{label:<LABEL$} {part}");
+    for part in wrapped(text, 70) {
+        output!("{label:<9} {part}");
         label = "";
     }
 }
@@ -327,10 +313,6 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     parts
 }
 
-/// The width of the longest bar of the table.
-const BAR: f64 = 16.0;
-
-/// The title of the second table.
 const IN_HOST_MEMORY: &str = "in host memory";
 
 /// Prints the rows of one memory under a title, with names of up to `width` columns.
@@ -344,7 +326,7 @@ fn table(title: &str, rows: &[Row], width: usize) {
     output!("{:<11} {title:<width$} {name:>9}", "class");
     for class in Class::ALL {
         for row in rows.iter().filter(|row| row.class == *class) {
-            let bar = "#".repeat((row.bytes as f64 / total as f64 * BAR).round() as usize);
+            let bar = "#".repeat((row.bytes as f64 / total as f64 * 16.0).round() as usize);
             let size = row.bytes as f64 / unit;
             output!("{}", format!("{class:<11} {:<width$} {size:>9.1} {bar}", row.name).trim_end());
         }

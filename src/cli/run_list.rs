@@ -13,7 +13,6 @@ use crate::text::{Table, duration, known};
 /// The folder of new runs.
 pub(super) const RUNS: &str = "out";
 
-/// Runs `wgpt runs`.
 pub(super) fn run(given: Option<PathBuf>, json: bool, global: &Global) -> Result<(), Failure> {
     let folder = given.as_deref().unwrap_or(Path::new(RUNS));
     if given.is_some() && !folder.is_dir() {
@@ -25,7 +24,7 @@ pub(super) fn run(given: Option<PathBuf>, json: bool, global: &Global) -> Result
         let rows: Vec<_> = runs.iter().map(object).collect();
         output!("{}", json!(rows));
     } else if !runs.is_empty() {
-        super::write_out(format_args!("{}", table(&runs).plain(&[2, 3])));
+        super::write_out(table(&runs).plain(&[2, 3]));
     } else if !global.quiet {
         message!("no runs in {}; `wgpt train --preset=demo` starts one", folder.display());
     }
@@ -33,10 +32,7 @@ pub(super) fn run(given: Option<PathBuf>, json: bool, global: &Global) -> Result
 }
 
 fn object(run: &RunSummary) -> serde_json::Value {
-    let error = match &run.state {
-        RunState::Failed { text } => Some(text),
-        _ => None,
-    };
+    let error = if let RunState::Failed { text } = &run.state { Some(text) } else { None };
     json!({
         "name": run.name,
         "path": run.path.display().to_string(),
@@ -75,11 +71,9 @@ fn table(runs: &[RunSummary]) -> Table {
             format!("{} ago", duration(run.modified.elapsed().unwrap_or_default())),
         ]
     };
-    let head = Table::new(["run", "state", "iterations", "val loss", "last event"]);
-    Table { rows: runs.iter().map(row).collect(), ..head }
+    Table::new(["run", "state", "iterations", "val loss", "last event"], runs.iter().map(row))
 }
 
-/// Returns the newest run in [`RUNS`] that has a checkpoint, and prints its name.
 pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, Failure> {
     let none = "no model was given, and no run in out/ has a checkpoint";
     let hint = "give a run, a checkpoint or a model folder; `wgpt train --preset=demo` trains a \
@@ -87,13 +81,11 @@ pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, Failure> {
     newest(quiet, |run| run.has_checkpoint, none, hint)
 }
 
-/// Returns the newest run in [`RUNS`], and prints its name.
 pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, Failure> {
     let hint = "give a run folder; `wgpt train --preset=demo` trains a first one";
     newest(quiet, |_| true, "no run was given, and out/ has none", hint)
 }
 
-/// Returns the newest run in [`RUNS`] that can be resumed, and prints its name.
 pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, Failure> {
     let can_resume = |run: &RunSummary| {
         let is_training = matches!(run.state, RunState::Running | RunState::Paused);
@@ -103,6 +95,7 @@ pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, Failure> {
     newest(quiet, can_resume, "--resume was given no run, and out/ has none to resume", hint)
 }
 
+/// Returns the newest run in [`RUNS`] of those that fit, and prints its name.
 fn newest(
     quiet: bool,
     fits: impl Fn(&RunSummary) -> bool,

@@ -13,10 +13,6 @@ use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::protocol::Failure;
 
-/// The line after each text.
-const END: &str = "\n---------------\n";
-
-/// Runs `wgpt sample`.
 pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
     let source = find_model(args.model.as_deref(), global.quiet)?;
@@ -33,7 +29,7 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     }
     for _ in 0..args.num_samples {
         generator.generate(&prompt, &|| false)?;
-        generator.write_text(END)?;
+        generator.write_text("\n---------------\n")?;
     }
     Ok(())
 }
@@ -91,7 +87,7 @@ fn converse(
             match prompt_of(&line, &generator.tokenizer) {
                 Ok(typed) => prompt = typed.unwrap_or(prompt),
                 Err(error) => {
-                    super::print_error(&error);
+                    super::print_failure(&error, false);
                     continue;
                 }
             }
@@ -136,9 +132,7 @@ struct Generator {
     model: Gpt,
     mode: OpsMode,
     tokenizer: Tokenizer,
-    /// The options of the next text.
     options: SampleOptions,
-    /// Tokens of a text.
     tokens: u32,
     writer: TextWriter,
 }

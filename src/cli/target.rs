@@ -15,10 +15,6 @@ pub(super) struct Target {
 /// A number without a unit is in GiB up to this one; a larger one counts bytes.
 const MAX_GIB: u64 = 1024;
 
-/// Reads a GPU of `wgpt plan --target`.
-///
-/// # Errors
-/// If the text is neither the name of a known GPU nor a size.
 pub(super) fn parse_target(text: &str) -> Result<Target, String> {
     let text = text.trim();
     if let Some(gpu) = gpu_named(text) {

@@ -86,7 +86,6 @@ fn color_flag(args: &[OsString]) -> Option<&str> {
     found
 }
 
-/// Returns true if messages have colours.
 pub(super) fn has_color() -> bool {
     AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
 }

@@ -19,7 +19,6 @@ pub(super) struct TorchStep {
     vocab_size: u32,
     bias: bool,
     gelu: Gelu,
-    /// The version.
     pub torch: String,
     pub threads: usize,
     /// By `torch.compile`, not eager.
@@ -30,17 +29,11 @@ pub(super) struct TorchStep {
 }
 
 impl TorchStep {
-    /// Reads the lines of `file`.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or a line is not a measurement.
     pub fn read(file: &Path) -> Result<Vec<Self>, Failure> {
         let text = disk::read_to_string(file).map_err(Failure::file(file))?;
         parse(&text).map_err(|what| {
-            Failure::usage(
-                format!("{}, {what}", file.display()),
-                "write the file with `python3 scripts/torch_cpu.py`",
-            )
+            let hint = "write the file with `python3 scripts/torch_cpu.py`";
+            Failure::usage(format!("{}, {what}", file.display()), hint)
         })
     }
 
@@ -57,12 +50,11 @@ impl TorchStep {
 }
 
 fn parse(text: &str) -> Result<Vec<TorchStep>, String> {
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines
-        .map(|(number, line)| {
-            serde_json::from_str(line).map_err(|error| format!("line {}: {error}", number + 1))
-        })
-        .collect()
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let step = |(number, line): (usize, &str)| {
+        serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))
+    };
+    lines.map(step).collect()
 }
 
 #[cfg(test)]

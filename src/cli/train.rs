@@ -195,7 +195,7 @@ fn resolve(
         Some(run) if resume && is_first => Some(saved_config(run)?),
         _ => None,
     };
-    let resolved = source.resolve(group.share(saved)?.as_ref())?;
+    let resolved = source.resolve(Vec::new(), group.share(saved)?.as_ref())?;
     let plans_schedule = !resolved.sets_length();
     let mut config = resolved.config.clone();
     let resume = resume || config.init_from == InitFrom::Resume;

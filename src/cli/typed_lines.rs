@@ -18,7 +18,6 @@ impl TypedLines {
         Ok(Self { interrupts, lines: std::io::stdin().lock().split(b'\n'), is_terminal })
     }
 
-    /// Returns the next line; `None` at the end.
     pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         if self.is_terminal {
             let _ = write!(std::io::stderr(), "> ");

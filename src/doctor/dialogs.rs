@@ -2,9 +2,6 @@
 
 use super::Check;
 
-/// The program that shows dialogs without a portal.
-const ZENITY: &str = "zenity";
-
 /// Checks that dialogs would open, without opening one. On Linux they come from the desktop's
 /// portal, or else from zenity.
 pub(super) fn check() -> Check {
@@ -13,7 +10,7 @@ pub(super) fn check() -> Check {
     }
     match portal() {
         Ok(version) => Check { works: true, detail: format!("xdg-desktop-portal, {version}") },
-        Err(_) if is_installed(ZENITY) => Check { works: true, detail: ZENITY.into() },
+        Err(_) if is_installed("zenity") => Check { works: true, detail: "zenity".into() },
         Err(reason) => {
             let detail = format!("xdg-desktop-portal: {reason}; zenity: not installed");
             Check { works: false, detail }
@@ -21,7 +18,6 @@ pub(super) fn check() -> Check {
     }
 }
 
-/// Returns true if a program is in one of the folders of `PATH`.
 fn is_installed(program: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| crate::disk::is_file(&folder.join(program)))

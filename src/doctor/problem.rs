@@ -6,17 +6,12 @@ use super::{Check, DoctorReport};
 use crate::gpu::{Backend, DeviceInfo, DeviceKind};
 use crate::ranks::MPI_LIBRARY;
 
-/// A problem, and a hint at its solution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Problem {
     pub text: String,
     pub hint: String,
 }
 
-/// Names and drivers of NVIDIA GPUs contain this word, in capitals or not.
-const NVIDIA: &str = "nvidia";
-
-/// Returns the problems of a report on a machine with these devices.
 pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> {
     let mut found = Vec::new();
     let mut add = |text: String, hint: &str| found.push(Problem { text, hint: hint.into() });
@@ -39,7 +34,7 @@ pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> 
         ),
         _ => {}
     }
-    let is_nvidia = |text: &str| text.to_lowercase().contains(NVIDIA);
+    let is_nvidia = |text: &str| text.to_lowercase().contains("nvidia");
     if let Some(reason) = &report.no_cuda
         && devices.iter().any(|device| is_nvidia(&device.name) || is_nvidia(&device.driver))
     {

@@ -38,8 +38,6 @@ const DEVICE: Labels = &[
     ("cooperative matrices", "/adapter/matrices"),
 ];
 
-const CHOICE: Labels = &[("no cuda", "/no_cuda"), ("auto", "/auto")];
-
 const WINDOW: Labels = &[("display", "/display"), ("file dialogs", "/file_dialogs")];
 
 impl fmt::Display for DoctorReport {
@@ -49,7 +47,7 @@ impl fmt::Display for DoctorReport {
         write!(f, "wgpt {}", version::describe())?;
         let report = serde_json::to_value(self).map_err(|_| fmt::Error)?;
         let mut devices: Vec<_> = self.devices.iter().flat_map(device).collect();
-        devices.extend(rows(&report, CHOICE));
+        devices.extend(rows(&report, &[("no cuda", "/no_cuda"), ("auto", "/auto")]));
         let folder = |folder: &Folder| (folder.purpose.to_string(), folder_text(folder));
         let variables = self.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
         for (title, rows) in [
@@ -79,7 +77,6 @@ fn word(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_string()
 }
 
-/// Returns the rows of the known fields of `value`.
 fn rows(value: &Value, labels: Labels) -> Vec<(String, String)> {
     let row = |(label, field): &(&str, &str)| {
         Some((label.to_string(), field_text(field, value.pointer(field)?)?))
@@ -95,7 +92,6 @@ fn device(device: &Value) -> Vec<(String, String)> {
     std::iter::once((word(&device["id"]), name)).chain(fields).collect()
 }
 
-/// Returns the value of a field; `None` if it is unknown.
 fn field_text(field: &str, value: &Value) -> Option<String> {
     let size = |size: &Value| bytes(size.as_u64().unwrap_or_default());
     Some(match value {
@@ -139,7 +135,6 @@ fn folder_text(folder: &Folder) -> String {
     format!("{}, {state}", folder.path)
 }
 
-/// Replaces the home folder by `~` in the paths of a text.
 fn without_home(text: &str) -> String {
     match std::env::home_dir() {
         Some(home) => shorten(text, &home.display().to_string()),

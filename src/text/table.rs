@@ -9,8 +9,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub fn new<const N: usize>(head: [&str; N]) -> Self {
-        Self { head: head.map(String::from).to_vec(), rows: Vec::new() }
+    pub fn new<const N: usize>(
+        head: [&str; N],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Self {
+        Self { head: head.map(String::from).into(), rows: rows.into_iter().collect() }
     }
 
     /// Creates a table of names and their values.
@@ -18,8 +21,7 @@ impl Table {
         head: [&str; N],
         rows: impl IntoIterator<Item = (impl Into<String>, String)>,
     ) -> Self {
-        let rows = rows.into_iter().map(|(name, value)| vec![name.into(), value]);
-        Self { rows: rows.collect(), ..Self::new(head) }
+        Self::new(head, rows.into_iter().map(|(name, value)| vec![name.into(), value]))
     }
 
     fn lines(&self) -> impl Iterator<Item = &Vec<String>> + Clone {
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn text_cannot_become_markup() {
         assert_eq!(escape_html("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
-        let mut table = Table::new(["h", "<k>"]);
+        let mut table = Table::new(["h", "<k>"], []);
         assert_eq!((table.html(), table.markdown()), (String::new(), String::new()));
         table.rows.push(vec!["a|b".into(), "<i>\n".into()]);
         assert_eq!(table.markdown(), "| h | &lt;k> |\n|---|---|\n| a\\|b | &lt;i>  |\n");

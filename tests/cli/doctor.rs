@@ -28,6 +28,12 @@ fn the_version_has_commit_features_and_target() {
     for (line, label) in lines[1..].iter().zip(["commit: ", "features: ", "target: "]) {
         assert!(line.strip_prefix(label).is_some_and(|rest| !rest.is_empty()), "{text}");
     }
+    let commit = lines[1].trim_start_matches("commit: ").trim_end_matches(", modified");
+    let is_hash = commit.len() == 12 && commit.chars().all(|c| c.is_ascii_hexdigit());
+    assert!(is_hash || commit == "unknown", "{text}");
+    assert_eq!(lines[2].contains("gui"), cfg!(feature = "gui"), "{text}");
+    assert_eq!(lines[3].starts_with("target: x86_64"), cfg!(target_arch = "x86_64"), "{text}");
+    assert_eq!(lines.len(), 4, "{text}");
 }
 
 #[test]
@@ -43,11 +49,18 @@ fn the_doctor_reports_the_devices_and_the_build() {
     assert_eq!(json["build"]["version"], env!("CARGO_PKG_VERSION"));
     for device in json["devices"].as_array().unwrap() {
         assert!(device["id"] == "cpu" || device["adapter"]["max_storage_buffers"].is_u64());
+        assert_eq!(device["dtypes"][0], "float32");
     }
+    assert_eq!(ids(&json["devices"]).last().unwrap(), "cpu");
+    assert_eq!(json["folders"][0]["purpose"], "runs");
+    assert!(json["system"]["memory"]["total"].as_u64().unwrap() > 0);
     let text = ok(folder.path(), &["doctor"]);
-    for part in ["\nsystem\n", "\ndevices\n", "\n  auto", "\nfolders\n", "\nproblems\n"] {
+    let parts = ["\ntarget: ", "\nsystem\n", "\ndevices\n", "\n  auto", "\nfolders\n  runs  "];
+    for part in parts.into_iter().chain(["\nproblems\n"]) {
         assert!(text.contains(part), "no {part:?}:\n{text}");
     }
+    assert_eq!(text.contains("\nwindow\n"), cfg!(feature = "gui"), "{text}");
+    assert_eq!(text.contains("\n  mpi "), cfg!(unix), "{text}");
 }
 
 /// Without drivers, without a display, in a folder with umlauts and blanks, wgpt prints messages and
@@ -93,6 +106,7 @@ fn folders_that_cannot_be_written_are_named() {
     let json = report(command.env("XDG_DATA_HOME", "/proc").env("XDG_CACHE_HOME", folder.path()));
     let problem = hint(&json, "/proc/out: no file can be written");
     assert!(problem.is_some_and(|hint| hint.contains("--run")), "{json}");
+    assert!(!json.to_string().contains(".wgpt-doctor"), "{json}");
     assert_eq!(hint(&json, "/proc/wgpt").is_some(), cfg!(feature = "gui"));
 }
 

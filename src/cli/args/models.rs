@@ -97,7 +97,6 @@ pub(in crate::cli) enum ExportFormat {
     Page,
 }
 
-/// Reads a type of weights in a GGUF file.
 fn gguf_type() -> impl TypedValueParser<Value = GgufType> {
     let types = [
         PossibleValue::new("f32").help("4 bytes per weight"),

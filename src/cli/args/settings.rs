@@ -30,10 +30,6 @@ pub(in crate::cli) struct ConfigFlags {
 /// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
 
-fn names() -> impl Iterator<Item = &'static str> {
-    KEYS.iter().map(|key| key.name).chain([DATASET.name])
-}
-
 impl Args for ConfigFlags {
     fn augment_args(mut command: Command) -> Command {
         for key in KEYS.iter().chain([DATASET]) {
@@ -81,8 +77,8 @@ impl FromArgMatches for ConfigFlags {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        let ignored = IGNORED.iter().map(|(name, _)| *name).chain(WANDB);
-        for name in names().chain(ignored) {
+        let names = KEYS.iter().chain([DATASET]).map(|key| key.name);
+        for name in names.chain(IGNORED.iter().map(|(name, _)| *name)).chain(WANDB) {
             // `device` is a global flag of another type, `wandb_*` is a pattern.
             let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };
             if name != "device" {
