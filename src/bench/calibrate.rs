@@ -49,17 +49,11 @@ pub(crate) fn calibrate(
 fn config(
     [layers, heads, width, context, sequences, vocab]: [u32; 6],
 ) -> Result<Config, ConfigError> {
-    let flags = [
-        ("n_layer", layers),
-        ("n_head", heads),
-        ("n_embd", width),
-        ("block_size", context),
-        ("batch_size", sequences),
-        ("gradient_accumulation_steps", 1),
-        ("vocab_size", vocab),
-    ];
-    let flags = flags.map(|(key, value)| (key.to_string(), value.to_string()));
-    Ok(resolve(vec![Layer::flags(flags)?])?.config)
+    let settings = format!(
+        "n_layer = {layers}\nn_head = {heads}\nn_embd = {width}\nblock_size = {context}\n\
+         batch_size = {sequences}\ngradient_accumulation_steps = 1\nvocab_size = {vocab}"
+    );
+    Ok(resolve(vec![Layer::toml("calibration", &settings)?])?.config)
 }
 
 #[cfg(test)]

@@ -33,8 +33,9 @@ pub(super) const CASES: &[Case] = &[
 const GELU: Option<Gelu> = Some(Gelu::Tanh);
 
 /// Returns token ids that are scattered over the vocabulary.
-fn ids(count: usize, vocab: usize) -> Arc<[u32]> {
-    (0..count as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab as u32).collect()
+pub(super) fn ids(first: usize, count: usize, vocab: usize) -> Arc<[u32]> {
+    let numbers = first as u32..(first + count) as u32;
+    numbers.map(|i| i.wrapping_mul(2_654_435_761) % vocab as u32).collect()
 }
 
 fn indices(ids: &[u32], device: &Device) -> Tensor<1, Int> {
@@ -54,7 +55,7 @@ fn embedding(bench: &Bench, s: &Sizes, in_f32: usize, activations: usize) -> Cos
 }
 
 fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (tokens, rows) = (ids(s.norm_rows, s.vocab), s.norm_rows);
+    let (tokens, rows) = (ids(0, s.norm_rows, s.vocab), s.norm_rows);
     let indices = indices(&tokens, bench.device);
     let (wte, wpe) = (bench.random([s.vocab, s.c]), bench.random([rows, s.c]));
     bench.forward(
@@ -70,7 +71,7 @@ fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 /// Adds to the gradient that the output head has for the same weights, as in training.
 fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (tokens, rows) = (ids(s.norm_rows, s.vocab), s.norm_rows);
+    let (tokens, rows) = (ids(0, s.norm_rows, s.vocab), s.norm_rows);
     let dy = bench.activations([rows, s.c]);
     let head = || bench.random([s.vocab, s.c]);
     let ours = |head| {
@@ -305,7 +306,7 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let [rows, chunk] = s.loss;
     let (x, wte) = (bench.activations([rows, s.c]), bench.weight([s.vocab, s.c]));
     let leaves = (bench.leaf([rows, s.c]), bench.leaf([s.vocab, s.c]));
-    let targets = ids(rows, s.vocab);
+    let targets = ids(0, rows, s.vocab);
     let indices = indices(&targets, &bench.device.clone().autodiff()).reshape([rows, 1]);
     let loss = CrossEntropy { vocab: s.vocab, chunk, scale: 1.0 / rows as f32 };
     let cost = Cost {

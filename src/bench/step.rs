@@ -1,10 +1,10 @@
 //! Measures whole training steps.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
 
+use super::cases::ids;
 use super::{StepRow, best_seconds, fraction};
 use crate::config::{Config, GPT2_VOCABULARY};
 use crate::gpu::{self, DeviceError, Peaks};
@@ -72,12 +72,9 @@ impl TrainingStep {
             model.keep_half_weights(precision);
         }
         let optimizer = Optimizer::new(config, &model, masters, None, mode);
-        let vocab = architecture.vocab_size as u32;
+        let vocab = architecture.vocab_size;
         let rows = plan.micro_batch * architecture.block_size;
-        // Any ids will do that are scattered over the vocabulary.
-        let ids = |from: u32| -> Arc<[u32]> {
-            (from..from + rows as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab).collect()
-        };
+        let (tokens, targets) = (ids(0, rows, vocab), ids(1, rows, vocab));
         let dropout = (config.dropout > 0.0).then_some(StepDropout {
             rate: config.dropout as f32,
             seed: config.seed,
@@ -87,12 +84,8 @@ impl TrainingStep {
         Self {
             optimizer,
             model: Some(model),
-            batch: MicroBatch { tokens: ids(0), targets: ids(1), sequences: plan.micro_batch },
-            loss: CrossEntropy {
-                vocab: vocab as usize,
-                chunk: plan.loss_chunk,
-                scale: 1.0 / rows as f32,
-            },
+            batch: MicroBatch { tokens, targets, sequences: plan.micro_batch },
+            loss: CrossEntropy { vocab, chunk: plan.loss_chunk, scale: 1.0 / rows as f32 },
             pass: Pass { mode, dropout },
             grad_checkpoint: plan.grad_checkpoint,
             accumulation: plan.accumulation.min(2),

@@ -98,13 +98,10 @@ pub fn main() -> ExitCode {
     if !matches!(arguments.command, Some(Subcommands::Worker { .. })) {
         start_logging(arguments.global.verbose);
     }
-    match run(arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            print_failure(&error, false);
-            ExitCode::from(error.exit as u8)
-        }
-    }
+    run(arguments).unwrap_or_else(|error| {
+        print_failure(&error, false);
+        ExitCode::from(error.exit as u8)
+    })
 }
 
 /// Replaces `--headless` by `train`, and mpirun's `-np` by `-n`.

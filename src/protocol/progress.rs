@@ -111,9 +111,7 @@ impl Progress {
             Event::Sample(sample) => {
                 self.reach(sample.iter);
                 // A resumed run repeats the sample of its first iteration.
-                let latest = self.samples.iter().rev();
-                let mut latest = latest.take_while(|known| known.iter == sample.iter);
-                if !latest.any(|known| known == sample) {
+                if !self.samples.contains(sample) {
                     push(&mut self.samples, sample.clone());
                 }
             }
@@ -197,11 +195,7 @@ impl Progress {
     fn begin(&mut self, resumed_from: Option<u64>) {
         match resumed_from {
             Some(iter) => self.rewind(iter),
-            None => {
-                self.curves = Curves::default();
-                self.samples.clear();
-                self.checkpoints.clear();
-            }
+            None => (self.curves, self.samples, self.checkpoints) = Default::default(),
         }
         self.state = RunPhase::Running;
         self.iteration = resumed_from.unwrap_or(0);

@@ -1,6 +1,6 @@
 //! The page about one run.
 
-use super::chart::{Curve, chart};
+use super::chart::chart;
 use super::page::{fill, page};
 use super::record::{Over, RunRecord};
 use crate::plan::Row;
@@ -49,8 +49,7 @@ fn samples(samples: &[Sample]) -> String {
 fn figures(run: &RunRecord) -> String {
     let curves = &run.progress.curves;
     let alone = |(name, series)| {
-        let curve = run.curve(name, series, Over::Tokens, false);
-        chart("tokens", name, &curve.into_iter().collect::<Vec<Curve>>())
+        chart("tokens", name, run.curve(name, series, Over::Tokens, false).as_slice())
     };
     [
         ("learning rate", &curves.learning_rate),

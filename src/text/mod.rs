@@ -35,17 +35,13 @@ pub(crate) fn bit_rate(bits: f64) -> String {
 
 /// Formats a number with commas between thousands: `1,234.5`.
 pub(crate) fn grouped(value: f64, decimals: usize) -> String {
-    let text = format!("{value:.decimals$}");
+    let mut text = format!("{value:.decimals$}");
     let whole = text.find('.').unwrap_or(text.len());
-    let mut grouped = String::with_capacity(text.len() + text.len() / 3);
-    for (at, digit) in text.char_indices() {
-        let left = whole.saturating_sub(at);
-        if at > 0 && left > 0 && left.is_multiple_of(3) && !grouped.ends_with('-') {
-            grouped.push(',');
-        }
-        grouped.push(digit);
+    let first = usize::from(text.starts_with('-'));
+    for at in (first + 1..whole).rev().filter(|at| (whole - at).is_multiple_of(3)) {
+        text.insert(at, ',');
     }
-    grouped
+    text
 }
 
 /// Formats a count for tables: `50.3K`, `124.4M`.
