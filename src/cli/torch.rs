@@ -75,22 +75,14 @@ mod tests {
     fn a_step_of_the_same_model_is_found() {
         let steps = parse(&LINES.replace("\n ", " ")).unwrap();
         assert_eq!(steps.iter().map(|step| step.ms).collect::<Vec<_>>(), [Some(28.5), None]);
-        let config = |changes: &[(&str, &str)]| {
-            let flags = changes.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-            let layers =
-                vec![Layer::preset("shakespeare-char").unwrap(), Layer::flags(flags).unwrap()];
-            resolve(layers).unwrap().config
+        let config = |changes: &str| {
+            let layers = [Layer::preset("shakespeare-char"), Layer::toml("small", changes)];
+            resolve(layers.map(Result::unwrap).into()).unwrap().config
         };
-        let small = [
-            ("block_size", "64"),
-            ("batch_size", "12"),
-            ("n_layer", "4"),
-            ("n_head", "4"),
-            ("n_embd", "128"),
-        ];
-        assert!(steps[0].measured(&config(&small), 65));
-        assert!(!steps[1].measured(&config(&small), 65));
-        assert!(!steps[0].measured(&config(&small[1..]), 65));
+        let small = "batch_size = 12\nn_layer = 4\nn_head = 4\nn_embd = 128";
+        let same = config(&format!("block_size = 64\n{small}"));
+        assert!(steps[0].measured(&same, 65) && !steps[1].measured(&same, 65));
+        assert!(!steps[0].measured(&config(small), 65));
         assert!(parse("{}").unwrap_err().starts_with("line 1: "));
     }
 }

@@ -91,16 +91,8 @@ mod tests {
     use crate::gpu::DeviceId;
 
     fn device(backend: Backend, name: &str, kind: DeviceKind) -> DeviceInfo {
-        DeviceInfo {
-            id: DeviceId { backend, index: 0 },
-            name: name.into(),
-            kind,
-            driver: String::new(),
-            max_binding: None,
-            pci: None,
-            abilities: Default::default(),
-            adapter: None,
-        }
+        let id = DeviceId { backend, index: 0 };
+        DeviceInfo { id, name: name.into(), kind, ..DeviceInfo::cpu() }
     }
 
     fn texts(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<String> {

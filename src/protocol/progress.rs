@@ -308,9 +308,8 @@ impl Curves {
         for evals in [&mut self.eval_train, &mut self.eval_val, &mut self.hellaswag] {
             evals.truncate_from(iter as f64 + 1.0);
         }
-        for counts in [&mut self.tokens, &mut self.seconds] {
-            counts.rewind(iter as f64);
-        }
+        self.tokens.rewind(iter as f64);
+        self.seconds.rewind(iter as f64);
     }
 
     fn lowest_val_loss(&self) -> Option<f64> {

@@ -211,19 +211,14 @@ fn replan(reason: ReplanReason, failure: &TrainerFailure, to: Option<Plan>) -> E
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     const LOST: Option<Cause> = Some(Cause::DeviceLost);
     const OUT_OF_MEMORY: Option<Cause> = Some(Cause::OutOfMemory);
 
     fn failure(iteration: u64, cause: Option<Cause>) -> TrainerFailure {
-        let plan = Plan {
-            micro_batch: 4,
-            accumulation: 1,
-            loss_chunk: 128,
-            grad_checkpoint: true,
-            offload_optimizer: false,
-            eval_batch_size: 4,
-        };
+        let plan = Plan::new(&Config::default(), 65);
+        let plan = Plan { micro_batch: 4, accumulation: 1, grad_checkpoint: true, ..plan };
         let error = RunError { text: "it stopped".into(), cause, ..RunError::default() };
         let device = Some(DeviceKind::Discrete);
         TrainerFailure { plan: Some(plan), iteration, device, error }

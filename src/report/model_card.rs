@@ -34,13 +34,13 @@ pub(crate) fn write_model_card(
     // RUN/checkpoints/ITERATION
     let run = source.state.as_ref().and_then(|_| source.path.ancestors().nth(2));
     let run = run.filter(|run| runs::is_run(run)).map(RunRecord::read).transpose()?;
-    let picture = run.as_ref().map(|run| chart("tokens", "loss", &run.losses(Over::Tokens)));
-    let picture = picture.filter(|svg| !svg.is_empty());
-    if let Some(svg) = &picture {
-        write_picture(&folder.join(PICTURE), svg)?;
+    let loss = |run: &RunRecord| chart("tokens", "loss", &run.losses(Over::Tokens));
+    let svg = run.as_ref().map_or_else(String::new, loss);
+    if !svg.is_empty() {
+        write_picture(&folder.join(PICTURE), &svg)?;
     }
     let name = folder.file_name().map_or("model".into(), |name| name.to_string_lossy());
-    put(CARD, card(&name, source, run.as_ref(), picture.is_some()))
+    put(CARD, card(&name, source, run.as_ref(), !svg.is_empty()))
 }
 
 /// Returns the settings of generation, which are the defaults of `wgpt sample`.

@@ -173,11 +173,9 @@ impl Cumulative {
             return;
         }
         // Even growth needs only its ends, as that of tokens.
-        if let Some(before) = self.known.len().checked_sub(1) {
-            let former = before.checked_sub(1).map_or([0.0; 2], |at| self.known[at]);
-            if (last[1] - former[1]) / (last[0] - former[0]) == each {
-                self.known.pop();
-            }
+        let former = self.known.iter().nth_back(1).copied().unwrap_or_default();
+        if (last[1] - former[1]) / (last[0] - former[0]) == each {
+            self.known.pop();
         }
         self.known.push([iter, count]);
     }
