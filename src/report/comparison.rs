@@ -127,18 +127,17 @@ mod tests {
     use crate::config::{Layer, resolve};
     use crate::report::record::examples::{eval, record, step};
 
-    fn run(title: &str, settings: &[(&str, &str)]) -> RunRecord {
-        let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        let config = resolve(vec![Layer::flags(settings).unwrap()]).unwrap().config;
+    fn run(title: &str, settings: &str) -> RunRecord {
+        let config = resolve(vec![Layer::toml("test", settings).unwrap()]).unwrap().config;
         RunRecord { config: Some(config), ..record(title, &[]) }
     }
 
     #[test]
     fn only_settings_that_differ_are_listed() {
         let runs = [
-            run("a", &[("seed", "1")]),
-            run("b", &[("seed", "2"), ("n_layer", "3")]),
-            run("c", &[("seed", "1"), ("data", "/some/where/x")]),
+            run("a", "seed = 1"),
+            run("b", "seed = 2\nn_layer = 3"),
+            run("c", "seed = 1\ndata = '/some/where/x'"),
         ];
         let wanted = [["data", "", "", "x"], ["seed", "1", "2", "1"], ["n_layer", "12", "3", "12"]];
         assert_eq!(settings(&runs), wanted);
@@ -152,8 +151,8 @@ mod tests {
     #[test]
     fn the_name_of_a_run_is_no_markup() {
         let events = [eval(0, 4.0, None), step(0, 4.0), eval(1, 3.0, None)];
-        let config = run("", &[("data", "<script>")]).config;
-        let runs = [RunRecord { config, ..record("<b>", &events) }, run("a", &[])];
+        let config = run("", "data = '<script>'").config;
+        let runs = [RunRecord { config, ..record("<b>", &events) }, run("a", "")];
         let comparison = Comparison::new(runs.into());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ab.md");
