@@ -1,5 +1,4 @@
-//! The cases of the benchmark: each op at the sizes of GPT-2, with the same work by burn's stock
-//! ops.
+//! The cases of the benchmark: each op at the sizes of GPT-2, with the same work by burn's stock ops.
 
 use std::sync::Arc;
 

@@ -60,8 +60,7 @@ pub(crate) struct KernelRow {
     pub gb_per_s: f64,
     /// Multiplications and additions, in 10^9 per second.
     pub gflop_per_s: f64,
-    /// The share of the peak of memory or of arithmetic, whichever limits the op; `None` without
-    /// peaks.
+    /// The share of the peak of memory or of arithmetic, whichever limits the op; `None` without peaks.
     pub fraction: Option<f64>,
 }
 

@@ -38,7 +38,11 @@ impl EventPrinter {
             _ if !is_first => View::Silent,
             (true, _) => View::Json,
             (false, true) => View::Plain(Activity::Hidden),
-            (false, false) if is_drawn => View::Bar(bar()),
+            (false, false) if is_drawn => {
+                let bar = ProgressBar::new(0).with_style(spinner_style());
+                bar.enable_steady_tick(Duration::from_millis(250));
+                View::Bar(bar)
+            }
             (false, false) => View::Plain(Activity::lines()),
         };
         Self { view, json, quiet, progress: Progress::default() }
@@ -47,27 +51,29 @@ impl EventPrinter {
     fn print(&self, event: &Event) {
         match event {
             Event::Paused { .. } | Event::Resumed { .. } if self.quiet => {}
-            event if is_message(event) => message!("{}", event.labelled()),
+            // Messages go to stderr, all other events to stdout.
+            Event::Warning { .. }
+            | Event::Error(_)
+            | Event::Replan { .. }
+            | Event::Waiting(_)
+            | Event::Paused { .. }
+            | Event::Resumed { .. } => message!("{}", event.labelled()),
             _ if self.quiet => {}
             Event::Done { .. } => {
                 line(&event.to_string());
-                self.print_end();
+                let Progress { entropy_floor, best_val_loss, .. } = self.progress;
+                if let (Some(floor), Some(best)) = (entropy_floor, best_val_loss) {
+                    let above = best - floor;
+                    line(&format!(
+                        "the entropy of this data is {floor:.4}: no model can get below; \
+                         {above:.4} to go"
+                    ));
+                }
+                if let Some(next) = next_step(&self.progress) {
+                    message!("{next}");
+                }
             }
             event => line(&event.labelled()),
-        }
-    }
-
-    /// Prints the result of a run that has ended, and the command that follows.
-    fn print_end(&self) {
-        let Progress { entropy_floor, best_val_loss, .. } = self.progress;
-        if let (Some(floor), Some(best)) = (entropy_floor, best_val_loss) {
-            let above = best - floor;
-            line(&format!(
-                "the entropy of this data is {floor:.4}: no model can get below; {above:.4} to go"
-            ));
-        }
-        if let Some(next) = next_step(&self.progress) {
-            message!("{next}");
         }
     }
 }
@@ -132,31 +138,12 @@ impl RunOutput for EventPrinter {
     }
 }
 
-/// Returns true for messages, which go to stderr. All other events go to stdout.
-fn is_message(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Warning { .. }
-            | Event::Error(_)
-            | Event::Replan { .. }
-            | Event::Waiting(_)
-            | Event::Paused { .. }
-            | Event::Resumed { .. }
-    )
-}
-
 pub(super) fn print_event(event: &Event) {
     line(&json_line(event));
 }
 
 fn line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
-}
-
-fn bar() -> ProgressBar {
-    let bar = ProgressBar::new(0).with_style(spinner_style());
-    bar.enable_steady_tick(Duration::from_millis(250));
-    bar
 }
 
 fn draw(bar: &ProgressBar, progress: &Progress) {

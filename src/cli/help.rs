@@ -56,8 +56,7 @@ fn first_word(args: &[OsString]) -> Option<&OsStr> {
     words.next().map(|pair| pair[1].as_os_str())
 }
 
-/// Returns the error for a word that is neither a command nor a file, with the most similar
-/// command.
+/// Returns the error for a word that is neither a command nor a file, with the most similar command.
 pub(super) fn unknown_command(word: &OsStr) -> Option<Failure> {
     let command = Arguments::command();
     let names = || command.get_subcommands().map(Command::get_name).chain(["help"]);

@@ -90,18 +90,15 @@ pub(super) fn has_color() -> bool {
     AutoStream::choice(&std::io::stderr()) != ColorChoice::Never
 }
 
-/// Returns true for a panic that is caught and becomes an error message or a warning: in the thread
-/// that tries out a device, and in the crates that load the libraries of the window.
-fn is_expected(thread: Option<&str>, file: &str) -> bool {
-    let loads_libraries = ["xkbcommon-dl", "wayland-sys"].iter().any(|name| file.contains(name));
-    loads_libraries || thread == Some(PROBE_THREAD)
-}
-
 /// Reports a panic as an error message, without the paths of the machine that built wgpt.
 pub(super) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let file = panic.location().map_or("", std::panic::Location::file);
-        if is_expected(std::thread::current().name(), file) {
+        // These are caught and become an error message or a warning: in the thread that tries out a
+        // device, and in the crates that load the libraries of the window.
+        let loads_libraries =
+            ["xkbcommon-dl", "wayland-sys"].iter().any(|name| file.contains(name));
+        if loads_libraries || std::thread::current().name() == Some(PROBE_THREAD) {
             return;
         }
         let text = panic.payload_as_str().unwrap_or("no message");

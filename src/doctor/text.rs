@@ -48,7 +48,14 @@ impl fmt::Display for DoctorReport {
         let report = serde_json::to_value(self).map_err(|_| fmt::Error)?;
         let mut devices: Vec<_> = self.devices.iter().flat_map(device).collect();
         devices.extend(rows(&report, &[("no cuda", "/no_cuda"), ("auto", "/auto")]));
-        let folder = |folder: &Folder| (folder.purpose.to_string(), folder_text(folder));
+        let folder = |Folder { purpose, path, exists, error }: &Folder| {
+            let state = match error {
+                Some(error) => format!("not writable: {error}"),
+                None if *exists => "writable".into(),
+                None => "created when needed".into(),
+            };
+            (purpose.to_string(), format!("{path}, {state}"))
+        };
         let variables = self.variables.iter().map(|(name, value)| (name.clone(), value.clone()));
         for (title, rows) in [
             ("system", rows(&report, SYSTEM)),
@@ -124,15 +131,6 @@ fn field_text(field: &str, value: &Value) -> Option<String> {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     })
-}
-
-fn folder_text(folder: &Folder) -> String {
-    let state = match (&folder.error, folder.exists) {
-        (Some(error), _) => format!("not writable: {error}"),
-        (None, true) => "writable".into(),
-        (None, false) => "created when needed".into(),
-    };
-    format!("{}, {state}", folder.path)
 }
 
 fn without_home(text: &str) -> String {
