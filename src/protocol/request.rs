@@ -36,13 +36,11 @@ pub(crate) enum Request {
     ReadRun { run: PathBuf, view: View },
     /// Reads the configurations of two runs: [`Reply::Comparison`].
     Compare { runs: [PathBuf; 2] },
-    /// Reads the configuration for a new run that begins with the weights of a checkpoint, a run or
-    /// a model: [`Reply::Config`].
+    /// Reads the configuration for a new run that begins with existing weights: [`Reply::Config`].
     Fork { checkpoint: PathBuf },
     /// Writes a checkpoint, a run or a model as a Hugging Face folder: [`Reply::Exported`].
     Export { checkpoint: PathBuf, to: Destination },
-    /// Unpacks a Hugging Face GPT-2 folder or a checkpoint into a new folder below `folder`:
-    /// [`Reply::Imported`].
+    /// Unpacks a GPT-2 folder or a checkpoint into a new one below `folder`: [`Reply::Imported`].
     Import {
         folder: PathBuf,
         name: String,
@@ -56,13 +54,11 @@ pub(crate) enum Request {
     Remove { path: PathBuf },
     /// Reads whether a run or a model was trained on conversations: [`Reply::Model`].
     DescribeModel { path: PathBuf },
-    /// Generates text with a checkpoint, a run or a model: [`Reply::Sampled`] or
-    /// [`Reply::Answered`], several times.
+    /// Generates text: [`Reply::Sampled`] or [`Reply::Answered`], several times.
     Sample(SampleRequest),
     /// Ends the text that is being generated, with a last reply.
     StopSample,
-    /// Measures the speed of training steps on a device, given as `--device` takes it:
-    /// [`Reply::Measured`].
+    /// Measures training steps on a device, given as `--device` takes it: [`Reply::Measured`].
     #[cfg(not(target_arch = "wasm32"))]
     Measure { config: Box<Config>, device: String, implementation: Implementation },
 }
@@ -104,8 +100,7 @@ pub(crate) enum Reply {
     Data { spec: String, data: Result<DataInfo, String> },
     /// The share of a new data set that is tokenized, from 0 to 1.
     Preparing { name: String, share: f32 },
-    /// A new data set, as `--data` takes it, and sentences about skipped files and the shares of the
-    /// splits.
+    /// A new data set, as `--data` takes it, and warnings about skipped files and the splits.
     Prepared { spec: String, warnings: Vec<String> },
     /// The runs in a folder, the newest first.
     Runs { folder: PathBuf, runs: Vec<RunSummary> },
