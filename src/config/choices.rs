@@ -1,8 +1,34 @@
-//! The types of settings that are one of a few names.
+//! Enums whose values are words, and the settings that are one of a few names.
 
 use serde::{Deserialize, Serialize};
 
-use super::word_enum::words;
+/// Declares an enum and the word of each value: the same in files, on the command line and in events.
+/// `WORDS` lists the words, `ALL` the values.
+macro_rules! words {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident {
+        $($(#[$value_meta:meta])* $value:ident = $word:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(serde::Serialize, serde::Deserialize)]
+        $vis enum $name {
+            $($(#[$value_meta])* #[serde(rename = $word)] $value,)*
+        }
+
+        #[allow(dead_code, reason = "not every enum is a setting, nor is every one listed")]
+        impl $name {
+            pub(crate) const WORDS: &[&'static str] = &[$($word),*];
+            pub(crate) const ALL: &[Self] = &[$(Self::$value),*];
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(Self::WORDS[*self as usize])
+            }
+        }
+    };
+}
+pub(crate) use words;
 
 words! {
     /// The form of the GELU activation (Hendrycks and Gimpel, 2016).
@@ -27,8 +53,7 @@ words! {
 }
 
 words! {
-    /// The optimizer of the matrices of the blocks. AdamW updates embeddings, biases and layer norms in
-    /// any case.
+    /// The optimizer of the blocks' matrices. AdamW always updates embeddings, biases and layer norms.
     #[derive(Default)]
     pub enum OptimizerKind {
         /// Decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101): two moments a weight.
@@ -47,8 +72,7 @@ pub enum InitFrom {
     Scratch,
     /// The newest valid checkpoint of the run folder.
     Resume,
-    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run. nanoGPT's `gpt2` is read as
-    /// a path too.
+    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run; nanoGPT's `gpt2` is a path too.
     #[serde(untagged)]
     Path(String),
 }

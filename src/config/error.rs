@@ -24,8 +24,7 @@ pub enum Source {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Provenance {
     pub source: Source,
-    /// The name of the preset or the variable, the path of the file or the model, or a flag as typed,
-    /// without its dashes.
+    /// The name of the preset or variable, the path of the file or model, or the flag without its dashes.
     pub(super) name: String,
     /// The line of a preset or a file, from 1.
     pub(super) line: usize,
@@ -46,8 +45,7 @@ impl fmt::Display for Provenance {
     }
 }
 
-/// An error in a configuration; [`hint`](Self::hint) says what to do. The provenance is boxed to keep
-/// `Result` small.
+/// An error in a configuration; [`hint`](Self::hint) says what to do. A box keeps `Result` small.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error("{provenance}: unknown key `{key}`")]

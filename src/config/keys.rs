@@ -30,7 +30,6 @@ impl Key {
     }
 }
 
-/// The prefix of all environment variables that wgpt reads.
 pub const VARIABLE_PREFIX: &str = "WGPT_";
 
 /// `WGPT_*` variables that are not settings but are read elsewhere, so they cause no warning.
@@ -146,23 +145,17 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("wandb_*", "log = tensorboard or csv writes the curves to the run folder"),
 ];
 
-/// The table row that a name refers to.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum KnownKey {
-    Setting(&'static Key),
-    Ignored { name: &'static str, reason: &'static str },
+/// Returns the settings that a source may set: those of [`KEYS`], and [`DATASET`].
+pub(super) fn settings() -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().chain([DATASET])
 }
 
-/// Looks up a name as written in a file.
-pub(super) fn lookup(name: &str) -> Option<KnownKey> {
-    if let Some(key) = KEYS.iter().chain([DATASET]).find(|key| key.name == name) {
-        return Some(KnownKey::Setting(key));
-    }
-    let matches = |(ignored, _): &&(&str, &str)| match ignored.strip_suffix('*') {
+/// Returns the row of [`IGNORED`] that matches a name as written in a file.
+pub(super) fn ignored(name: &str) -> Option<&'static (&'static str, &'static str)> {
+    IGNORED.iter().find(|(ignored, _)| match ignored.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
         None => name == *ignored,
-    };
-    IGNORED.iter().find(matches).map(|&(name, reason)| KnownKey::Ignored { name, reason })
+    })
 }
 
 /// Names of the same settings in other trainers, where they are spelled too differently.
@@ -186,7 +179,7 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
     if let Some((_, key)) = alias {
         return Some(key);
     }
-    most_similar(name, KEYS.iter().chain([DATASET]).map(|key| key.name))
+    most_similar(name, settings().map(|key| key.name))
 }
 
 /// Returns the candidate most similar to `typed`, if any is similar enough to suggest.
@@ -241,14 +234,18 @@ mod tests {
         }
         assert_eq!(nearest("zzqx"), None);
         for (alias, key) in ALIASES {
-            assert!(lookup(alias).is_none() && lookup(key).is_some(), "{alias}");
+            let known = |name: &str| settings().any(|key| key.name == name);
+            assert!(!known(alias) && known(key), "{alias}");
         }
     }
 
     #[test]
     fn a_star_matches_any_ending() {
-        let ignored = |name| matches!(lookup(name), Some(KnownKey::Ignored { .. }));
-        assert!(ignored("wandb_log") && ignored("wandb_anything") && ignored("compile"));
-        assert!(!ignored("wandb") && !ignored("compiled") && !ignored("batch_size"));
+        for name in ["wandb_log", "wandb_anything", "compile"] {
+            assert!(ignored(name).is_some(), "{name}");
+        }
+        for name in ["wandb", "compiled", "batch_size"] {
+            assert_eq!(ignored(name), None);
+        }
     }
 }

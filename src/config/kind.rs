@@ -86,24 +86,19 @@ impl ValueKind {
         self.accept(value)
     }
 
-    /// Checks the type and range of a literal from a file; converts integers to floats for keys
-    /// that are fractional.
+    /// Checks the type and range of a literal from a file; converts integers for fractional keys.
     pub(super) fn accept(&self, value: Value) -> Result<Value, InvalidValue> {
+        use ValueKind::{Fraction, NonNegative, Positive};
         match (self, value) {
-            (Self::Bool, value @ Value::Boolean(_)) | (Self::Text, value @ Value::String(_)) => {
-                Ok(value)
-            }
+            (Self::Bool, value @ Value::Boolean(_)) => Ok(value),
+            (Self::Text, value @ Value::String(_)) => Ok(value),
             (Self::Count { min, max }, Value::Integer(value)) => check_range(value, *min, *max),
             (Self::Count { .. }, Value::Float(value)) if value.fract() == 0.0 => {
                 let (expected, _) = self.expected();
                 Err(InvalidValue::Type { expected, hint: format!("write it as {value:.0}") })
             }
-            (Self::Positive | Self::NonNegative | Self::Fraction, Value::Integer(value)) => {
-                self.check_number(value as f64)
-            }
-            (Self::Positive | Self::NonNegative | Self::Fraction, Value::Float(value)) => {
-                self.check_number(value)
-            }
+            (Positive | NonNegative | Fraction, Value::Integer(n)) => self.check_number(n as f64),
+            (Positive | NonNegative | Fraction, Value::Float(n)) => self.check_number(n),
             (Self::Choice(words), Value::String(word)) => check_choice(words, word),
             // A Boolean literal for a choice between auto, true and false.
             (Self::Choice(words), Value::Boolean(value)) if words.contains(&"true") => {
@@ -118,8 +113,7 @@ impl ValueKind {
     }
 
     fn check_number(&self, value: f64) -> Result<Value, InvalidValue> {
-        // The device computes in float32, where 0.99999999 rounds to 1. A beta of 1 and a dropout
-        // of 1 would divide by zero.
+        // In float32, 0.99999999 rounds to 1. A beta or a dropout of 1 would divide by zero.
         let (is_allowed, rule, hint) = match self {
             _ if !(value as f32).is_finite() => {
                 (false, "it must be a finite float32", "use a smaller value")

@@ -1,7 +1,7 @@
 //! The settings of one source: a preset, a file, the environment or the flags.
 
 use super::error::{ConfigError, Provenance, Source};
-use super::keys::{self, DATASET, KEYS, KnownKey, RESERVED_VARIABLES, VARIABLE_PREFIX};
+use super::keys::{DATASET, KEYS, RESERVED_VARIABLES, VARIABLE_PREFIX, ignored, nearest, settings};
 use super::kind::{InvalidValue, ValueKind};
 use super::presets::preset_texts;
 use super::python::{self, quote};
@@ -15,12 +15,9 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, Clone, Default)]
 pub struct Layer {
     pub(super) source: Source,
-    /// The name of the file if it is a nanoGPT `.py` config.
-    pub(super) nanogpt_file: Option<String>,
     pub(super) values: BTreeMap<&'static str, (Value, Provenance)>,
-    /// A warning for each key that has no effect.
-    pub(super) ignored: BTreeMap<&'static str, String>,
-    pub(super) warnings: Vec<String>,
+    /// A warning for each key or variable that has no effect.
+    pub(super) warnings: BTreeMap<String, String>,
 }
 
 /// Decodes the text of a config file, without the byte order mark that some editors write. `file` is
@@ -47,6 +44,13 @@ const BACKSLASH_HINT: &str = "a backslash in \"quotes\" begins an escape: write 
                               'single quotes', or with /";
 
 impl Layer {
+    /// Returns the default of each setting.
+    pub(super) fn defaults() -> Result<Self, ConfigError> {
+        let mut layer = Self::new(Source::Default);
+        KEYS.iter().try_for_each(|key| layer.set_text(key.name, "", key.default))?;
+        Ok(layer)
+    }
+
     /// Reads a built-in config; `preset_names` lists them.
     pub fn preset(name: &str) -> Result<Self, ConfigError> {
         let texts = preset_texts(name).ok_or_else(|| ConfigError::UnknownPreset(name.into()))?;
@@ -58,10 +62,9 @@ impl Layer {
         Self::new(Source::File).with_toml(file, text)
     }
 
-    /// Parses a nanoGPT `.py` config, lines of `name = literal`, without running it. `file` is the name
-    /// for errors.
+    /// Parses a nanoGPT `.py` config, lines of `name = literal`, without running it.
     pub fn python(file: &str, text: &str) -> Result<Self, ConfigError> {
-        let mut layer = Self { nanogpt_file: Some(file.into()), ..Self::new(Source::File) };
+        let mut layer = Self::new(Source::File);
         for (line, source) in (1..).zip(text.lines()) {
             let assignment = python::assignment(source).map_err(|problem| ConfigError::Syntax {
                 file: file.into(),
@@ -79,7 +82,14 @@ impl Layer {
             };
             layer.set(name, file, line, shown, |kind| kind.accept(value))?;
         }
-        Ok(layer.with_dataset())
+        layer = layer.with_dataset();
+        // nanoGPT uses the exact GELU, and its users expect its losses. Its train_gpt2.py relies on the
+        // default of its data.
+        let implied = Provenance { source: Source::Implied, name: file.into(), line: 0 };
+        for (key, text) in [("gelu", "erf"), ("data", "data/openwebtext")] {
+            layer.values.entry(key).or_insert((Value::String(text.into()), implied.clone()));
+        }
+        Ok(layer)
     }
 
     /// Takes the architecture of the model at `path`, as pairs of key and text.
@@ -89,7 +99,7 @@ impl Layer {
     ) -> Result<Self, ConfigError> {
         let mut layer = Self::new(Source::Model);
         for (name, text) in settings {
-            layer.set(name, path, 0, shown(&text), |kind| kind.parse(&text))?;
+            layer.set_text(name, path, &text)?;
         }
         Ok(layer)
     }
@@ -97,40 +107,48 @@ impl Layer {
     /// Reads the environment. Skips variables of other programs, empty ones and those that other
     /// parts of wgpt read. An unknown `WGPT_*` variable causes a warning and not an error, because
     /// it may belong to another version.
-    pub fn environment(
-        variables: impl IntoIterator<Item = (String, String)>,
+    pub fn environment<S: AsRef<str> + Ord>(
+        variables: impl IntoIterator<Item = (S, S)>,
     ) -> Result<Self, ConfigError> {
         let mut layer = Self::new(Source::Environment);
         // The environment is unordered; sort it so that errors and warnings are not.
-        let variables: BTreeMap<String, String> = variables.into_iter().collect();
-        for (variable, text) in variables {
+        let variables: BTreeMap<S, S> = variables.into_iter().collect();
+        for (variable, text) in &variables {
+            let (variable, text) = (variable.as_ref(), text.as_ref());
             let ours = variable.starts_with(VARIABLE_PREFIX);
-            if !ours || text.is_empty() || RESERVED_VARIABLES.contains(&variable.as_str()) {
+            if !ours || text.is_empty() || RESERVED_VARIABLES.contains(&variable) {
                 continue;
             }
-            match KEYS.iter().chain([DATASET]).find(|key| key.variable() == variable) {
-                Some(key) => {
-                    layer.set(key.name, &variable, 0, shown(&text), |kind| kind.parse(&text))?;
+            match settings().find(|key| key.variable() == variable) {
+                Some(key) => layer.set_text(key.name, variable, text)?,
+                None => {
+                    layer.warnings.insert(variable.into(), unknown_variable(variable));
                 }
-                None => layer.warnings.push(unknown_variable(&variable)),
             }
         }
         Ok(layer.with_dataset())
     }
 
-    /// Parses flags, given as pairs of name and text: `("batch-size", "8")` or
-    /// `("batch_size", "8")`.
-    pub fn flags(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, ConfigError> {
+    /// Parses flags, pairs of name and text: `("batch-size", "8")` or `("batch_size", "8")`.
+    pub fn flags<S: AsRef<str>, T: AsRef<str>>(
+        pairs: impl IntoIterator<Item = (S, T)>,
+    ) -> Result<Self, ConfigError> {
         let mut layer = Self::new(Source::Flags);
         for (flag, text) in pairs {
-            let flag = flag.trim_start_matches('-');
-            layer.set(&flag.replace('-', "_"), flag, 0, shown(&text), |kind| kind.parse(&text))?;
+            let flag = flag.as_ref().trim_start_matches('-');
+            layer.set_text(&flag.replace('-', "_"), flag, text.as_ref())?;
         }
         Ok(layer.with_dataset())
     }
 
     fn new(source: Source) -> Self {
         Self { source, ..Self::default() }
+    }
+
+    /// Sets one key from typed text.
+    fn set_text(&mut self, name: &str, place: &str, text: &str) -> Result<(), ConfigError> {
+        let shown = if text.is_empty() { "\"\"".into() } else { quote(text) };
+        self.set(name, place, 0, shown, |kind| kind.parse(text))
     }
 
     /// Sets one key, or records that it has no effect. If a key is set twice, the later value wins,
@@ -144,26 +162,23 @@ impl Layer {
         read: impl FnOnce(&ValueKind) -> Result<Value, InvalidValue>,
     ) -> Result<(), ConfigError> {
         let provenance = Provenance { source: self.source, name: place.into(), line };
-        match keys::lookup(name) {
-            Some(KnownKey::Setting(key)) => {
-                let value = read(&key.kind).and_then(|value| without_control(key.name, value));
-                let value = value.map_err(|problem| ConfigError::Invalid {
-                    key: key.name,
-                    provenance: Box::new(provenance.clone()),
-                    value: shown,
-                    problem,
-                })?;
-                self.values.insert(key.name, (value, provenance));
-            }
-            Some(KnownKey::Ignored { name, reason }) => {
-                let warning = || format!("{provenance}: {name} has no effect: {reason}");
-                self.ignored.entry(name).or_insert_with(warning);
-            }
-            None => {
-                let provenance = Box::new(provenance);
-                return Err(ConfigError::UnknownKey { key: quote(name), provenance });
-            }
+        if let Some(&(name, reason)) = ignored(name) {
+            let warning = || format!("{provenance}: {name} has no effect: {reason}");
+            self.warnings.entry(name.into()).or_insert_with(warning);
+            return Ok(());
         }
+        let Some(key) = settings().find(|key| key.name == name) else {
+            let provenance = Box::new(provenance);
+            return Err(ConfigError::UnknownKey { key: quote(name), provenance });
+        };
+        let value = read(&key.kind).and_then(|value| without_control(key.name, value));
+        let value = value.map_err(|problem| ConfigError::Invalid {
+            key: key.name,
+            provenance: Box::new(provenance.clone()),
+            value: shown,
+            problem,
+        })?;
+        self.values.insert(key.name, (value, provenance));
         Ok(())
     }
 
@@ -236,8 +251,7 @@ fn literal(value: &DeValue<'_>, kind: &ValueKind) -> Result<Value, InvalidValue>
 
 const PATHS: [&str; 5] = ["data", DATASET.name, "out_dir", "init_from", "hellaswag"];
 
-/// Refuses control characters in a path. They come from the backslashes of Windows, like the tab in
-/// `"C:\texts"`.
+/// Refuses control characters in a path. They come from backslashes, like the tab in `"C:\texts"`.
 fn without_control(key: &str, value: Value) -> Result<Value, InvalidValue> {
     match &value {
         Value::String(text) if PATHS.contains(&key) && text.contains(char::is_control) => {
@@ -248,14 +262,9 @@ fn without_control(key: &str, value: Value) -> Result<Value, InvalidValue> {
     }
 }
 
-/// Quotes typed text for an error.
-fn shown(text: &str) -> String {
-    if text.is_empty() { "\"\"".into() } else { quote(text) }
-}
-
 fn unknown_variable(variable: &str) -> String {
     let text = format!("unknown environment variable {variable} has no effect");
-    match keys::nearest(variable.trim_start_matches(VARIABLE_PREFIX)) {
+    match nearest(variable.trim_start_matches(VARIABLE_PREFIX)) {
         Some(key) => {
             format!("{text}; did you mean {VARIABLE_PREFIX}{}?", key.to_ascii_uppercase())
         }
@@ -267,35 +276,32 @@ fn unknown_variable(variable: &str) -> String {
 mod tests {
     use super::*;
 
-    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|&(name, text)| (name.into(), text.into())).collect()
-    }
-
     fn data(layer: &Layer) -> Option<&Value> {
         layer.values.get("data").map(|(value, _)| value)
     }
 
     #[test]
     fn flags_take_both_spellings() {
-        let layer = Layer::flags(pairs(&[("batch-size", "8"), ("--n_layer", "5 * 2")])).unwrap();
+        let layer = Layer::flags([("batch-size", "8"), ("--n_layer", "5 * 2")]).unwrap();
         assert_eq!(layer.values["batch_size"].0, Value::Integer(8));
         assert_eq!(layer.values["n_layer"].0, Value::Integer(10));
     }
 
     #[test]
     fn the_environment_sets_keys_and_warns_about_unknown_ones() {
-        let layer = Layer::environment(pairs(&[
+        let layer = Layer::environment([
             ("PATH", "/bin"),
             ("WGPT_COLOR", "never"),
             ("WGPT_BATCH_SIZE", "8"),
             ("WGPT_N_LAYER", ""),
             ("WGPT_BATCHSIZE", "8"),
-        ]))
+        ])
         .unwrap();
         assert_eq!(layer.values.len(), 1);
         assert_eq!(layer.warnings.len(), 1, "{:?}", layer.warnings);
-        assert!(layer.warnings[0].contains("WGPT_BATCHSIZE"), "{:?}", layer.warnings);
-        assert!(layer.warnings[0].contains("WGPT_BATCH_SIZE?"), "{:?}", layer.warnings);
+        let warning = &layer.warnings["WGPT_BATCHSIZE"];
+        assert!(warning.contains("WGPT_BATCHSIZE"), "{warning}");
+        assert!(warning.contains("WGPT_BATCH_SIZE?"), "{warning}");
     }
 
     #[test]
@@ -306,7 +312,7 @@ mod tests {
         let absolute =
             if cfg!(windows) { &["/mnt/owt", r"C:\owt", r"\\s\owt"][..] } else { &["/mnt/owt"] };
         for dataset in absolute {
-            let layer = Layer::flags(pairs(&[("dataset", dataset)])).unwrap();
+            let layer = Layer::flags([("dataset", dataset)]).unwrap();
             assert_eq!(data(&layer), Some(&Value::String(dataset.to_string())));
         }
         for text in ["data = 'x'\ndataset = 'y'", "dataset = 'y'\ndata = 'x'"] {
@@ -317,23 +323,20 @@ mod tests {
 
     #[test]
     fn errors_say_where() {
-        let message = |result: Result<Layer, ConfigError>| result.unwrap_err().with_hint();
-        for (error, parts) in [
-            (message(Layer::toml("a.toml", "# x\nn_layers = 2")), ["a.toml:2:", "`n_layer`?"]),
-            (message(Layer::python("a.py", "\n\nn_layers = 2")), ["a.py:3:", "`n_layer`?"]),
-            (message(Layer::flags(pairs(&[("n-layers", "2")]))), ["--n-layers", "`n_layer`?"]),
-            (
-                message(Layer::toml("a.toml", "\u{feff}bias = 1")),
-                ["a.toml:1:", "true or false, not 1"],
-            ),
-            (message(Layer::toml("a.toml", "bias = [1,\n2]")), ["a.toml:1:", "not [1, 2]"]),
-            (message(Layer::toml("a.toml", "n_layer = 0")), ["a.toml:1:", "at least 1"]),
-            (message(Layer::toml("a.toml", "seed = 1\nseed = 2")), ["a.toml:2:", "seed = 2"]),
-            (message(Layer::toml("a.toml", "\n[model]\nn_layer = 2")), ["a.toml:2:", "[model]"]),
-            (message(Layer::toml("a.toml", "\ndata = x y")), ["a.toml:2:", "data = x y"]),
-            (message(Layer::environment(pairs(&[("WGPT_SEED", "x")]))), ["WGPT_SEED", "not x;"]),
-            (message(Layer::preset("gpt3")), ["`gpt3`", "gpt2-xl"]),
+        for (result, parts) in [
+            (Layer::toml("a.toml", "# x\nn_layers = 2"), ["a.toml:2:", "`n_layer`?"]),
+            (Layer::python("a.py", "\n\nn_layers = 2"), ["a.py:3:", "`n_layer`?"]),
+            (Layer::flags([("n-layers", "2")]), ["--n-layers", "`n_layer`?"]),
+            (Layer::toml("a.toml", "\u{feff}bias = 1"), ["a.toml:1:", "true or false, not 1"]),
+            (Layer::toml("a.toml", "bias = [1,\n2]"), ["a.toml:1:", "not [1, 2]"]),
+            (Layer::toml("a.toml", "n_layer = 0"), ["a.toml:1:", "at least 1"]),
+            (Layer::toml("a.toml", "seed = 1\nseed = 2"), ["a.toml:2:", "seed = 2"]),
+            (Layer::toml("a.toml", "\n[model]\nn_layer = 2"), ["a.toml:2:", "[model]"]),
+            (Layer::toml("a.toml", "\ndata = x y"), ["a.toml:2:", "data = x y"]),
+            (Layer::environment([("WGPT_SEED", "x")]), ["WGPT_SEED", "not x;"]),
+            (Layer::preset("gpt3"), ["`gpt3`", "gpt2-xl"]),
         ] {
+            let error = result.unwrap_err().with_hint();
             for part in parts {
                 assert!(error.contains(part), "{part} is not in: {error}");
             }

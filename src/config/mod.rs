@@ -19,9 +19,9 @@ mod presets;
 mod python;
 mod resolve;
 mod schedule;
-mod word_enum;
 
 pub use budget::Budget;
+pub(crate) use choices::words;
 pub use choices::{Choice, Gelu, InitFrom, OptimizerKind};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
@@ -32,7 +32,6 @@ pub use precision::{Abilities, Dtype, Matrices, Precision};
 pub(crate) use presets::preset_names;
 pub use resolve::{Resolved, resolve};
 pub(crate) use schedule::learning_rate;
-pub(crate) use word_enum::words;
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -54,8 +53,7 @@ pub(crate) const BUILTIN_CHATS: &str = "builtin:chats";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// A prepared data folder or a built-in corpus; empty if not set. nanoGPT's `dataset = 'x'` is
-    /// `data/x`.
+    /// A prepared data folder or a built-in corpus. nanoGPT's `dataset = 'x'` is `data/x`.
     pub data: String,
     pub vocab_size: u32,
     /// Empty = the caller creates a new folder.
@@ -104,8 +102,7 @@ pub struct Config {
     pub outer_momentum: f64,
 
     pub max_iters: NonZeroU64,
-    /// `None` = no limit. Plans a shorter schedule if the length of the run is not set. Serialized as
-    /// text, like `2h`.
+    /// `None` = no limit. Shortens the schedule if the length of the run is not set.
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
     pub decay_lr: bool,
@@ -124,8 +121,7 @@ pub struct Config {
     pub eval_only: bool,
     pub sample_interval: u64,
     pub sample_prompt: String,
-    /// 0 = no samples. A token takes a forward pass of one position, so 200 tokens cost less than an
-    /// evaluation of 200 batches.
+    /// 0 = no samples. A token takes one position: 200 tokens cost less than 200 batches of evaluation.
     pub sample_tokens: u32,
     #[serde(default)]
     pub hellaswag: String,
@@ -166,8 +162,7 @@ impl Config {
         if self.data.is_empty() { Err(ConfigError::NoData) } else { Ok(&self.data) }
     }
 
-    /// Counts the parameters of the model with `vocab` rows in its embedding, which is tied to the
-    /// output head.
+    /// Counts the parameters of the model with `vocab` rows in its embedding, which is also the head.
     ///
     /// With C = `n_embd`, a block has 12 C^2 weights in its four matrices. Biases add 9 C to the
     /// matrices and make 4 C in the two layer norms; without biases the layer norms have 2 C.
@@ -221,10 +216,9 @@ impl Config {
                 group = key.group;
                 let _ = writeln!(text, "{gap}# {group}");
             }
-            let value = match values.get(key.name) {
-                Some(toml::Value::String(value)) => basic_string(value),
-                Some(value) => value.to_string(),
-                None => continue,
+            let value = match &values[key.name] {
+                toml::Value::String(value) => basic_string(value),
+                value => value.to_string(),
             };
             let assignment = format!("{} = {value}", key.name);
             let _ = writeln!(text, "{assignment:<36} # {}", key.help);
@@ -237,8 +231,8 @@ impl Config {
 impl Config {
     /// Returns a preset with some settings as they are typed.
     pub(crate) fn of_preset(name: &str, flags: &[(&str, &str)]) -> Self {
-        let flags = flags.iter().map(|(key, text)| (key.to_string(), text.to_string()));
-        let layers = vec![Layer::preset(name).unwrap(), Layer::flags(flags).unwrap()];
+        let flags = Layer::flags(flags.iter().copied()).unwrap();
+        let layers = vec![Layer::preset(name).unwrap(), flags];
         resolve(layers).unwrap().config
     }
 }

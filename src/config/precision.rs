@@ -1,15 +1,13 @@
-//! The precision of a run: which types it stores and multiplies, from the requested dtype and the
-//! abilities of the device.
+//! The precision of a run: the dtypes it stores and multiplies, from the setting and the device.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::word_enum::words;
+use super::choices::words;
 
 words! {
-    /// The precision of activations and matrix products. Master weights, gradients, moments and sums
-    /// are always float32.
+    /// The precision of activations and products. Master weights, gradients, moments and sums are float32.
     #[derive(Default)]
     pub enum Dtype {
         /// The fastest that the device has: float16 with cooperative matrices, bfloat16 with tensor
@@ -151,7 +149,6 @@ impl Precision {
         self.matrices
     }
 
-    /// Returns the size of an activation in bytes.
     pub fn activation_bytes(self) -> u64 {
         match self.dtype {
             Dtype::Auto | Dtype::Float32 | Dtype::Tf32 => 4,
@@ -169,8 +166,7 @@ impl Precision {
         self.matrices.is_some() || self.dtype == Dtype::Bfloat16
     }
 
-    /// Returns true if the loss is scaled, so that small gradients do not underflow: float16 has 5
-    /// bits of exponent.
+    /// Returns true if the loss is scaled: with 5 bits of exponent, small gradients would underflow.
     pub fn scales_loss(self) -> bool {
         self.dtype == Dtype::Float16
     }

@@ -1,12 +1,10 @@
 //! Merges layers into a config and checks the rules between keys.
 
 use super::error::{ConfigError, Provenance, Source};
-use super::keys::KEYS;
 use super::kind::InvalidValue;
 use super::layer::Layer;
 use super::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom};
 use std::collections::BTreeMap;
-use toml::Value;
 
 /// The attention kernels keep one row of a head in registers or workgroup memory.
 const MAX_HEAD_SIZE: u32 = 256;
@@ -36,37 +34,28 @@ impl Resolved {
 /// The precedence is defaults < preset < model < file < environment < flags, in whatever order the
 /// layers are given. Of two layers from the same kind of source, the later one wins.
 pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
+    layers.push(Layer::defaults()?);
     layers.sort_by_key(|layer| layer.source);
-    let mut merged = BTreeMap::new();
-    for key in KEYS {
-        let value = key.kind.parse(key.default);
-        let value = value.map_err(|_| ConfigError::Table(format!("default of {}", key.name)))?;
-        merged.insert(key.name, (value, Provenance::default()));
-    }
-    if let Some(file) = layers.iter().find_map(|layer| layer.nanogpt_file.as_ref()) {
-        // nanoGPT uses the exact GELU, and its users expect its losses. Its train_gpt2.py relies on the
-        // default of its data.
-        let implied = Provenance { source: Source::Implied, name: file.clone(), line: 0 };
-        for (key, text) in [("gelu", "erf"), ("data", "data/openwebtext")] {
-            merged.insert(key, (Value::String(text.into()), implied.clone()));
-        }
-    }
-    let mut warnings = Vec::new();
-    let mut ignored = BTreeMap::new();
+    let mut values = toml::Table::new();
+    let mut provenance: BTreeMap<&str, Provenance> = BTreeMap::new();
+    // By name, so that each key has one warning. Variables come first: they are in upper case.
+    let mut warnings = BTreeMap::new();
     for layer in layers {
-        warnings.extend(layer.warnings);
-        merged.extend(layer.values);
-        for (name, warning) in layer.ignored {
-            ignored.entry(name).or_insert(warning);
+        for (name, (value, place)) in layer.values {
+            // What a nanoGPT file implies gives way to a preset.
+            if provenance.get(name).is_none_or(|before| before.source <= place.source) {
+                values.insert(name.to_string(), value);
+                provenance.insert(name, place);
+            }
+        }
+        for (name, warning) in layer.warnings {
+            warnings.entry(name).or_insert(warning);
         }
     }
-    warnings.extend(ignored.into_values());
-    let values: toml::Table =
-        merged.iter().map(|(name, (value, _))| (name.to_string(), value.clone())).collect();
-    let provenance = merged.into_iter().map(|(name, (_, provenance))| (name, provenance)).collect();
     let config: Config = values
         .try_into()
         .map_err(|e: toml::de::Error| ConfigError::Table(e.message().to_owned()))?;
+    let warnings = warnings.into_values().collect();
     let resolved = Resolved { config, warnings, provenance };
     resolved.check()?;
     Ok(resolved)

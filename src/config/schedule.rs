@@ -80,20 +80,19 @@ mod tests {
     }
 
     #[test]
-    fn matches_nanogpt_with_its_defaults() {
-        let config = Config::default();
-        close(learning_rate(&config, 0), 2.9985e-7);
-        close(learning_rate(&config, 2000), 6e-4);
-        close(learning_rate(&config, 301_000), 3.3e-4);
-        close(learning_rate(&config, 600_000), 6e-5);
-        close(learning_rate(&config, u64::MAX), 6e-5);
-    }
-
-    #[test]
-    fn matches_nanogpt_on_shakespeare_char() {
-        let config = shakespeare();
-        close(learning_rate(&config, 0), 9.901e-6);
-        close(learning_rate(&config, 2550), 5.5e-4);
+    fn matches_nanogpt_with_its_defaults_and_on_shakespeare_char() {
+        let (default, shakespeare) = (Config::default(), shakespeare());
+        for (config, iter, rate) in [
+            (&default, 0, 2.9985e-7),
+            (&default, 2000, 6e-4),
+            (&default, 301_000, 3.3e-4),
+            (&default, 600_000, 6e-5),
+            (&default, u64::MAX, 6e-5),
+            (&shakespeare, 0, 9.901e-6),
+            (&shakespeare, 2550, 5.5e-4),
+        ] {
+            close(learning_rate(config, iter), rate);
+        }
     }
 
     #[test]
