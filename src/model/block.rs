@@ -90,16 +90,14 @@ pub(super) struct SavedMlp {
 }
 
 pub(super) struct BlockGradients {
-    /// The gradients of the linear layers of attention and of the MLP, flat, in the order of their
-    /// fields.
+    /// The gradients of the linear layers of attention and MLP, flat, in the order of their fields.
     pub linear: [Vec<Tensor<1>>; 2],
     /// The partial sums of the gradients of `ln_1` and `ln_2`.
     pub norms: [Tensor<3>; 2],
 }
 
 impl Block {
-    /// Returns the residual stream `[n, c]` after the block, and what [`backward`](Self::backward)
-    /// needs.
+    /// Returns the residual stream `[n, c]` after the block, and what `backward` needs.
     pub fn forward(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedBlock) {
         let (x, attention) = self.forward_attention(x, at);
         let (y, mlp) = self.forward_mlp(x, at);
@@ -113,8 +111,7 @@ impl Block {
         self.forward_mlp(x, at).0
     }
 
-    /// Returns the gradients of the block's input and of its weights from `dy`, the gradient of its
-    /// output.
+    /// Returns the gradients of the block's input and weights from `dy`, the gradient of its output.
     pub fn backward(
         &self,
         dy: Tensor<2>,

@@ -64,7 +64,6 @@ fn quantize(block: &[f32], bytes: &mut Vec<u8>) {
     bytes.extend(block.iter().map(|x| ((x * inverse).round() as i8).to_le_bytes()[0]));
 }
 
-/// A tensor of a file.
 struct GgufTensor {
     name: String,
     /// The name of the weight. `None` for a bias of a model without biases: it is zero.
@@ -302,7 +301,6 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Gelu;
     use crate::data::TokenKind;
 
     /// Every weight has the numbers of its elements as values.
@@ -315,8 +313,8 @@ mod tests {
     }
 
     fn tiny(bias: bool, n_embd: usize) -> Architecture {
-        let (n_layer, n_head, block_size, vocab_size) = (1, 2, 8, 3);
-        Architecture { n_layer, n_head, n_embd, block_size, vocab_size, bias, gelu: Gelu::Tanh }
+        let (n_layer, block_size, vocab_size) = (1, 8, 3);
+        Architecture { n_layer, n_embd, block_size, vocab_size, bias, ..Architecture::tiny() }
     }
 
     fn vocabulary() -> Vocabulary {

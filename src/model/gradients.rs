@@ -9,8 +9,7 @@ use crate::ops::{self, CrossEntropy, HeadGradients};
 /// The gradients of all weights, summed over micro-batches.
 #[derive(Default)]
 pub struct WeightGradients {
-    /// The state of loss scaling `[4]`, if the loss is scaled. Its first element multiplies the
-    /// gradients.
+    /// The state of loss scaling `[4]`, if any, whose first element multiplies the gradients.
     loss_scale: Option<Tensor<1>>,
     /// Flat sums, one for each shard of each weight, in the model's order. `None` before the first
     /// micro-batch, and once a sum was given away.

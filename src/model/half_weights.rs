@@ -1,5 +1,4 @@
-//! Copies of the weight matrices in half precision: float16 for cooperative matrices, bfloat16 for
-//! tensor cores.
+//! Half-precision copies of the matrices: float16 for cooperative matrices, bfloat16 for tensor cores.
 //!
 //! A model has them only while it trains. The optimizer writes both the weights and the copies. For an
 //! update it takes the copies out of the model, so that nothing else holds them and it can write them

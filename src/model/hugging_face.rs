@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::{Architecture, WeightError};
 use crate::config::Gelu;
 use crate::disk;
-use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
 pub const ARCHITECTURE_FILE: &str = "config.json";
 
@@ -84,34 +83,15 @@ fn architecture(config: &Value) -> Result<Architecture, String> {
             return Err(format!("activation `{other}`; gelu_new and gelu are supported"));
         }
     };
-    let architecture = Architecture {
-        n_layer: size("n_layer", MAX_LAYERS)?,
-        n_head: size("n_head", MAX_WIDTH)?,
-        n_embd: size("n_embd", MAX_WIDTH)?,
-        block_size: size("n_positions", MAX_BLOCK)?,
-        vocab_size: size("vocab_size", MAX_VOCAB)?,
-        bias: config.get("bias").and_then(Value::as_bool).unwrap_or(true),
-        gelu,
-    };
+    let bias = config.get("bias").and_then(Value::as_bool).unwrap_or(true);
+    let architecture = Architecture::stated("n_positions", bias, gelu, size)?;
     require("n_inner", json!(4 * architecture.n_embd))?;
-    architecture.checked()
+    Ok(architecture)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tiny() -> Architecture {
-        Architecture {
-            n_layer: 2,
-            n_head: 2,
-            n_embd: 32,
-            block_size: 16,
-            vocab_size: 65,
-            bias: false,
-            gelu: Gelu::Erf,
-        }
-    }
 
     fn read(text: impl AsRef<[u8]>) -> Result<Architecture, WeightError> {
         let folder = tempfile::tempdir().unwrap();
@@ -121,9 +101,10 @@ mod tests {
 
     #[test]
     fn a_written_architecture_reads_back() {
-        assert_eq!(read(write_architecture(&tiny(), [None; 2])).unwrap(), tiny());
-        let gpt2 = Architecture { bias: true, gelu: Gelu::Tanh, ..tiny() };
+        let gpt2 = Architecture::tiny();
         assert_eq!(read(write_architecture(&gpt2, [Some(50256); 2])).unwrap(), gpt2);
+        let nanogpt = Architecture { bias: false, gelu: Gelu::Erf, ..gpt2 };
+        assert_eq!(read(write_architecture(&nanogpt, [None; 2])).unwrap(), nanogpt);
     }
 
     #[test]
@@ -134,12 +115,12 @@ mod tests {
 
     #[test]
     fn other_architectures_are_rejected() {
-        let good = write_architecture(&tiny(), [None; 2]);
+        let good = write_architecture(&Architecture::tiny(), [None; 2]);
         for (from, to, word) in [
             (r#""n_head": 2"#, r#""n_head": 3"#, "multiple"),
             (r#""n_layer": 2"#, r#""n_layer": 0"#, "n_layer"),
             (r#""n_layer": 2"#, r#""n_layer": 99999999999"#, "n_layer"),
-            (r#""gelu""#, r#""relu""#, "relu"),
+            (r#""gelu_new""#, r#""relu""#, "relu"),
             (r#""model_type": "gpt2""#, r#""model_type": "llama""#, "llama"),
             (r#""n_inner": null"#, r#""n_inner": 77"#, "n_inner"),
             (r#""tie_word_embeddings": true"#, r#""tie_word_embeddings": false"#, "tie_word"),

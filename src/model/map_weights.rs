@@ -20,8 +20,7 @@ pub(crate) fn map_weights(model: Gpt, change: impl FnMut(FlatWeight) -> FlatWeig
     model.map(&mut EachWeight(change))
 }
 
-/// Takes the weights out of a model, in its order. Until [`put_weights`], it has placeholders of one
-/// element.
+/// Takes the weights out of a model, in its order, which has placeholders until [`put_weights`].
 pub(crate) fn take_weights(model: Gpt) -> (Gpt, Vec<FlatWeight>) {
     let (mut taken, mut placeholder) = (Vec::new(), None);
     let model = map_weights(model, |weight| {

@@ -1,5 +1,4 @@
-//! GPT-2: weights under their Hugging Face names, forward and backward pass, sampling, and the file
-//! formats of other programs.
+//! GPT-2: weights under their Hugging Face names, both passes, sampling, files of other programs.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -10,7 +10,6 @@ use super::weights::{to_f32, transpose};
 use super::{Architecture, WeightError, WeightSource};
 use crate::config::{GPT2_VOCABULARY, Gelu};
 use crate::disk;
-use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
 /// The largest file that wgpt reads. GPT-2 XL with its optimizer in f32 takes 18.7 GB.
 const MAX_BYTES: u64 = 24 << 30;
@@ -80,20 +79,12 @@ fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, Str
         None => true,
         other => return Err(format!("model_args[`bias`] is {other:?}, not True or False")),
     };
-    Architecture {
-        n_layer: size("n_layer", MAX_LAYERS)?,
-        n_head: size("n_head", MAX_WIDTH)?,
-        n_embd: size("n_embd", MAX_WIDTH)?,
-        block_size: size("block_size", MAX_BLOCK)?,
-        vocab_size: match size("vocab_size", MAX_VOCAB)? {
-            // nanoGPT pads GPT-2's vocabulary. No target is ever in the padding.
-            50_304 => GPT2_VOCABULARY as usize,
-            size => size,
-        },
-        bias,
-        gelu: Gelu::Erf,
+    let mut architecture = Architecture::stated("block_size", bias, Gelu::Erf, size)?;
+    if architecture.vocab_size == 50_304 {
+        // nanoGPT pads GPT-2's vocabulary. No target is ever in the padding.
+        architecture.vocab_size = GPT2_VOCABULARY as usize;
     }
-    .checked()
+    Ok(architecture)
 }
 
 impl WeightSource for NanoGptCheckpoint {

@@ -4,7 +4,6 @@ use burn::tensor::{Int, Tensor};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::block::Block;
 use super::{Architecture, Gpt, Pass};
 use crate::config::Precision;
 use crate::ops::{self, OpsMode};
@@ -50,7 +49,6 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Draws the next token.
     pub async fn next_token(&mut self) -> u32 {
         let logits = self.last_logits().await;
         let token = draw(&logits, &self.options, &mut self.rng);
@@ -76,8 +74,8 @@ impl<'a> Sampler<'a> {
         let model = self.model;
         let positions = model.wpe.weight.val().narrow(0, self.cached, new);
         let mut x = ops::embed(&model.wte.shards(), positions, unread.into(), new, self.mode);
-        for (index, block) in model.h.iter().enumerate() {
-            x = self.block(index, block, x);
+        for index in 0..n_layer {
+            x = self.block(index, x);
         }
         self.cached += new;
         let last = model.ln_f.forward(x.narrow(0, new - 1, 1), self.mode).0;
@@ -85,8 +83,8 @@ impl<'a> Sampler<'a> {
     }
 
     /// Computes a block for new positions `x`, `[new, c]`.
-    fn block(&mut self, index: usize, block: &Block, x: Tensor<2>) -> Tensor<2> {
-        let pass = Pass { mode: self.mode, dropout: None };
+    fn block(&mut self, index: usize, x: Tensor<2>) -> Tensor<2> {
+        let (block, pass) = (&self.model.h[index], Pass { mode: self.mode, dropout: None });
         let at = self.model.block_pass(index, 1, x.dims()[0], pass);
         let (h, _) = block.ln_1.forward(x.clone(), pass.mode);
         let qkv = block.attn.c_attn.forward(h, None, None, pass.mode);
@@ -155,7 +153,6 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
-    use crate::config::Gelu;
     use crate::model::{RandomWeights, WeightError, WeightSource};
 
     /// Random weights that are large enough for every key to matter.
@@ -183,16 +180,13 @@ mod tests {
 
     #[test]
     fn a_prompt_gives_the_same_logits_at_once_and_token_by_token() {
-        let (n_layer, n_head, n_embd, block_size, vocab_size) = (3, 2, 32, 16, 65);
-        let (bias, gelu) = (true, Gelu::Tanh);
-        let architecture =
-            Architecture { n_layer, n_head, n_embd, block_size, vocab_size, bias, gelu };
+        let architecture = Architecture { n_layer: 3, ..Architecture::tiny() };
         let mut weights = LargeWeights(RandomWeights::new(&architecture, 1));
         let model = Gpt::new(&architecture, &mut weights, &Device::flex()).unwrap();
         let prompt: Vec<u32> = (0..12).map(|position| (7 * position + 3) % 65).collect();
         let training = model.logits(prompt.clone().into(), 1, OpsMode::AUTO);
         let training: Vec<f32> = training.into_data().try_to_vec().unwrap();
-        let expected = &training[(prompt.len() - 1) * vocab_size..];
+        let expected = &training[(prompt.len() - 1) * architecture.vocab_size..];
         for at_once in [1, 2, 7, prompt.len()] {
             let logits = logits_after(&model, &prompt, at_once);
             for (token, (logit, expected)) in logits.iter().zip(expected).enumerate() {

@@ -244,8 +244,7 @@ impl TensorFile {
         Ok(Self { path: path.to_path_buf(), file })
     }
 
-    /// Writes the values of a tensor, without blocking this thread. Reads them from the device in
-    /// pieces.
+    /// Writes the values of a tensor, read from the device in pieces, without blocking this thread.
     pub async fn write(&mut self, tensor: &Parameter) -> Result<(), WeightError> {
         // The padding is at the end, and files do not have it.
         let mut remaining = bytes(tensor);

@@ -7,10 +7,10 @@ use crate::config::{self, Config, Gelu};
 
 /// The largest sizes that a file may state. A file with larger ones is damaged or hostile, and below
 /// these limits no product of sizes overflows.
-pub(crate) const MAX_LAYERS: usize = 1024;
-pub(crate) const MAX_WIDTH: usize = 65_536;
-pub(crate) const MAX_BLOCK: usize = 1 << 20;
-pub(crate) const MAX_VOCAB: usize = 1 << 24;
+const MAX_LAYERS: usize = 1024;
+const MAX_WIDTH: usize = 65_536;
+const MAX_BLOCK: usize = 1 << 20;
+const MAX_VOCAB: usize = 1 << 24;
 
 /// Everything that determines the shapes and the function of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,15 @@ pub struct Architecture {
     /// True if linear layers and layer norms have biases.
     pub bias: bool,
     pub gelu: Gelu,
+}
+
+#[cfg(test)]
+impl Architecture {
+    /// Returns a model for tests.
+    pub(crate) fn tiny() -> Self {
+        let (n_layer, n_head, n_embd, block_size, vocab_size) = (2, 2, 32, 16, 65);
+        Self { n_layer, n_head, n_embd, block_size, vocab_size, bias: true, gelu: Gelu::Tanh }
+    }
 }
 
 impl Architecture {
@@ -50,10 +59,9 @@ impl Architecture {
     /// bytes to a kernel. Returns more than `MAX_SHARDS` if even that many shards would be too
     /// large. GPT-2's embedding of 147 MiB exceeds the 128 MiB that WebGPU guarantees.
     pub fn shards(&self, largest: Option<u64>) -> usize {
-        let fits = |bytes: usize| largest.is_none_or(|largest| bytes as u64 <= largest);
-        let shards = 1..=MAX_SHARDS;
-        let enough = |&shards: &usize| fits(4 * self.shard_rows(shards)[0] * self.n_embd);
-        shards.clone().find(enough).unwrap_or(MAX_SHARDS + 1)
+        let bytes = |shards| (4 * self.shard_rows(shards)[0] * self.n_embd) as u64;
+        let fits = |shards: &usize| bytes(*shards) <= largest.unwrap_or(u64::MAX);
+        (1..=MAX_SHARDS).find(fits).unwrap_or(MAX_SHARDS + 1)
     }
 
     /// Returns the number of rows of each shard, the largest first.
@@ -104,13 +112,29 @@ impl Architecture {
         (0..self.n_layer).flat_map(in_block).chain([last]).collect()
     }
 
-    /// Returns the architecture that a file states, or the reason why its sizes do not belong together.
-    pub(crate) fn checked(self) -> Result<Self, String> {
-        let Self { n_embd, n_head, .. } = self;
-        if n_embd.is_multiple_of(n_head) {
-            Ok(self)
-        } else {
-            Err(format!("n_embd {n_embd} is not a multiple of n_head {n_head}"))
+    /// Returns the architecture that a file states. `size` reads a size up to a limit by its name there,
+    /// which is `block_size` for the context.
+    ///
+    /// # Errors
+    /// The reason why a size is not valid, or does not belong to the others.
+    pub(crate) fn stated(
+        block_size: &str,
+        bias: bool,
+        gelu: Gelu,
+        size: impl Fn(&str, usize) -> Result<usize, String>,
+    ) -> Result<Self, String> {
+        let (n_head, n_embd) = (size("n_head", MAX_WIDTH)?, size("n_embd", MAX_WIDTH)?);
+        if !n_embd.is_multiple_of(n_head) {
+            return Err(format!("n_embd {n_embd} is not a multiple of n_head {n_head}"));
         }
+        Ok(Self {
+            n_layer: size("n_layer", MAX_LAYERS)?,
+            n_head,
+            n_embd,
+            block_size: size(block_size, MAX_BLOCK)?,
+            vocab_size: size("vocab_size", MAX_VOCAB)?,
+            bias,
+            gelu,
+        })
     }
 }

@@ -4,8 +4,7 @@ use super::{DeviceSpeed, Forecast, Kernels, Limits, MAX_LOGITS_BYTES, Plan, Plan
 use crate::config::{Choice, Config, padded_vocab};
 use crate::text::bytes;
 
-/// The smallest automatic logits chunk in rows. A smaller one would save too little memory for the
-/// additional launches.
+/// The smallest automatic logits chunk in rows. Smaller ones save too little memory for their launches.
 const MIN_CHUNK: usize = 32;
 
 /// Plans whose times are within this factor count as equally fast: estimates are no better, and the
@@ -18,8 +17,7 @@ const TIE: f64 = 1.05;
 /// more accumulation, then smaller logits chunks, each without and with activation checkpointing and
 /// with the optimizer on the device and in host memory, as far as the configuration leaves that
 /// open. The candidate with the shortest estimated update wins; of equally fast ones, the first in this
-/// order. A larger logits chunk takes the rest of the budget. If the device's `speed` is unknown, plans
-/// are compared with an assumed one.
+/// order. A larger logits chunk takes the rest of the budget. An unknown `speed` is assumed.
 ///
 /// The global batch, the order of the data and the result of evaluations stay the same.
 pub fn plan(
@@ -61,9 +59,7 @@ pub(crate) fn keep(
     vocab: u32,
     limits: &Limits,
 ) -> Option<Forecast> {
-    // The CPU has no other memory for the optimizer, and a sharded one stays on its devices.
-    let can_offload = limits.kernels != Kernels::Cpu && !limits.shards_optimizer();
-    let offload_optimizer = plan.offload_optimizer && can_offload;
+    let offload_optimizer = plan.offload_optimizer && limits.can_offload();
     // A checkpoint of several ranks has the plan of one share.
     let is_whole = (plan.micro_batch * plan.accumulation) as u64 == config.global_batch();
     let plan = Plan { offload_optimizer, ..plan.clone() };
@@ -76,8 +72,7 @@ pub(crate) fn keep(
 }
 
 /// Returns the next smaller plan for the same step: with half the micro-batch, then half the logits
-/// chunk, then activation checkpointing. The optimizer stays where it is, so that a running trainer can
-/// change to the plan.
+/// chunk, then activation checkpointing. A running trainer can change to it: the optimizer stays.
 pub(crate) fn smaller(plan: &Plan) -> Option<Plan> {
     let global = plan.micro_batch * plan.accumulation;
     if plan.micro_batch > 1 {
@@ -120,12 +115,11 @@ impl Search<'_> {
         if let Some(requested) = fitting(&candidates[0]) {
             return Some(requested);
         }
-        let timed: Vec<_> = candidates.iter().map(|plan| (self.seconds(plan), plan)).collect();
-        let mut by_time = timed.clone();
-        by_time.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        let (best, _) = by_time.into_iter().find(|(_, plan)| fitting(plan).is_some())?;
-        let tied = timed.into_iter().filter(|(seconds, _)| *seconds <= TIE * best);
-        tied.map(|(_, plan)| plan).find_map(fitting)
+        let timed = candidates.iter().map(|plan| (self.seconds(plan), fitting(plan)));
+        let fit: Vec<(f64, Forecast)> =
+            timed.filter_map(|(seconds, forecast)| Some((seconds, forecast?))).collect();
+        let best = fit.iter().map(|(seconds, _)| *seconds).min_by(f64::total_cmp)?;
+        fit.into_iter().find(|(seconds, _)| *seconds <= TIE * best).map(|(_, forecast)| forecast)
     }
 
     fn forecast(&self, plan: Plan) -> Forecast {
@@ -144,15 +138,12 @@ impl Search<'_> {
         let micro_batches: Vec<u64> =
             (1..=requested).rev().filter(|&micro| global.is_multiple_of(micro)).collect();
         let offloads = match config.offload_optimizer {
-            // The CPU has no other memory.
-            _ if limits.kernels == Kernels::Cpu => &[false][..],
-            // The weights that a rank sends are on its device.
-            _ if limits.shards_optimizer() => &[false],
-            Choice::Auto if limits.host_budget == Some(0) => &[false],
-            choice => options(choice),
+            _ if !limits.can_offload() => Choice::False,
+            Choice::Auto if limits.host_budget == Some(0) => Choice::False,
+            choice => choice,
         };
         let mut plans = Vec::new();
-        for &offload_optimizer in offloads {
+        for &offload_optimizer in options(offloads) {
             for &grad_checkpoint in options(config.grad_checkpoint) {
                 let split = |micro| Plan {
                     grad_checkpoint,
@@ -194,8 +185,7 @@ impl Search<'_> {
         forecast
     }
 
-    /// Explains how and why the chosen plan differs from the requested one, and what that costs in
-    /// time. Empty if the two are equal.
+    /// Explains how and why a plan differs from the requested one, and the cost; empty if it does not.
     fn explain(&self, chosen: &Forecast) -> String {
         let requested = self.forecast(self.candidates().swap_remove(0));
         let (from, to) = (&requested.plan, &chosen.plan);

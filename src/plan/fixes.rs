@@ -15,20 +15,17 @@ impl Search<'_> {
     pub(super) fn fixes(&self, budget: Option<u64>) -> Vec<Fix> {
         let Config { grad_checkpoint, offload_optimizer, n_layer, block_size, .. } = *self.config;
         let option = |key, value: &str| self.fix(vec![(key, value.into())]);
-        let checkpointing = match grad_checkpoint {
-            Choice::False => option("grad_checkpoint", "auto"),
-            Choice::Auto | Choice::True => None,
-        };
+        let checkpointing = (grad_checkpoint == Choice::False).then_some("auto");
         let offloading = match offload_optimizer {
-            Choice::False => option("offload_optimizer", "auto"),
-            Choice::True => option("offload_optimizer", "false"),
+            Choice::False => Some("auto"),
+            Choice::True => Some("false"),
             Choice::Auto => None,
         };
         let halves = successors(Some(block_size.get() / 2), |size| Some(size / 2));
         let mut halves = halves.take_while(|&size| size > 0);
         let fixes = [
-            checkpointing,
-            offloading,
+            checkpointing.and_then(|value| option("grad_checkpoint", value)),
+            offloading.and_then(|value| option("offload_optimizer", value)),
             halves.find_map(|size| option("block_size", &size.to_string())),
             self.largest(n_layer.get(), |layers| vec![("n_layer", layers.to_string())]),
             self.heads(),

@@ -1,4 +1,4 @@
-//! A plan with its predicted memory, and whether it fits.
+//! A plan with its predicted memory as a table of rows, and whether it fits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,9 +6,48 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::rows::Sizes;
-use super::{Class, Kernels, Limits, Plan, Row};
-use crate::config::Config;
+use super::{Kernels, Limits, Plan};
+use crate::config::{Config, words};
 use crate::text::{bytes, bytes_of};
+
+words! {
+    /// The use of memory, in display order.
+    pub enum Class {
+        Weights = "weights",
+        /// Gradients of the parameters, including those accumulated over micro-batches.
+        Gradients = "gradients",
+        Optimizer = "optimizer",
+        /// Values that the forward pass saves for the backward pass.
+        Activations = "activations",
+        Logits = "logits",
+        /// Temporary values of a single op.
+        Workspace = "workspace",
+        /// Allocator overhead and staging.
+        Slack = "slack",
+    }
+}
+
+/// One line of the table: a tensor, or tensors of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    pub name: String,
+    pub class: Class,
+    pub bytes: u64,
+}
+
+impl Row {
+    pub(super) fn f32(name: &str, class: Class, elements: u64) -> Self {
+        Self::new(name, class, elements.saturating_mul(4))
+    }
+
+    pub(super) fn new(name: &str, class: Class, bytes: u64) -> Self {
+        Self { name: name.to_string(), class, bytes }
+    }
+}
+
+pub(super) fn total(rows: &[Row]) -> u64 {
+    rows.iter().map(|row| row.bytes).sum()
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
@@ -34,8 +73,7 @@ pub struct Forecast {
     /// are subtracted.
     #[serde(default)]
     pub host_budget_bytes: Option<u64>,
-    /// How and why the plan differs from the requested settings, and what that costs in time; empty
-    /// if it does not.
+    /// How and why the plan differs from the requested one, and the cost in time; empty if it does not.
     pub why: String,
 }
 
@@ -44,8 +82,7 @@ pub struct Forecast {
 /// and ids, sums and masks (4 MiB).
 const FIXED_SLACK: u64 = 24 << 20;
 
-/// One in this many bytes of the pools is lost at the ends of pages, measured over models of many
-/// shapes (docs/memory.md).
+/// One in this many bytes of the pools is lost at the ends of pages, as measured (docs/memory.md).
 const FRAGMENTATION: u64 = 32;
 
 /// cubecl makes a page this much larger than the tensor that it is for, and rounds up to a multiple.
@@ -69,8 +106,7 @@ fn pool_overhead(held: u64, largest: u64, next: u64) -> u64 {
 /// The program, its threads and their buffers, on the CPU.
 const HOST_SLACK: u64 = 48 << 20;
 
-/// One in this many bytes on the CPU is lost between tensors: freed memory that the allocator has not
-/// returned.
+/// One in this many bytes on the CPU is lost between tensors: the allocator does not return it.
 const HOST_FRAGMENTATION: u64 = 16;
 
 /// Smallest page of the pools: holds several weights of a small model.
@@ -78,9 +114,9 @@ const MIN_PAGE: u64 = 8 << 20;
 
 impl Forecast {
     pub(crate) fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
-        let sizes = Sizes::new(config, vocab, limits);
-        let mut rows = sizes.rows(&plan);
-        let [largest_tensor, next, ..] = sizes.largest_tensors(&plan);
+        let sizes = Sizes::new(config, vocab, limits, &plan);
+        let mut rows = sizes.rows();
+        let [largest_tensor, next, ..] = sizes.largest_tensors();
         let held = total(&rows);
         let overhead = match limits.kernels {
             Kernels::Cpu => Some(HOST_SLACK + held / HOST_FRAGMENTATION),
@@ -94,7 +130,7 @@ impl Forecast {
         for row in &rows {
             *classes.entry(row.class).or_insert(0) += row.bytes;
         }
-        let host_rows = sizes.host_rows(&plan);
+        let host_rows = sizes.host_rows();
         let predicted_bytes = total(&rows);
         let of_device = if limits.unified { predicted_bytes } else { 0 };
         let host_budget = limits.host_budget.filter(|_| !host_rows.is_empty());
@@ -129,8 +165,7 @@ impl Forecast {
         }
     }
 
-    /// Says what the run needs and what it may take of the device's memory or, if that suffices, of the
-    /// host's; empty if it fits both.
+    /// Says what the run lacks of the device's memory, or else of the host's; empty if it fits both.
     pub(crate) fn shortage(&self) -> String {
         let (need, budget) = (self.predicted_bytes, self.budget_bytes.unwrap_or(u64::MAX));
         if need > budget {
@@ -153,11 +188,6 @@ impl Forecast {
         self.largest_tensor.max(MIN_PAGE)
     }
 
-    /// Returns true if the device has the memory for the run and the host has not.
-    pub(crate) fn lacks_host_memory(&self) -> bool {
-        self.fits_budget() && !self.fits_host()
-    }
-
     pub(super) fn fits(&self, limits: &Limits) -> bool {
         self.fits_device(limits) && self.fits_host()
     }
@@ -167,7 +197,7 @@ impl Forecast {
         self.fits_budget() && self.largest_tensor <= limits.largest_tensor.unwrap_or(u64::MAX)
     }
 
-    fn fits_budget(&self) -> bool {
+    pub(super) fn fits_budget(&self) -> bool {
         self.predicted_bytes <= self.budget_bytes.unwrap_or(u64::MAX)
     }
 
@@ -178,10 +208,6 @@ impl Forecast {
     pub(super) fn host_budget(&self) -> u64 {
         self.host_budget_bytes.unwrap_or(u64::MAX)
     }
-}
-
-fn total(rows: &[Row]) -> u64 {
-    rows.iter().map(|row| row.bytes).sum()
 }
 
 impl fmt::Display for Forecast {
@@ -200,38 +226,41 @@ impl fmt::Display for Forecast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Abilities, Dtype, Matrices};
-    use crate::plan::{Fix, PlanError};
+    use crate::config::Dtype;
+    use crate::plan::work::tests::{VOCAB, gpt2};
+    use crate::plan::{Fix, PlanError, gpu_named};
 
     const GIB: u64 = 1 << 30;
 
-    fn forecast(preset: &str, limits: Limits) -> Forecast {
-        let config = Config::of_preset(preset, &[]);
-        Forecast::of(Plan::new(&config, 50_257), &config, 50_257, &limits)
+    fn forecast(config: &Config, limits: Limits) -> Forecast {
+        Forecast::of(Plan::new(config, VOCAB), config, VOCAB, &limits)
+    }
+
+    /// Adds up the rows with these names.
+    fn bytes(rows: &[Row], names: &[&str]) -> u64 {
+        rows.iter().filter(|row| names.contains(&row.name.as_str())).map(|row| row.bytes).sum()
     }
 
     #[test]
     fn the_verdict_is_one_line() {
-        let verdict = |predicted_bytes, budget_bytes| {
-            let forecast = forecast("gpt2", Limits::default());
-            Forecast { predicted_bytes, budget_bytes, ..forecast }.verdict()
+        let with = |predicted_bytes, budget_bytes| {
+            let forecast = forecast(&gpt2(&[]), Limits::default());
+            Forecast { predicted_bytes, budget_bytes, ..forecast }
         };
-        assert_eq!(verdict(GIB / 2, Some(11 * GIB)), "Fits: 0.50 of 11.00 GiB");
-        assert_eq!(verdict(GIB / 4, Some(GIB / 2)), "Fits: 256.00 of 512.00 MiB");
-        assert_eq!(verdict(3 * GIB, None), "Needs 3.00 GiB; no budget is set");
+        let least = with(25 * GIB / 2, Some(11 * GIB));
         let text = "needs 12.50 GiB, 1.50 GiB more than the budget of 11.00 GiB";
-        assert_eq!(verdict(25 * GIB / 2, Some(11 * GIB)), format!("Does not fit: {text}"));
-        let fix = Fix { set: vec![("n_layer", "2".into())], predicted_bytes: GIB };
-        let error = |fixes| {
-            let least = Forecast {
-                predicted_bytes: 25 * GIB / 2,
-                budget_bytes: Some(11 * GIB),
-                ..forecast("gpt2", Limits::default())
-            };
-            PlanError::TooBig { least: Box::new(least), fixes }
-        };
-        assert_eq!(error(Vec::new()).to_string(), format!("this run does not fit: {text}"));
-        let hint = error(vec![fix]).hint().unwrap();
+        for (forecast, verdict) in [
+            (with(GIB / 2, Some(11 * GIB)), "Fits: 0.50 of 11.00 GiB"),
+            (with(GIB / 4, Some(GIB / 2)), "Fits: 256.00 of 512.00 MiB"),
+            (with(3 * GIB, None), "Needs 3.00 GiB; no budget is set"),
+            (least.clone(), format!("Does not fit: {text}").as_str()),
+        ] {
+            assert_eq!(forecast.verdict(), verdict);
+        }
+        let fixes = vec![Fix { set: vec![("n_layer", "2".into())], predicted_bytes: GIB }];
+        let error = PlanError::TooBig { least: Box::new(least), fixes };
+        assert_eq!(error.to_string(), format!("this run does not fit: {text}"));
+        let hint = error.hint().unwrap();
         assert!(hint.starts_with("it would fit with --n_layer=2 (1.00 GiB); "), "{hint}");
     }
 
@@ -240,43 +269,42 @@ mod tests {
         for preset in crate::config::preset_names() {
             for kernels in [Kernels::Wgsl, Kernels::Cube, Kernels::Cpu] {
                 let limits = Limits { kernels, pools: true, ..Limits::default() };
-                let forecast = forecast(preset, limits);
+                let forecast = forecast(&Config::of_preset(preset, &[]), limits);
                 let names: std::collections::BTreeSet<_> =
                     forecast.rows.iter().map(|row| &row.name).collect();
                 assert_eq!(names.len(), forecast.rows.len(), "{:?}", forecast.rows);
-                let sum: u64 = forecast.rows.iter().map(|row| row.bytes).sum();
-                assert_eq!(sum, forecast.predicted_bytes);
+                assert_eq!(total(&forecast.rows), forecast.predicted_bytes);
             }
         }
     }
 
     #[test]
     fn half_precision_halves_activations_and_keeps_copies_of_the_weights() {
-        let config = Config::of_preset("gpt2", &[("batch_size", "8")]);
-        let forecast = |abilities: Abilities, kernels, dtype| {
-            let largest_tensor = Some(128 << 20);
+        let matrices = gpu_named("RTX 4070").unwrap().abilities();
+        let float16 = gpu_named("RX 6800").unwrap().abilities();
+        let forecast = |abilities: crate::config::Abilities, kernels, dtype| {
             let precision = abilities.planned(dtype);
+            let largest_tensor = Some(128 << 20);
             let limits =
                 Limits { largest_tensor, pools: true, kernels, precision, ..Limits::default() };
-            Forecast::of(Plan::new(&config, 50_257), &config, 50_257, &limits)
-        };
-        let bytes = |forecast: &Forecast, name: &str| {
-            let row = forecast.rows.iter().find(|row| row.name == name);
-            row.map_or(0, |row| row.bytes)
+            forecast(&gpt2(&[("batch_size", "8")]), limits)
         };
         const COPIES: &str = "half copies of weight matrices";
         const CAST: &str = "embedding in the activation dtype";
-        let float16 = Abilities { float16: true, ..Abilities::default() };
-        let matrices = Abilities { matrices: Some(Matrices::Sixteen), ..float16 };
         let full = forecast(matrices, Kernels::Wgsl, Dtype::Float32);
         let half = forecast(matrices, Kernels::Wgsl, Dtype::Float16);
         // 12 matrices of C x C in each block, and the embedding of 50,304 rows.
-        assert_eq!(bytes(&half, COPIES), 2 * (12 * 12 * 768 * 768 + 50_304 * 768));
-        for name in ["qkv", "MLP pre-activations", "logits chunk", "head input and its gradient"] {
-            assert_eq!(2 * bytes(&half, name), bytes(&full, name), "{name}");
-        }
-        for name in ["layer norm and softmax statistics", "parameters", "embedding gradient"] {
-            assert_eq!(bytes(&half, name), bytes(&full, name), "{name}");
+        assert_eq!(bytes(&half.rows, &[COPIES]), 2 * (12 * 12 * 768 * 768 + 50_304 * 768));
+        for (name, ratio) in [
+            ("qkv", 2),
+            ("MLP pre-activations", 2),
+            ("logits chunk", 2),
+            ("head input and its gradient", 2),
+            ("layer norm and softmax statistics", 1),
+            ("parameters", 1),
+            ("embedding gradient", 1),
+        ] {
+            assert_eq!(ratio * bytes(&half.rows, &[name]), bytes(&full.rows, &[name]), "{name}");
         }
         // As the step of docs/memory.md, which takes 5.69 GiB in f32.
         let gib = half.predicted_bytes as f64 / GIB as f64;
@@ -284,67 +312,60 @@ mod tests {
         // Without matrices the weights are multiplied as they are; CUDA's products cast them.
         let stored = forecast(float16, Kernels::Wgsl, Dtype::Float16);
         let cast = forecast(float16, Kernels::Cube, Dtype::Float16);
-        for (forecast, of_copies, of_cast) in [
-            (&full, false, false),
-            (&half, true, false),
-            (&stored, false, false),
-            (&cast, false, true),
+        for (forecast, expected) in [
+            (full, [false, false]),
+            (half, [true, false]),
+            (stored, [false, false]),
+            (cast, [false, true]),
         ] {
-            assert_eq!(
-                (bytes(forecast, COPIES) > 0, bytes(forecast, CAST) > 0),
-                (of_copies, of_cast)
-            );
+            assert_eq!([COPIES, CAST].map(|name| bytes(&forecast.rows, &[name]) > 0), expected);
         }
     }
 
     /// Bytes per weight, without embedding gradients and activations.
     #[test]
     fn a_weight_takes_16_bytes_or_8_or_6_and_12_on_the_host() {
-        let per_weight = |flags: &[(&str, &str)], offload_optimizer| {
-            let config = Config::of_preset("gpt2-xl", flags);
-            let float16 = config.dtype == Dtype::Float16;
-            let matrices = float16.then_some(Matrices::Sixteen);
-            let abilities = Abilities { float16, matrices, ..Abilities::default() };
-            let precision = abilities.planned(config.dtype);
+        let per_weight = |[optimizer, dtype]: [&str; 2], offload_optimizer| {
+            let flags = [("optimizer", optimizer), ("dtype", dtype)];
+            let config = Config::of_preset("gpt2-xl", &flags);
+            let precision = gpu_named("RTX 4070").unwrap().abilities().planned(config.dtype);
             let limits = Limits { precision, pools: true, ..Limits::default() };
-            let plan = Plan { offload_optimizer, ..Plan::new(&config, 50_257) };
-            let forecast = Forecast::of(plan, &config, 50_257, &limits);
-            let is_counted = |row: &&Row| {
-                [Class::Weights, Class::Optimizer].contains(&row.class)
-                    || row.name == "accumulated gradients"
-            };
-            let device: u64 = forecast.rows.iter().filter(is_counted).map(|row| row.bytes).sum();
-            let staging = forecast.host_rows.iter().filter(|row| row.name == "staging");
-            let host = forecast.host_bytes - staging.map(|row| row.bytes).sum::<u64>();
-            assert_eq!(total(&forecast.host_rows), forecast.host_bytes);
-            let weights = config.parameters(50_304) as f64;
-            [device as f64 / weights, host as f64 / weights]
+            let plan = Plan { offload_optimizer, ..Plan::new(&config, VOCAB) };
+            let Forecast { rows, classes, host_rows, host_bytes, .. } =
+                Forecast::of(plan, &config, VOCAB, &limits);
+            let device = [Class::Weights, Class::Optimizer]
+                .map(|class| classes.get(&class).copied().unwrap_or(0))
+                .iter()
+                .sum::<u64>()
+                + bytes(&rows, &["accumulated gradients"]);
+            assert_eq!(total(&host_rows), host_bytes);
+            let host = host_bytes - bytes(&host_rows, &["staging"]);
+            [device, host].map(|bytes| bytes as f64 / config.parameters(50_304) as f64)
         };
-        let float16 = ("dtype", "float16");
-        let muon = ("optimizer", "muon");
         // 94.7% of the weights are in the matrices of the blocks, and 0.1% in vectors.
-        for (flags, offload, expected) in [
-            (&[("dtype", "float32")][..], false, [16.0, 0.0]),
-            (&[("dtype", "float32")], true, [8.0, 12.0]),
-            (&[float16], false, [18.0, 0.0]),
-            (&[float16], true, [6.0, 12.0]),
-            (&[muon], false, [16.0 - 4.0 * 0.947, 0.0]),
-            (&[muon], true, [8.0, 12.0 - 8.0 * 0.947]),
-            (&[muon, float16], true, [6.0, 12.0 - 4.0 * 0.947]),
+        for (settings, offload, expected) in [
+            (["adamw", "float32"], false, [16.0, 0.0]),
+            (["adamw", "float32"], true, [8.0, 12.0]),
+            (["adamw", "float16"], false, [18.0, 0.0]),
+            (["adamw", "float16"], true, [6.0, 12.0]),
+            (["muon", "float32"], false, [16.0 - 4.0 * 0.947, 0.0]),
+            (["muon", "float32"], true, [8.0, 12.0 - 8.0 * 0.947]),
+            (["muon", "float16"], true, [6.0, 12.0 - 4.0 * 0.947]),
         ] {
-            let found = per_weight(flags, offload);
+            let found = per_weight(settings, offload);
             let near = |(found, expected): (f64, f64)| (found - expected).abs() < 0.01;
-            assert!(found.into_iter().zip(expected).all(near), "{flags:?}, {offload}: {found:?}");
+            assert!(
+                found.into_iter().zip(expected).all(near),
+                "{settings:?}, {offload}: {found:?}"
+            );
         }
     }
 
     #[test]
     fn ranks_that_train_apart_keep_twelve_bytes_a_weight_on_the_host() {
-        let config = Config::of_preset("gpt2", &[]);
-        let apart = Config { sync_every: 10u64.try_into().unwrap(), ..config.clone() };
         let limits = Limits { host_budget: Some(GIB), pools: true, ..Limits::default() };
-        let of = |config: &Config| Forecast::of(Plan::new(config, 50_257), config, 50_257, &limits);
-        let (together, apart) = (of(&config), of(&apart));
+        let (config, apart) = (gpt2(&[]), gpt2(&[("sync_every", "10")]));
+        let (together, apart) = (forecast(&config, limits), forecast(&apart, limits));
         assert_eq!(apart.predicted_bytes, together.predicted_bytes);
         assert_eq!((together.host_bytes, together.host_budget_bytes), (0, None));
         assert_eq!(apart.host_bytes, 12 * config.parameters(50_304));
@@ -355,6 +376,7 @@ mod tests {
     fn gpt2_xl_does_not_fit_the_memory_of_a_small_machine() {
         let limits = Limits { kernels: Kernels::Cpu, ..Limits::default() };
         // Weights, gradients and moments alone take 23.2 GiB.
-        assert!(forecast("gpt2-xl", limits).predicted_bytes > 24 * GIB);
+        let forecast = forecast(&Config::of_preset("gpt2-xl", &[]), limits);
+        assert!(forecast.predicted_bytes > 24 * GIB);
     }
 }

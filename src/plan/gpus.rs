@@ -25,58 +25,52 @@ impl Gpu {
     }
 }
 
-/// A GPU with matrices of float16.
-const fn gpu(name: &'static str, memory_gib: u64, peak_tflop_per_s: f64) -> Gpu {
-    Gpu { name, memory_gib, peak_tflop_per_s, matrices: true }
-}
-
-/// A GPU without them.
-const fn plain(name: &'static str, memory_gib: u64, peak_tflop_per_s: f64) -> Gpu {
-    Gpu { name, memory_gib, peak_tflop_per_s, matrices: false }
+const fn gpu(name: &'static str, memory_gib: u64, peak: f64, matrices: bool) -> Gpu {
+    Gpu { name, memory_gib, peak_tflop_per_s: peak, matrices }
 }
 
 /// Memory and peaks from the vendors' specifications.
 #[rustfmt::skip] // One GPU per line, to read as a table.
 const GPUS: &[Gpu] = &[
-    gpu("RTX 2060", 6, 6.5),
-    gpu("RTX 2060 SUPER", 8, 7.2),
-    gpu("RTX 2070", 8, 7.5),
-    gpu("RTX 2070 SUPER", 8, 9.1),
-    gpu("RTX 2080", 8, 10.1),
-    gpu("RTX 2080 Ti", 11, 13.4),
-    gpu("RTX 3050", 8, 9.1),
-    gpu("RTX 3060", 12, 12.7),
-    gpu("RTX 3060 Ti", 8, 16.2),
-    gpu("RTX 3070", 8, 20.3),
-    gpu("RTX 3070 Ti", 8, 21.7),
-    gpu("RTX 3080", 10, 29.8),
-    gpu("RTX 3080 Ti", 12, 34.1),
-    gpu("RTX 3090", 24, 35.6),
-    gpu("RTX 3090 Ti", 24, 40.0),
-    gpu("RTX 4060", 8, 15.1),
-    gpu("RTX 4060 Ti", 8, 22.1),
-    gpu("RTX 4070", 12, 29.1),
-    gpu("RTX 4070 SUPER", 12, 35.5),
-    gpu("RTX 4070 Ti", 12, 40.1),
-    gpu("RTX 4070 Ti SUPER", 16, 44.1),
-    gpu("RTX 4080", 16, 48.7),
-    gpu("RTX 4080 SUPER", 16, 52.2),
-    gpu("RTX 4090", 24, 82.6),
-    gpu("RTX 5070", 12, 30.9),
-    gpu("RTX 5070 Ti", 16, 43.9),
-    gpu("RTX 5080", 16, 56.3),
-    gpu("RTX 5090", 32, 104.8),
-    plain("RX 6600", 8, 8.9),
-    plain("RX 6600 XT", 8, 10.6),
-    plain("RX 6700 XT", 12, 13.2),
-    plain("RX 6800", 16, 16.2),
-    plain("RX 6800 XT", 16, 20.7),
-    plain("RX 6900 XT", 16, 23.0),
-    gpu("RX 7800 XT", 16, 18.7),
-    gpu("RX 7900 XT", 20, 25.8),
-    gpu("RX 7900 XTX", 24, 30.7),
-    plain("Arc A770", 16, 17.2),
-    plain("Arc B580", 12, 13.7),
+    gpu("RTX 2060", 6, 6.5, true),
+    gpu("RTX 2060 SUPER", 8, 7.2, true),
+    gpu("RTX 2070", 8, 7.5, true),
+    gpu("RTX 2070 SUPER", 8, 9.1, true),
+    gpu("RTX 2080", 8, 10.1, true),
+    gpu("RTX 2080 Ti", 11, 13.4, true),
+    gpu("RTX 3050", 8, 9.1, true),
+    gpu("RTX 3060", 12, 12.7, true),
+    gpu("RTX 3060 Ti", 8, 16.2, true),
+    gpu("RTX 3070", 8, 20.3, true),
+    gpu("RTX 3070 Ti", 8, 21.7, true),
+    gpu("RTX 3080", 10, 29.8, true),
+    gpu("RTX 3080 Ti", 12, 34.1, true),
+    gpu("RTX 3090", 24, 35.6, true),
+    gpu("RTX 3090 Ti", 24, 40.0, true),
+    gpu("RTX 4060", 8, 15.1, true),
+    gpu("RTX 4060 Ti", 8, 22.1, true),
+    gpu("RTX 4070", 12, 29.1, true),
+    gpu("RTX 4070 SUPER", 12, 35.5, true),
+    gpu("RTX 4070 Ti", 12, 40.1, true),
+    gpu("RTX 4070 Ti SUPER", 16, 44.1, true),
+    gpu("RTX 4080", 16, 48.7, true),
+    gpu("RTX 4080 SUPER", 16, 52.2, true),
+    gpu("RTX 4090", 24, 82.6, true),
+    gpu("RTX 5070", 12, 30.9, true),
+    gpu("RTX 5070 Ti", 16, 43.9, true),
+    gpu("RTX 5080", 16, 56.3, true),
+    gpu("RTX 5090", 32, 104.8, true),
+    gpu("RX 6600", 8, 8.9, false),
+    gpu("RX 6600 XT", 8, 10.6, false),
+    gpu("RX 6700 XT", 12, 13.2, false),
+    gpu("RX 6800", 16, 16.2, false),
+    gpu("RX 6800 XT", 16, 20.7, false),
+    gpu("RX 6900 XT", 16, 23.0, false),
+    gpu("RX 7800 XT", 16, 18.7, true),
+    gpu("RX 7900 XT", 20, 25.8, true),
+    gpu("RX 7900 XTX", 24, 30.7, true),
+    gpu("Arc A770", 16, 17.2, false),
+    gpu("Arc B580", 12, 13.7, false),
 ];
 
 /// Words that make the name before them another GPU.

@@ -30,8 +30,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits of one of `ranks` ranks, which has a part of the optimizer state if `config` says
-    /// so.
+    /// Returns the limits of one of `ranks` ranks, which divide the optimizer state if `config` says so.
     pub(crate) fn sharded(self, config: &Config, ranks: usize) -> Self {
         let shards = if config.shard_optimizer { ranks } else { 1 };
         Self { optimizer_shards: u32::try_from(shards).unwrap_or(u32::MAX), ..self }
@@ -39,6 +38,12 @@ impl Limits {
 
     pub(super) fn shards_optimizer(&self) -> bool {
         self.optimizer_shards > 1
+    }
+
+    /// Returns true if the optimizer can be in host memory. The CPU has no other memory, and the weights
+    /// that a rank sends are on its device.
+    pub(super) fn can_offload(&self) -> bool {
+        self.kernels != Kernels::Cpu && !self.shards_optimizer()
     }
 }
 
@@ -49,8 +54,7 @@ pub enum Kernels {
     /// WGSL kernels with fused epilogues.
     #[default]
     Wgsl,
-    /// cubecl kernels. Their matrix products come from a library, so the values between fused ops are
-    /// tensors.
+    /// cubecl kernels. Matrix products are not fused with the ops around them, whose values are tensors.
     Cube,
     /// Loops on the CPU around the matrix products of a library. The system's memory has no pools.
     Cpu,
@@ -87,13 +91,11 @@ pub struct DeviceProfile {
 /// The budget of a browser run that sets none, in bytes.
 pub const BROWSER_BUDGET: u64 = 1 << 30;
 
-/// The share of a target GPU's memory that a run takes by default; the rest is for the desktop and
-/// the driver.
+/// The default share of a target GPU's memory; the rest is for the desktop and the driver.
 const TARGET_SHARE: f64 = 0.9;
 
 impl DeviceProfile {
-    /// Returns the limits of a run with the settings `vram_budget` and `dtype`, and the source of
-    /// its budget as text.
+    /// Returns the limits of a run with these settings, and the source of its budget as text.
     pub fn limits(&self, vram_budget: Budget, dtype: Dtype) -> (Limits, String) {
         let (budget, source) = self.budget(vram_budget);
         let memory = match self.memory {
@@ -155,12 +157,14 @@ mod tests {
     fn the_budget_follows_the_setting_and_the_device() {
         let reported =
             DeviceMemory::Reported { total: 8 * GIB, free: 7 * GIB, source: "a test".into() };
+        let small = DeviceMemory::Reported { total: GIB, free: GIB, source: String::new() };
         let auto = 7 * GIB - 8 * GIB / 20;
         for (setting, memory, budget) in [
             (Budget::Auto, reported.clone(), Some(auto)),
             (Budget::Percent(50.0), reported.clone(), Some(4 * GIB)),
             (Budget::Bytes(GIB), reported.clone(), Some(GIB)),
             (Budget::Unlimited, reported, None),
+            (Budget::Auto, small, Some(768 << 20)),
             (Budget::Auto, DeviceMemory::Target(10 * GIB), Some(9 * GIB)),
             (Budget::Percent(50.0), DeviceMemory::Target(10 * GIB), Some(5 * GIB)),
             (Budget::Bytes(20 * GIB), DeviceMemory::Target(10 * GIB), Some(10 * GIB)),
@@ -173,15 +177,13 @@ mod tests {
             let device = DeviceProfile { memory, ..DeviceProfile::default() };
             let (limits, _) = device.limits(setting, Dtype::Auto);
             assert_eq!(limits.budget, budget, "{setting} on {device:?}");
+            let memory = match device.memory {
+                DeviceMemory::Reported { total, .. } | DeviceMemory::Target(total) => Some(total),
+                _ => None,
+            };
+            assert_eq!(limits.memory, memory);
         }
-    }
-
-    #[test]
-    fn a_small_device_leaves_at_least_256_mib_to_others() {
-        let memory = DeviceMemory::Reported { total: GIB, free: GIB, source: String::new() };
-        let device = DeviceProfile { memory, ..DeviceProfile::default() };
-        let (limits, _) = device.limits(Budget::Auto, Dtype::Auto);
-        assert_eq!((limits.budget, limits.memory), (Some(768 << 20), Some(GIB)));
+        // A small device leaves at least 256 MiB to others.
         assert_eq!(free_for_a_run(100 * GIB, 50 * GIB), 45 * GIB);
         assert_eq!(free_for_a_run(GIB, GIB), 768 << 20);
         assert_eq!(free_for_a_run(GIB, 1 << 20), 0);

@@ -14,7 +14,6 @@ mod rows;
 mod sharding;
 mod shares;
 mod speed;
-mod table;
 mod totals;
 mod work;
 
@@ -26,11 +25,10 @@ use thiserror::Error;
 use crate::config::{Choice, Config};
 use crate::text::bytes;
 pub use architecture::Architecture;
-pub(crate) use architecture::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
 pub use device::{Backend, DeviceKind, DeviceLine};
-pub use forecast::Forecast;
+pub use forecast::{Class, Forecast, Row};
 pub use gpus::{Gpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
@@ -40,7 +38,6 @@ pub(crate) use sharding::owners;
 pub(crate) use sharding::weights as weights_of_optimizer;
 pub(crate) use shares::{Shares, of_share};
 pub use speed::{DeviceSpeed, SpeedPoint};
-pub use table::{Class, Row};
 pub use totals::{DataSize, TimeEstimate, Totals};
 pub(crate) use totals::{Pace, checkpoint_bytes};
 pub use work::Work;
@@ -95,7 +92,7 @@ impl PlanError {
             );
         };
         let mut steps = Vec::new();
-        if least.lacks_host_memory() {
+        if least.fits_budget() && !least.fits_host() {
             steps.push("close other programs".to_string());
         }
         if !fixes.is_empty() {

@@ -24,8 +24,7 @@ pub struct RanksEstimate {
     pub network_bits_per_second: f64,
     /// The seconds that these bytes take, per update.
     pub network_seconds: f64,
-    /// The speed of `n` ranks divided by `n` times the speed of one; `None` if the device's speed is
-    /// unknown.
+    /// The speed of `n` ranks divided by `n` times the speed of one; `None` if the latter is unknown.
     pub efficiency: Option<f64>,
     /// The bytes of the whole optimizer state and of the largest shard, if it is sharded.
     pub optimizer_bytes: Option<[u64; 2]>,
@@ -41,12 +40,11 @@ impl RanksEstimate {
         bits_per_second: f64,
         speed: Option<&DeviceSpeed>,
     ) -> Self {
-        let padded = padded_vocab(vocab).into();
-        let weights = VALUE_BYTES * config.parameters(padded);
+        let weights = VALUE_BYTES * config.parameters(padded_vocab(vocab).into());
         let count = u64::from(ranks.max(1));
         let rounds = if config.shard_optimizer { 3 } else { 2 };
         let network_bytes = rounds * (count - 1) * (weights / count);
-        let state_bytes = |ranks: u32| state_bytes(config, padded, ranks as usize);
+        let state_bytes = |ranks: u32| state_bytes(config, vocab, ranks as usize);
         let sync_every = config.sync_every.get();
         let network_seconds = 8.0 * network_bytes as f64 / bits_per_second / sync_every as f64;
         let whole = Plan { accumulation: plan.accumulation * count as usize, ..plan.clone() };
@@ -81,15 +79,14 @@ impl RanksEstimate {
         let (sent, rate) = (bytes(self.network_bytes), bit_rate(self.network_bits_per_second));
         let mut lines = vec![("ranks", format!("{ranks}, up to {sequences} sequences each"))];
         let seconds = estimate(network_seconds * sync_every as f64);
-        match sync_every {
-            1 => lines.push(("network", format!("{sent} an update and rank: {seconds} at {rate}"))),
-            _ => {
-                let every =
-                    format!("{sent} a rank every {sync_every} updates: {seconds} at {rate}");
-                let update = estimate(network_seconds);
-                lines.push(("network", every));
-                lines.push(("", format!("{update} an update; DiLoCo, not the run of one device")));
-            }
+        let sent = match sync_every {
+            1 => format!("{sent} an update and rank"),
+            _ => format!("{sent} a rank every {sync_every} updates"),
+        };
+        lines.push(("network", format!("{sent}: {seconds} at {rate}")));
+        if sync_every > 1 {
+            let update = estimate(network_seconds);
+            lines.push(("", format!("{update} an update; DiLoCo, not the run of one device")));
         }
         if let Some(efficiency) = self.efficiency {
             let share = percent(efficiency, 0);
@@ -119,34 +116,28 @@ pub fn parse_network(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Precision;
-    use crate::plan::{gpu_named, of_share};
-
-    fn gpt2() -> Config {
-        Config::of_preset("gpt2", &[])
-    }
+    use crate::plan::of_share;
+    use crate::plan::work::tests::{VOCAB, gpt2, published};
 
     #[test]
     fn gradients_of_gpt2_take_four_seconds_between_two_ranks_at_a_gigabit() {
-        let (config, speed) = (gpt2(), gpu_named("RTX 3060").unwrap());
-        let speed = DeviceSpeed::published(speed, Precision::FLOAT32).unwrap();
-        let of = |ranks: u32, bits: f64| {
-            let own = of_share(&config, 480 / u64::from(ranks));
-            let plan = Plan::new(&own, 50_257);
-            RanksEstimate::new(&config, 50_257, &plan, ranks, bits, Some(&speed))
+        let speed = published("RTX 3060");
+        let of = |config: &Config, ranks: u32, bits: f64| {
+            let own = of_share(config, 480 / u64::from(ranks));
+            let plan = Plan::new(&own, VOCAB);
+            RanksEstimate::new(config, VOCAB, &plan, ranks, bits, Some(&speed))
         };
-        let two = of(2, 1e9);
+        let config = gpt2(&[]);
+        let two = of(&config, 2, 1e9);
         assert_eq!(two.sequences, 240);
         assert!((two.network_seconds - 3.98).abs() < 0.02, "{two:?}");
         // Half of the 94 s of an update, and 4 s.
         assert!((two.efficiency.unwrap() - 0.92).abs() < 0.02, "{two:?}");
-        assert!((of(4, 1e9).network_seconds - 5.97).abs() < 0.03);
-        assert!(of(4, 1e8).efficiency.unwrap() < 0.35);
-        let one = of(1, 1e9);
+        assert!((of(&config, 4, 1e9).network_seconds - 5.97).abs() < 0.03);
+        assert!(of(&config, 4, 1e8).efficiency.unwrap() < 0.35);
+        let one = of(&config, 1, 1e9);
         assert_eq!((one.network_bytes, one.efficiency.map(f64::round)), (0, Some(1.0)));
-        let sharded = Config { shard_optimizer: true, ..gpt2() };
-        let plan = Plan::new(&of_share(&sharded, 240), 50_257);
-        let sharded = RanksEstimate::new(&sharded, 50_257, &plan, 2, 1e9, Some(&speed));
+        let sharded = of(&gpt2(&[("shard_optimizer", "true")]), 2, 1e9);
         assert_eq!(2 * sharded.network_bytes, 3 * two.network_bytes);
         let [whole, part] = sharded.optimizer_bytes.unwrap();
         assert_eq!((whole, two.optimizer_bytes), (8 * 124_475_904, None));
@@ -158,13 +149,12 @@ mod tests {
 
     #[test]
     fn ranks_that_train_apart_divide_the_time_in_the_network() {
-        let every = |sync_every: u64| {
-            let sync_every = sync_every.try_into().unwrap();
-            let config = Config { sync_every, ..gpt2() };
-            let plan = Plan::new(&of_share(&config, 240), 50_257);
-            RanksEstimate::new(&config, 50_257, &plan, 2, 1e9, None)
+        let every = |sync_every| {
+            let config = gpt2(&[("sync_every", sync_every)]);
+            let plan = Plan::new(&of_share(&config, 240), VOCAB);
+            RanksEstimate::new(&config, VOCAB, &plan, 2, 1e9, None)
         };
-        let (one, hundred) = (every(1), every(100));
+        let (one, hundred) = (every("1"), every("100"));
         assert_eq!(one.network_bytes, hundred.network_bytes);
         assert!((one.network_seconds / hundred.network_seconds - 100.0).abs() < 1e-9);
         let lines = hundred.lines();

@@ -52,8 +52,7 @@ const MOST_PARTIAL: usize = 6 << 20;
 
 /// The time of a workgroup's first loads and of the stores of its output, in multiplications of its tile.
 const FIXED: f64 = 64.0;
-/// The share of its speed that a multiprocessor reaches with one workgroup, which waits for each of
-/// its loads.
+/// The share of its speed that a multiprocessor reaches with one workgroup, which waits for its loads.
 const ALONE: f64 = 0.6;
 /// The share of its speed that it reaches with small tiles, which load twice as much.
 const SMALL: f64 = 0.75;

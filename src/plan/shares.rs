@@ -16,8 +16,7 @@ const UNITS_PER_RANK: u64 = 8;
 pub(crate) struct Shares(Vec<u64>);
 
 impl Shares {
-    /// Divides a global batch of `global` sequences among ranks, in proportion to their `speeds`. Each rank
-    /// gets at least one sequence.
+    /// Divides `global` sequences among ranks, in proportion to their `speeds`. Each gets at least one.
     ///
     /// Shares are multiples of a divisor of `global`, up to `micro_batch` where that leaves enough units,
     /// so that each rank can split its share into micro-batches of the same size.

@@ -34,8 +34,7 @@ const SUSTAINED: f64 = 1.0 / 3.0;
 /// thirds of its peak in f32 (llama.cpp, pull request 12260); the rest of a step is no faster.
 const SUSTAINED_IN_MATRICES: f64 = 0.5;
 
-/// The seconds of an op on a GPU without any arithmetic: a launch, and its share of the waits between
-/// dependent kernels.
+/// The seconds of an op without arithmetic on a GPU: its launch, and waits between dependent kernels.
 const LAUNCH_SECONDS: f64 = 10e-6;
 
 /// The uncertainty of a time, as a factor either way.
@@ -123,17 +122,16 @@ fn line(flop_per_s: f64) -> Vec<SpeedPoint> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::work::tests::{close, gpt2};
+    use crate::plan::work::tests::{VOCAB, close, gpt2, published};
     use crate::plan::{Plan, gpu_named};
 
     #[test]
     fn a_published_peak_gives_the_expected_step() {
         // docs/kernels.md expects 720 ms on an RTX 3060 (580 to 980) and 350 ms on an RTX 4070.
         let config = gpt2(&[("batch_size", "4"), ("gradient_accumulation_steps", "1")]);
-        let work = Work::update(&config, 50_257, &Plan::new(&config, 50_257));
+        let work = Work::update(&config, VOCAB, &Plan::new(&config, VOCAB));
         for (name, expected) in [("RTX 3060", 0.72), ("RTX 4070", 0.35)] {
-            let gpu = gpu_named(name).unwrap();
-            let speed = DeviceSpeed::published(gpu, Precision::FLOAT32).unwrap();
+            let (gpu, speed) = (gpu_named(name).unwrap(), published(name));
             let seconds = speed.seconds(work);
             assert!((0.75..1.33).contains(&(seconds / expected)), "{name}: {seconds} s");
             assert_eq!(speed.uncertainty(work), GUESSED);
@@ -149,8 +147,8 @@ mod tests {
     #[test]
     fn a_measurement_is_reproduced_and_scaled() {
         let config = gpt2(&[("n_layer", "2")]);
-        let plan = Plan::new(&config, 50_257);
-        let work = Work::update(&config, 50_257, &plan);
+        let plan = Plan::new(&config, VOCAB);
+        let work = Work::update(&config, VOCAB, &plan);
         let speed = DeviceSpeed::measured(vec![work.point(3.0)]).unwrap();
         close(speed.seconds(work), 3.0);
         assert_eq!(speed.uncertainty(work), SIMILAR);

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::sharding::state_bytes;
 use super::{DeviceSpeed, Plan, Work};
 use crate::config::Config;
 use crate::text::{bytes, count, estimate, grouped, two_digits};
@@ -29,8 +28,7 @@ pub struct Totals {
     pub data_tokens: Option<u64>,
     pub epochs: Option<f64>,
     pub checkpoint_bytes: u64,
-    /// The most checkpoints on the disk at once: the newest ones that the run keeps, the best one, and
-    /// one that is being written.
+    /// The most checkpoints on the disk at once: those that are kept, the best, and one being written.
     pub checkpoints: u64,
     pub disk_bytes: u64,
     /// `None` if the speed of the device is unknown.
@@ -54,11 +52,9 @@ const SMALL_FILES: u64 = 2 << 20;
 /// updates it has the outer momentum too.
 pub(crate) fn checkpoint_bytes(config: &Config, vocab: u32) -> u64 {
     let weights = config.parameters(vocab.into());
-    let copies = if config.trains_apart() { 2 } else { 1 };
-    weights
-        .saturating_mul(4 * copies)
-        .saturating_add(state_bytes(config, vocab.into(), 1))
-        .saturating_add(SMALL_FILES)
+    // AdamW has two moments of a weight, and Muon one.
+    let copies = if config.trains_apart() { 4 } else { 3 };
+    4 * (copies * weights - config.muon_weights()) + SMALL_FILES
 }
 
 /// A run of more seconds, a week, gets a warning before it starts.
@@ -75,10 +71,9 @@ impl Totals {
         speed: Option<&DeviceSpeed>,
         plans_schedule: bool,
     ) -> Self {
-        let shortened = match (config.max_time, speed) {
-            (Some(limit), Some(speed)) if plans_schedule => {
-                Pace::new(config, vocab, plan, data, speed).within(config, limit)
-            }
+        let pace = speed.map(|speed| Pace::new(config, vocab, plan, data, speed));
+        let shortened = match (&pace, config.max_time) {
+            (Some(pace), Some(limit)) if plans_schedule => pace.within(config, limit),
             _ => None,
         };
         let shortened_from = shortened.as_ref().map(|_| config.max_iters.get());
@@ -87,6 +82,12 @@ impl Totals {
         let tokens_per_update =
             config.global_batch().saturating_mul(config.block_size.get().into());
         let tokens = tokens_per_update.saturating_mul(updates);
+        let time = pace.zip(speed).map(|(pace, speed)| TimeEstimate {
+            seconds_per_update: pace.update,
+            seconds: pace.seconds(updates),
+            uncertainty: speed.uncertainty(Work::update(config, vocab, plan)),
+            source: speed.source(),
+        });
         let checkpoint_bytes = checkpoint_bytes(config, vocab);
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 2;
         Self {
@@ -100,7 +101,7 @@ impl Totals {
             checkpoint_bytes,
             checkpoints,
             disk_bytes: checkpoint_bytes.saturating_mul(checkpoints),
-            time: speed.map(|speed| Pace::new(config, vocab, plan, data, speed).estimate(updates)),
+            time,
         }
     }
 
@@ -120,10 +121,8 @@ impl Totals {
             lines.push(("data", format!("{} training tokens: {epochs} epochs", count(data))));
         }
         let [disk, of_one] = [self.disk_bytes, self.checkpoint_bytes].map(bytes);
-        lines.push((
-            "disk",
-            format!("{disk} for up to {} checkpoints of {of_one}", self.checkpoints),
-        ));
+        let most = self.checkpoints;
+        lines.push(("disk", format!("{disk} for up to {most} checkpoints of {of_one}")));
         if let Some(time) = &self.time {
             lines.push(("time", time.to_string()));
             lines.push(("", time.source.clone()));
@@ -156,8 +155,6 @@ pub(crate) struct Pace {
     pub update: f64,
     pub evaluation: f64,
     eval_interval: u64,
-    uncertainty: f64,
-    source: String,
 }
 
 impl Pace {
@@ -169,31 +166,22 @@ impl Pace {
         data: Option<DataSize>,
         speed: &DeviceSpeed,
     ) -> Self {
-        let update = Work::update(config, vocab, plan);
         let wanted = u64::from(config.eval_iters.get()) * u64::from(config.batch_size.get());
         // An evaluation covers each token of a split at most once.
         let of_split = |tokens: u64| wanted.min(tokens / u64::from(config.eval_block_size().get()));
         let windows =
             data.map_or(2 * wanted, |data| of_split(data.train) + of_split(data.val)).max(1);
         Self {
-            update: speed.seconds(update),
+            update: speed.seconds(Work::update(config, vocab, plan)),
             evaluation: speed.seconds(Work::evaluation(config, vocab, plan, windows)),
             eval_interval: config.eval_interval.get(),
-            uncertainty: speed.uncertainty(update),
-            source: speed.source(),
         }
     }
 
-    /// Returns the time of a run of `updates` updates. It evaluates before the first update, at
-    /// each interval, and at the end.
-    fn estimate(&self, updates: u64) -> TimeEstimate {
+    /// Returns the seconds of `updates` updates, with evaluations before, at each interval and at the end.
+    fn seconds(&self, updates: u64) -> f64 {
         let evaluations = 1 + updates.div_ceil(self.eval_interval);
-        TimeEstimate {
-            seconds_per_update: self.update,
-            seconds: updates as f64 * self.update + evaluations as f64 * self.evaluation,
-            uncertainty: self.uncertainty,
-            source: self.source.clone(),
-        }
+        updates as f64 * self.update + evaluations as f64 * self.evaluation
     }
 
     /// Returns `config` with a schedule that ends within `limit`, or `None` if its own schedule does.
@@ -202,14 +190,14 @@ impl Pace {
         let fixed = RESERVED_SECONDS.min(MOST_RESERVED * limit);
         let seconds = limit - fixed.max(RESERVED_SHARE * limit);
         let updates = config.max_iters.get();
-        if self.estimate(updates).seconds <= seconds {
+        if self.seconds(updates) <= seconds {
             return None;
         }
         // The time grows with the updates, so the counts that fit come first.
         let (mut fits, mut exceeds) = (1, updates);
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
-            if self.estimate(middle).seconds <= seconds {
+            if self.seconds(middle) <= seconds {
                 fits = middle;
             } else {
                 exceeds = middle;
@@ -228,23 +216,14 @@ const MOST_RESERVED: f64 = 0.3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{OptimizerKind, Precision};
-    use crate::plan::gpu_named;
-
-    fn published(name: &str) -> DeviceSpeed {
-        DeviceSpeed::published(gpu_named(name).unwrap(), Precision::FLOAT32).unwrap()
-    }
-
-    fn gpt2() -> Config {
-        Config::of_preset("gpt2", &[])
-    }
+    use crate::plan::work::tests::{VOCAB, gpt2, published};
 
     #[test]
     fn the_gpt2_preset_takes_years_on_a_small_gpu_and_says_so() {
-        let (config, speed) = (gpt2(), published("RTX 3060"));
+        let (config, speed) = (gpt2(&[]), published("RTX 3060"));
         let data = Some(DataSize { train: 9_035_582_198, val: 4_434_897 });
-        let plan = Plan::new(&config, 50_257);
-        let totals = Totals::new(&config, 50_257, &plan, data, Some(&speed), true);
+        let plan = Plan::new(&config, VOCAB);
+        let totals = Totals::new(&config, VOCAB, &plan, data, Some(&speed), true);
         for (label, text) in totals.lines() {
             assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
         }
@@ -263,36 +242,36 @@ mod tests {
 
     #[test]
     fn a_checkpoint_has_one_moment_of_muon_and_two_of_adamw() {
-        let adamw = gpt2();
-        let (weights, matrices) = (adamw.parameters(50_257), adamw.block_matrices());
-        assert_eq!(checkpoint_bytes(&adamw, 50_257), 12 * weights + SMALL_FILES);
-        let muon = Config { optimizer: OptimizerKind::Muon, ..gpt2() };
-        assert_eq!(checkpoint_bytes(&muon, 50_257), 12 * weights - 4 * matrices + SMALL_FILES);
-        let apart = Config { sync_every: 10u64.try_into().unwrap(), ..gpt2() };
-        assert_eq!(checkpoint_bytes(&apart, 50_257), 16 * weights + SMALL_FILES);
+        let adamw = gpt2(&[]);
+        let (weights, matrices) = (adamw.parameters(VOCAB.into()), adamw.block_matrices());
+        assert_eq!(checkpoint_bytes(&adamw, VOCAB), 12 * weights + SMALL_FILES);
+        let muon = gpt2(&[("optimizer", "muon")]);
+        assert_eq!(checkpoint_bytes(&muon, VOCAB), 12 * weights - 4 * matrices + SMALL_FILES);
+        let apart = gpt2(&[("sync_every", "10")]);
+        assert_eq!(checkpoint_bytes(&apart, VOCAB), 16 * weights + SMALL_FILES);
     }
 
     #[test]
     fn a_run_evaluates_before_the_first_update_at_each_interval_and_at_the_end() {
-        let config = Config { eval_interval: 100.try_into().unwrap(), ..gpt2() };
-        let (plan, speed) = (Plan::new(&config, 50_257), published("RTX 3060"));
-        let pace = Pace::new(&config, 50_257, &plan, None, &speed);
+        let config = gpt2(&[("eval_interval", "100")]);
+        let (plan, speed) = (Plan::new(&config, VOCAB), published("RTX 3060"));
+        let pace = Pace::new(&config, VOCAB, &plan, None, &speed);
         for (updates, evaluations) in [(1, 2), (100, 2), (101, 3), (200, 3)] {
             let expected = updates as f64 * pace.update + f64::from(evaluations) * pace.evaluation;
-            let seconds = pace.estimate(updates).seconds;
+            let seconds = pace.seconds(updates);
             assert!((seconds / expected - 1.0).abs() < 1e-9, "{updates}: {seconds}, {expected}");
         }
     }
 
     #[test]
     fn a_schedule_is_planned_to_end_within_the_limit() {
-        let (config, plan) = (gpt2(), Plan::new(&gpt2(), 50_257));
-        let speed = published("RTX 3060");
+        let (config, speed) = (gpt2(&[]), published("RTX 3060"));
+        let plan = Plan::new(&config, VOCAB);
         let limit = Duration::from_secs(8 * 3600);
-        let pace = Pace::new(&config, 50_257, &plan, None, &speed);
+        let pace = Pace::new(&config, VOCAB, &plan, None, &speed);
         let planned = pace.within(&config, limit).unwrap();
         let seconds = |config: &Config| {
-            let totals = Totals::new(config, 50_257, &plan, None, Some(&speed), true);
+            let totals = Totals::new(config, VOCAB, &plan, None, Some(&speed), true);
             totals.time.unwrap().seconds
         };
         let taken = seconds(&planned);
@@ -300,7 +279,7 @@ mod tests {
         let more = planned.with_updates(planned.max_iters.get());
         assert_eq!(more, planned);
         let limited = Config { max_time: Some(limit), ..config.clone() };
-        let totals = |plans| Totals::new(&limited, 50_257, &plan, None, Some(&speed), plans);
+        let totals = |plans| Totals::new(&limited, VOCAB, &plan, None, Some(&speed), plans);
         assert_eq!(totals(true).updates, planned.max_iters.get());
         assert_eq!(totals(true).shortened_from, Some(600_000));
         assert_eq!((totals(false).updates, totals(false).shortened_from), (600_000, None));

@@ -34,8 +34,7 @@ const MUON_FLOP: f64 = 5.0 * (4.0 * 6.0 + 2.0 * 18.0);
 /// Ops of Muon on a block: about 9 in a step and 10 around the steps of each of the six matrices.
 const MUON_OPS: f64 = 6.0 * (5.0 * 9.0 + 10.0);
 
-/// The bytes that cross the bus per second: half the rate of PCIe 3.0 x16 or 4.0 x8, because each byte is
-/// copied once more on its way.
+/// The bytes per second over the bus: half of PCIe 3.0 x16 or 4.0 x8, because each is copied once more.
 const BUS_BYTES: f64 = 8e9;
 
 /// The bytes of its memory that the CPU reads and writes per second: half of the 51 GB/s of two
@@ -46,8 +45,7 @@ const MEMORY_BYTES: f64 = 25e9;
 /// and two moments, and writes the latter three.
 const ADAMW_BYTES: f64 = 28.0;
 
-/// Seconds of a piece that crosses the bus, without its bytes: a read that waits for the device, and a
-/// submission.
+/// Seconds of a piece on the bus, without its bytes: a read that waits for the device, and a submission.
 const PIECE_SECONDS: f64 = 0.15e-3;
 
 /// Returns the operations per token of a forward pass, and of each half of a backward pass: `2 P` for all
@@ -143,8 +141,14 @@ pub(super) mod tests {
     use crate::config::Precision;
     use crate::plan::{DeviceSpeed, gpu_named};
 
+    pub const VOCAB: u32 = 50_257;
+
     pub fn gpt2(flags: &[(&str, &str)]) -> Config {
         Config::of_preset("gpt2", flags)
+    }
+
+    pub fn published(name: &str) -> DeviceSpeed {
+        DeviceSpeed::published(gpu_named(name).unwrap(), Precision::FLOAT32).unwrap()
     }
 
     pub fn close(got: f64, expected: f64) {
@@ -154,30 +158,29 @@ pub(super) mod tests {
     #[test]
     fn gpt2_takes_803_million_operations_per_token() {
         let config = gpt2(&[]);
-        let plan = Plan::new(&config, 50_257);
-        let update = Work::update(&config, 50_257, &plan);
+        let plan = Plan::new(&config, VOCAB);
+        let update = Work::update(&config, VOCAB, &plan);
         close(update.flop / 491_520.0, 803.4e6);
-        let once = Work::micro_batch(&config, 50_257, &plan);
+        let once = Work::micro_batch(&config, VOCAB, &plan);
         close(update.flop, 40.0 * once.flop);
         // Recomputing the blocks costs less than a third more: the head is not recomputed.
         let again = Plan { grad_checkpoint: true, ..plan.clone() };
-        let more = Work::micro_batch(&config, 50_257, &again).flop / once.flop;
+        let more = Work::micro_batch(&config, VOCAB, &again).flop / once.flop;
         assert!((1.2..1.34).contains(&more), "{more}");
-        let evaluation = Work::evaluation(&config, 50_257, &plan, 12);
+        let evaluation = Work::evaluation(&config, VOCAB, &plan, 12);
         close(evaluation.flop * 3.0, once.flop);
     }
 
     #[test]
     fn an_update_of_gpt2_xl_on_the_host_takes_seconds_of_minutes() {
         let config = Config::of_preset("gpt2-xl", &[("dtype", "float16")]);
-        let on_device = Plan::new(&config, 50_257);
+        let on_device = Plan::new(&config, VOCAB);
         let offloaded = Plan { offload_optimizer: true, ..on_device.clone() };
-        let work = |plan| Work::update(&config, 50_257, plan);
+        let work = |plan| Work::update(&config, VOCAB, plan);
         // 6.2 GB come down while the CPU reads and writes 43.6 GB, and 3.1 GB go up.
         let seconds = work(&offloaded).host_seconds;
         assert!((2.0..3.0).contains(&seconds), "{seconds}");
-        let gpu = gpu_named("RTX 4070").unwrap();
-        let speed = DeviceSpeed::published(gpu, Precision::FLOAT32).unwrap();
+        let speed = published("RTX 4070");
         close(speed.seconds(work(&offloaded)), speed.seconds(work(&on_device)) + seconds);
         assert!(seconds / speed.seconds(work(&on_device)) < 0.01);
         // A measured update is the device's and the host's.
@@ -186,21 +189,21 @@ pub(super) mod tests {
         close(measured.seconds(work), 500.0);
         // The momentum of the matrices goes up and down, and the CPU has a twentieth of the weights.
         let muon = Config::of_preset("gpt2-xl", &[("optimizer", "muon")]);
-        let muon = Work::update(&muon, 50_257, &offloaded);
+        let muon = Work::update(&muon, VOCAB, &offloaded);
         assert!((1.0..3.0).contains(&muon.host_seconds), "{}", muon.host_seconds);
     }
 
     #[test]
     fn muon_adds_little_to_a_large_batch_and_tiles_to_a_small_one() {
         let [adamw, muon] = [gpt2(&[]), gpt2(&[("optimizer", "muon")])];
-        let plan = Plan::new(&adamw, 50_257);
-        let [adamw, muon] = [adamw, muon].map(|config| Work::update(&config, 50_257, &plan));
+        let plan = Plan::new(&adamw, VOCAB);
+        let [adamw, muon] = [adamw, muon].map(|config| Work::update(&config, VOCAB, &plan));
         let more = muon.flop / adamw.flop - 1.0;
         assert!((0.002..0.01).contains(&more), "{more}");
         // 72 tokens fill a tile as 128 do.
         let flop = |size: &str| {
             let config = gpt2(&[("block_size", size), ("batch_size", "1")]);
-            Work::micro_batch(&config, 50_257, &Plan::new(&config, 50_257)).flop
+            Work::micro_batch(&config, VOCAB, &Plan::new(&config, VOCAB)).flop
         };
         let [tile, part] = [flop("128"), flop("72")];
         assert!(part > 0.98 * tile && part < tile, "{part} of {tile}");

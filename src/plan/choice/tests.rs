@@ -1,21 +1,30 @@
 //! Tests of the choice of a plan.
 
 use super::*;
-use crate::config::{Abilities, Budget, Dtype, Matrices};
-use crate::plan::{Class, DeviceMemory, DeviceProfile, SpeedPoint};
+use crate::config::{Budget, Dtype};
+use crate::plan::work::tests::{VOCAB, gpt2};
+use crate::plan::{Class, DeviceMemory, DeviceProfile, Fix, SpeedPoint, gpu_named};
 
 const GIB: u64 = 1 << 30;
-
-fn config(preset: &str, flags: &[(&str, &str)]) -> Config {
-    Config::of_preset(preset, flags)
-}
 
 fn limits(budget: Option<u64>) -> Limits {
     Limits { budget, pools: true, ..Limits::default() }
 }
 
+fn planned(config: &Config, limits: &Limits) -> Result<Forecast, PlanError> {
+    plan(config, VOCAB, limits, None)
+}
+
 fn plan_with(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
-    plan(config, 50_257, &limits(Some(budget)), None)
+    planned(config, &limits(Some(budget)))
+}
+
+/// Returns the least plan of a run that is too big, and the changes that would fit.
+fn refused(result: Result<Forecast, PlanError>) -> (Forecast, Vec<Fix>) {
+    match result {
+        Err(PlanError::TooBig { least, fixes }) => (*least, fixes),
+        other => panic!("not too big: {other:?}"),
+    }
 }
 
 #[test]
@@ -25,9 +34,9 @@ fn gpt2_needs_the_documented_memory() {
         (&[("batch_size", "4")], 4.3),
         (&[("batch_size", "8"), ("grad_checkpoint", "true")], 3.2),
     ] {
-        let requested = config("gpt2", flags);
+        let requested = gpt2(flags);
         let limits = Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
-        let forecast = plan(&requested, 50_257, &limits, None).unwrap();
+        let forecast = planned(&requested, &limits).unwrap();
         let gib = forecast.predicted_bytes as f64 / GIB as f64;
         assert!(gib < most && gib > 0.8 * most, "{flags:?}: {gib}");
         assert_eq!(forecast.why, "");
@@ -38,11 +47,11 @@ fn gpt2_needs_the_documented_memory() {
 /// in host memory less than 1%, and activation checkpointing a quarter.
 #[test]
 fn a_smaller_budget_costs_as_little_time_as_it_can_and_never_the_global_batch() {
-    let requested = config("gpt2", &[("batch_size", "12")]);
+    let requested = gpt2(&[("batch_size", "12")]);
     let seconds = |plan: &Plan| {
-        DeviceSpeed::assumed(Kernels::Wgsl).seconds(Work::update(&requested, 50_257, plan))
+        DeviceSpeed::assumed(Kernels::Wgsl).seconds(Work::update(&requested, VOCAB, plan))
     };
-    let mut last = Plan::new(&requested, 50_257);
+    let mut last = Plan::new(&requested, VOCAB);
     let mut seen = Vec::new();
     for budget in (10..=90).rev().map(|tenth| tenth * GIB / 10) {
         match plan_with(&requested, budget) {
@@ -64,12 +73,12 @@ fn a_smaller_budget_costs_as_little_time_as_it_can_and_never_the_global_batch() 
                 }
                 last = plan;
             }
-            Err(PlanError::TooBig { least, fixes }) => {
+            too_big => {
+                let (least, fixes) = refused(too_big);
                 assert!(least.predicted_bytes > budget);
                 assert!(fixes.len() >= 2, "{fixes:?}");
                 assert!(fixes.iter().take(2).all(|fix| fix.predicted_bytes <= budget));
             }
-            Err(error) => panic!("{error}"),
         }
     }
     assert_eq!(seen, [(false, false), (true, false), (true, true)]);
@@ -77,19 +86,19 @@ fn a_smaller_budget_costs_as_little_time_as_it_can_and_never_the_global_batch() 
 
 #[test]
 fn the_logits_take_what_is_left_of_the_budget() {
-    let requested = config("gpt2", &[("batch_size", "8")]);
-    let default = Plan::new(&requested, 50_257).loss_chunk;
+    let requested = gpt2(&[("batch_size", "8")]);
+    let default = Plan::new(&requested, VOCAB).loss_chunk;
     let chunk = |config: &Config, limits: &Limits| {
-        let forecast = plan(config, 50_257, limits, None).unwrap();
+        let forecast = planned(config, limits).unwrap();
         assert_eq!((forecast.plan.micro_batch, forecast.why.as_str()), (8, ""));
         forecast.plan.loss_chunk
     };
     assert_eq!(chunk(&requested, &limits(None)), default);
-    let need = plan(&requested, 50_257, &limits(None), None).unwrap().predicted_bytes;
+    let need = planned(&requested, &limits(None)).unwrap().predicted_bytes;
     assert_eq!(chunk(&requested, &limits(Some(need))), default);
     // 309 MB of logits; twice as much is more than they ever take.
     assert_eq!(chunk(&requested, &limits(Some(2 * need))), 4 * default);
-    let set = config("gpt2", &[("batch_size", "8"), ("loss_chunk", "256")]);
+    let set = gpt2(&[("batch_size", "8"), ("loss_chunk", "256")]);
     assert_eq!(chunk(&set, &limits(Some(2 * need))), 256);
     let cpu = Limits { kernels: Kernels::Cpu, ..limits(Some(2 * need)) };
     assert_eq!(chunk(&requested, &cpu), default);
@@ -107,7 +116,7 @@ fn card_presets_are_the_largest_model_and_micro_batch_of_their_card() {
     ] {
         let name = format!("card-{size}gb");
         let budget = size * 900_000_000;
-        let requested = config(&name, &[]);
+        let requested = Config::of_preset(&name, &[]);
         assert_eq!(requested.global_batch(), 480, "{name}");
         let plan = plan_with(&requested, budget).unwrap().plan;
         let micro_batch = requested.batch_size.get();
@@ -116,11 +125,13 @@ fn card_presets_are_the_largest_model_and_micro_batch_of_their_card() {
         let more = (micro_batch * 3).div_ceil(2).to_string();
         let place = plan.offload_optimizer.to_string();
         let whole = [("grad_checkpoint", "false"), ("offload_optimizer", place.as_str())];
-        let larger = config(&name, &[&whole[..], &[("batch_size", more.as_str())]].concat());
+        let larger =
+            Config::of_preset(&name, &[&whole[..], &[("batch_size", more.as_str())]].concat());
         let less = plan_with(&larger, budget).unwrap().plan.micro_batch;
         assert!(less <= micro_batch as usize, "{name}: {less}");
         if let Some(next) = next {
-            let next = config(next, &[("grad_checkpoint", "false"), ("micro_batch", "1")]);
+            let next =
+                Config::of_preset(next, &[("grad_checkpoint", "false"), ("micro_batch", "1")]);
             assert!(plan_with(&next, budget).is_err(), "{name}");
         }
     }
@@ -129,40 +140,31 @@ fn card_presets_are_the_largest_model_and_micro_batch_of_their_card() {
 #[test]
 fn plans_respect_what_is_forbidden_and_forced() {
     let flags = [("grad_checkpoint", "false"), ("offload_optimizer", "false")];
-    let never = config("gpt2", &flags);
-    let error = plan_with(&never, 5 * GIB / 2).unwrap_err();
-    let PlanError::TooBig { fixes, .. } = error else { panic!("{error}") };
+    let (_, fixes) = refused(plan_with(&gpt2(&flags), 5 * GIB / 2));
     assert_eq!(fixes[0].flags(), "--grad_checkpoint=auto");
     assert_eq!(fixes[1].flags(), "--offload_optimizer=auto");
-    let always = config("gpt2", &[("grad_checkpoint", "true")]);
+    let always = gpt2(&[("grad_checkpoint", "true")]);
     assert!(plan_with(&always, 20 * GIB).unwrap().plan.grad_checkpoint);
-    let always = config("gpt2", &[("offload_optimizer", "true")]);
+    let always = gpt2(&[("offload_optimizer", "true")]);
     let forecast = plan_with(&always, 20 * GIB).unwrap();
     assert_eq!((forecast.plan.offload_optimizer, forecast.why.as_str()), (true, ""));
 }
 
 #[test]
 fn the_largest_binding_limits_the_micro_batch() {
-    let requested = config("gpt2", &[("batch_size", "16")]);
+    let requested = gpt2(&[("batch_size", "16")]);
     let limits = Limits { largest_tensor: Some(128 << 20), pools: true, ..Limits::default() };
-    let forecast = plan(&requested, 50_257, &limits, None).unwrap();
+    let forecast = planned(&requested, &limits).unwrap();
     // 10,922 rows of 4 x 768 activations fill 128 MiB.
     assert_eq!(forecast.plan.micro_batch, 10);
     assert!(forecast.largest_tensor <= 128 << 20);
     let tiny = Limits { largest_tensor: Some(1 << 20), ..limits };
-    assert!(matches!(plan(&requested, 50_257, &tiny, None), Err(PlanError::TensorTooLarge { .. })));
+    assert!(matches!(planned(&requested, &tiny), Err(PlanError::TensorTooLarge { .. })));
 }
 
 #[test]
 fn smaller_plans_end_with_activation_checkpointing_and_then_the_host() {
-    let mut plan = Plan {
-        micro_batch: 12,
-        accumulation: 40,
-        loss_chunk: 100,
-        grad_checkpoint: false,
-        offload_optimizer: false,
-        eval_batch_size: 8,
-    };
+    let mut plan = Plan { loss_chunk: 100, ..Plan::new(&gpt2(&[]), VOCAB) };
     let mut seen = Vec::new();
     while let Some(next) = smaller_or_offloaded(&plan, true) {
         assert_eq!(next.micro_batch * next.accumulation, 480);
@@ -187,15 +189,9 @@ fn smaller_plans_end_with_activation_checkpointing_and_then_the_host() {
 
 /// The limits of a run on a GPU of this size, whose machine has any amount of memory.
 fn target(gib: u64, dtype: Dtype) -> Limits {
-    let float16 = dtype == Dtype::Float16;
-    let abilities = Abilities {
-        float16,
-        matrices: float16.then_some(Matrices::Sixteen),
-        ..Abilities::default()
-    };
-    let memory = DeviceMemory::Target(gib * GIB);
-    let limits = Limits { pools: true, ..Limits::default() };
-    let device = DeviceProfile { memory, abilities, limits, ..DeviceProfile::default() };
+    let abilities = gpu_named("RTX 4070").unwrap().abilities();
+    let (memory, limits) = (DeviceMemory::Target(gib * GIB), limits(None));
+    let device = DeviceProfile { memory, abilities, limits, speed: None };
     device.limits(Budget::Auto, dtype).0
 }
 
@@ -207,8 +203,8 @@ fn large_models_fit_small_gpus_with_the_optimizer_in_host_memory() {
         ("gpt2-large", 8, Dtype::Float32),
         ("gpt2-medium", 4, Dtype::Float32),
     ] {
-        let requested = config(preset, &[("dtype", &dtype.to_string())]);
-        let forecast = plan(&requested, 50_257, &target(gib, dtype), None).unwrap();
+        let requested = Config::of_preset(preset, &[("dtype", &dtype.to_string())]);
+        let forecast = planned(&requested, &target(gib, dtype)).unwrap();
         let Plan { micro_batch, accumulation, offload_optimizer, .. } = forecast.plan;
         assert_eq!((micro_batch * accumulation, offload_optimizer), (480, true), "{preset}");
         assert!(forecast.why.contains("optimizer in host memory, updates take about "));
@@ -216,74 +212,70 @@ fn large_models_fit_small_gpus_with_the_optimizer_in_host_memory() {
         // Master weights and two moments, and what is on its way.
         let of_weight = forecast.host_bytes as f64 / requested.parameters(50_304) as f64;
         assert!((12.0..12.5).contains(&of_weight), "{preset}: {of_weight}");
-        let never = config(preset, &[("offload_optimizer", "false")]);
-        assert!(plan(&never, 50_257, &target(gib, dtype), None).is_err(), "{preset}");
+        let never = Config::of_preset(preset, &[("offload_optimizer", "false")]);
+        assert!(planned(&never, &target(gib, dtype)).is_err(), "{preset}");
     }
 }
 
 #[test]
 fn a_machine_with_too_little_memory_is_refused_in_words() {
     let limits = |host| Limits { host_budget: Some(host), ..target(8, Dtype::Float32) };
-    let large = config("gpt2-large", &[]);
-    let enough = plan(&large, 50_257, &limits(32 * GIB), None).unwrap();
+    let large = Config::of_preset("gpt2-large", &[]);
+    let enough = planned(&large, &limits(32 * GIB)).unwrap();
     assert_eq!(enough.host_budget_bytes, Some(32 * GIB));
     assert!(enough.verdict().ends_with(" of 32.00 GiB of host memory"), "{}", enough.verdict());
-    let error = plan(&large, 50_257, &limits(4 * GIB), None).unwrap_err();
+    let too_big = planned(&large, &limits(4 * GIB));
+    let error = too_big.as_ref().unwrap_err();
     let (text, hint) = (error.to_string(), error.hint().unwrap());
     assert!(text.ends_with(" of host memory, but 4.00 GiB are free for a run"), "{text}");
     assert!(hint.starts_with("close other programs; it would fit with --"), "{hint}");
-    let PlanError::TooBig { least, fixes } = error else { panic!("{text}") };
+    let (least, fixes) = refused(too_big);
     assert!(least.plan.offload_optimizer && least.predicted_bytes <= 36 * GIB / 5);
     assert!(!fixes.is_empty());
     for fix in fixes {
         let set: Vec<_> = fix.set.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        let changed = config("gpt2-large", &set);
-        assert!(plan(&changed, 50_257, &limits(4 * GIB), None).is_ok(), "{fix}");
+        let changed = Config::of_preset("gpt2-large", &set);
+        assert!(planned(&changed, &limits(4 * GIB)).is_ok(), "{fix}");
     }
     // On a device that has room for it, the forced place is what has to change.
-    let forced = config("gpt2", &[("offload_optimizer", "true")]);
+    let forced = gpt2(&[("offload_optimizer", "true")]);
     let limits = Limits { host_budget: Some(GIB), ..target(24, Dtype::Float32) };
-    let PlanError::TooBig { fixes, .. } = plan(&forced, 50_257, &limits, None).unwrap_err() else {
-        panic!("not too big")
-    };
+    let (_, fixes) = refused(planned(&forced, &limits));
     assert_eq!(fixes[0].flags(), "--offload_optimizer=false");
 }
 
 #[test]
 fn one_memory_for_both_holds_the_sum() {
-    let forced = config("gpt2", &[("offload_optimizer", "true"), ("batch_size", "4")]);
+    let forced = gpt2(&[("offload_optimizer", "true"), ("batch_size", "4")]);
     let limits =
         |host| Limits { host_budget: Some(host), unified: true, pools: true, ..Limits::default() };
-    let roomy = plan(&forced, 50_257, &limits(64 * GIB), None).unwrap();
+    let roomy = planned(&forced, &limits(64 * GIB)).unwrap();
     let both = roomy.predicted_bytes + roomy.host_bytes;
     assert_eq!(roomy.host_budget_bytes, Some(64 * GIB - roomy.predicted_bytes));
-    assert_eq!(plan(&forced, 50_257, &limits(both), None).unwrap().plan, roomy.plan);
-    let less = plan(&forced, 50_257, &limits(both - 1), None).unwrap();
+    assert_eq!(planned(&forced, &limits(both)).unwrap().plan, roomy.plan);
+    let less = planned(&forced, &limits(both - 1)).unwrap();
     assert!(less.plan.micro_batch < 4 && less.predicted_bytes + less.host_bytes < both);
     assert!(less.why.contains(" of host memory, "), "{}", less.why);
     // Without an offloaded optimizer, the budget of the device is the only one.
-    let on_device = config("gpt2", &[("offload_optimizer", "false")]);
-    assert!(plan(&on_device, 50_257, &limits(GIB), None).unwrap().fits_host());
+    let on_device = gpt2(&[("offload_optimizer", "false")]);
+    assert!(planned(&on_device, &limits(GIB)).unwrap().fits_host());
 }
 
 #[test]
 fn the_cpu_and_a_browser_have_no_other_memory() {
     let cpu = Limits { kernels: Kernels::Cpu, budget: Some(4 * GIB), ..Limits::default() };
-    let forced = config("gpt2", &[("offload_optimizer", "true")]);
-    let forecast = plan(&forced, 50_257, &cpu, None).unwrap();
+    let forced = gpt2(&[("offload_optimizer", "true")]);
+    let forecast = planned(&forced, &cpu).unwrap();
     assert!(!forecast.plan.offload_optimizer && forecast.host_rows.is_empty());
     // The run was trained on a GPU before.
     let offloaded = Plan { offload_optimizer: true, ..forecast.plan.clone() };
-    assert_eq!(keep(&forced, &forced, &offloaded, 50_257, &cpu).unwrap().plan, forecast.plan);
+    assert_eq!(keep(&forced, &forced, &offloaded, VOCAB, &cpu).unwrap().plan, forecast.plan);
 
     let browser = Limits { host_budget: Some(0), budget: Some(2 * GIB), ..cpu };
     let browser = Limits { kernels: Kernels::Wgsl, pools: true, ..browser };
-    let auto = config("gpt2", &[]);
-    let PlanError::TooBig { least, .. } = plan(&auto, 50_257, &browser, None).unwrap_err() else {
-        panic!("not too big")
-    };
+    let (least, _) = refused(planned(&gpt2(&[]), &browser));
     assert!(!least.plan.offload_optimizer);
-    let error = plan(&forced, 50_257, &browser, None).unwrap_err().to_string();
+    let error = planned(&forced, &browser).unwrap_err().to_string();
     assert!(error.contains("of host memory, and none is free"), "{error}");
 }
 
@@ -296,7 +288,7 @@ fn the_speed_of_the_device_decides_between_ways_that_fit() {
         ("offload_optimizer", "false"),
         ("n_layer", "6"),
     ];
-    let requested = config("gpt2", &flags);
+    let requested = gpt2(&flags);
     let speed = |flop_per_s: f64| {
         let point = |flop: f64| SpeedPoint { flop, seconds: 10e-6 + flop / flop_per_s };
         DeviceSpeed::measured(vec![point(1.0), point(1e13)]).unwrap()
@@ -304,7 +296,7 @@ fn the_speed_of_the_device_decides_between_ways_that_fit() {
     let (slow, fast) = (speed(1e12), speed(1e16));
     let mut differs = false;
     for budget in (30..50).map(|twentieth| twentieth * GIB / 20) {
-        let chosen = |speed| plan(&requested, 50_257, &limits(Some(budget)), Some(speed));
+        let chosen = |speed| plan(&requested, VOCAB, &limits(Some(budget)), Some(speed));
         let (Ok(slow), Ok(fast)) = (chosen(&slow), chosen(&fast)) else { continue };
         assert!(fast.plan.micro_batch >= slow.plan.micro_batch, "{budget}");
         differs |= fast.plan.grad_checkpoint && !slow.plan.grad_checkpoint;
@@ -315,13 +307,13 @@ fn the_speed_of_the_device_decides_between_ways_that_fit() {
 #[test]
 fn a_running_trainer_leaves_its_optimizer_where_it_is() {
     let limits = |budget| limits(Some(budget));
-    let auto = config("gpt2-medium", &[]);
-    let replan = |plan: &Plan, budget| replan(&auto, plan, 50_257, &limits(budget), None);
-    let on_device = plan(&auto, 50_257, &limits(12 * GIB), None).unwrap().plan;
+    let auto = Config::of_preset("gpt2-medium", &[]);
+    let replan = |plan: &Plan, budget| replan(&auto, plan, VOCAB, &limits(budget), None);
+    let on_device = planned(&auto, &limits(12 * GIB)).unwrap().plan;
     assert_eq!(replan(&on_device, 12 * GIB).unwrap().plan, on_device);
     assert!(!on_device.offload_optimizer);
     assert!(replan(&on_device, 4 * GIB).is_err());
-    let offloaded = plan(&auto, 50_257, &limits(4 * GIB), None).unwrap().plan;
+    let offloaded = planned(&auto, &limits(4 * GIB)).unwrap().plan;
     assert!(offloaded.offload_optimizer);
     let less = replan(&offloaded, 39 * GIB / 10).unwrap().plan;
     assert!(less.offload_optimizer);
@@ -332,7 +324,7 @@ fn a_running_trainer_leaves_its_optimizer_where_it_is() {
 #[test]
 fn smaller_plans_keep_any_global_batch() {
     for (micro_batch, accumulation) in [(12, 1), (7, 3), (15, 1), (1, 8)] {
-        let requested = Plan::new(&config("gpt2", &[]), 50_257);
+        let requested = Plan::new(&gpt2(&[]), VOCAB);
         let mut plan = Plan { micro_batch, accumulation, loss_chunk: 256, ..requested };
         while let Some(next) = smaller(&plan) {
             assert_eq!(next.micro_batch * next.accumulation, micro_batch * accumulation, "{plan}");
@@ -346,12 +338,12 @@ fn smaller_plans_keep_any_global_batch() {
 
 #[test]
 fn a_plan_is_kept_only_for_the_same_request() {
-    let before = config("gpt2", &[]);
+    let before = gpt2(&[]);
     // A smaller budget than that of the limits below.
     let planned = plan_with(&before, 4 * GIB).unwrap().plan;
     let kept_in = |flags: &[(&str, &str)], budget| {
         let limits = limits(Some(budget));
-        keep(&config("gpt2", flags), &before, &planned, 50_257, &limits).map(|kept| kept.plan)
+        keep(&gpt2(flags), &before, &planned, VOCAB, &limits).map(|kept| kept.plan)
     };
     let kept = |flags: &[(&str, &str)]| kept_in(flags, 20 * GIB);
     assert_eq!(kept(&[]), Some(planned.clone()));
@@ -375,7 +367,7 @@ fn a_plan_is_kept_only_for_the_same_request() {
 /// An event or a state file of a version that had no offloaded optimizer.
 #[test]
 fn plans_of_earlier_versions_are_read() {
-    let forecast = plan_with(&config("gpt2", &[]), 12 * GIB).unwrap();
+    let forecast = plan_with(&gpt2(&[]), 12 * GIB).unwrap();
     let mut old = serde_json::to_value(&forecast).unwrap();
     let fields = old.as_object_mut().unwrap();
     for key in ["offload_optimizer", "host_rows", "host_bytes", "host_budget_bytes"] {
@@ -399,19 +391,19 @@ fn the_cost_of_a_change_is_in_words() {
 
 #[test]
 fn a_sharded_optimizer_stays_on_its_devices_and_leaves_them_room() {
-    let sharded = config("gpt2-medium", &[("shard_optimizer", "true")]);
+    let sharded = Config::of_preset("gpt2-medium", &[("shard_optimizer", "true")]);
     let limits = |gib, ranks| target(gib, Dtype::Float32).sharded(&sharded, ranks);
-    let planned = |limits: &Limits| plan(&sharded, 50_257, limits, None).unwrap();
+    let planned = |limits: &Limits| planned(&sharded, limits).unwrap();
     assert!(planned(&limits(6, 1)).plan.offload_optimizer, "one process has all of it");
     let four = planned(&limits(6, 4));
     assert!(!four.plan.offload_optimizer, "{four}");
     assert_eq!(four.plan.micro_batch * four.plan.accumulation, 480);
-    let never = config("gpt2-medium", &[]);
+    let never = Config::of_preset("gpt2-medium", &[]);
     assert_eq!(limits(6, 1), target(6, Dtype::Float32).sharded(&never, 4));
     // Of a run that fits in any case, the state alone is smaller.
     let [one, four] = [1, 4].map(|ranks| {
-        let plan = Plan { micro_batch: 1, accumulation: 480, ..Plan::new(&sharded, 50_257) };
-        Forecast::of(plan, &sharded, 50_257, &limits(24, ranks))
+        let plan = Plan { micro_batch: 1, accumulation: 480, ..Plan::new(&sharded, VOCAB) };
+        Forecast::of(plan, &sharded, VOCAB, &limits(24, ranks))
     });
     let state = |forecast: &Forecast| forecast.classes[&Class::Optimizer] as f64;
     assert_eq!(state(&one), 8.0 * sharded.parameters(50_304) as f64);

@@ -6,7 +6,7 @@
 //! the other. In f32 the device's weights are the master weights of its matrices; in half precision
 //! their master weights cross the bus too.
 
-use super::{Class, Plan, Row, Sizes};
+use super::{Class, Row, Sizes};
 use crate::plan::STAGED_ELEMENTS;
 
 /// The largest piece that crosses the bus at once, in bytes of f32.
@@ -15,11 +15,10 @@ const PIECE: u64 = 4 * STAGED_ELEMENTS as u64;
 /// Pieces on the device: two in staging memory on their way down, one on its way up and its copy.
 const DEVICE_PIECES: u64 = 4;
 
-/// Pieces on the host: those of the device in mapped memory, and the gradient, the weight and the
-/// moments that AdamW returns.
+/// Pieces on the host: the device's in mapped memory, and AdamW's gradient, weight and moments.
 const HOST_PIECES: u64 = 2 * DEVICE_PIECES;
 
-impl Sizes {
+impl Sizes<'_> {
     /// Lists what the device holds for the whole run with an offloaded optimizer: the weights (in half
     /// precision all that have two dimensions are half), and pieces on their way.
     pub(super) fn permanent_offloaded(&self) -> Vec<Row> {
@@ -34,9 +33,9 @@ impl Sizes {
     }
 
     /// Lists what the host holds besides the program.
-    pub(in crate::plan) fn host_rows(&self, plan: &Plan) -> Vec<Row> {
+    pub(in crate::plan) fn host_rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
-        if plan.offload_optimizer {
+        if self.plan.offload_optimizer {
             let [muon, adamw] = self.by_optimizer;
             let masters = if self.precision.is_half() { self.parameters } else { adamw };
             rows.extend([
@@ -46,7 +45,7 @@ impl Sizes {
                 Row::new("staging", Class::Slack, HOST_PIECES * self.piece()),
             ]);
         }
-        if self.trains_apart {
+        if self.config.trains_apart() {
             rows.extend([
                 Row::f32("weights of the last average", Class::Optimizer, self.parameters),
                 Row::f32("outer momentum", Class::Optimizer, self.parameters),
