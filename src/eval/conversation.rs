@@ -115,8 +115,7 @@ impl Conversation {
         self.turns.clear();
     }
 
-    /// Replaces the conversation by `messages`, except for the last one. Returns that one, to
-    /// [`ask`](Self::ask).
+    /// Replaces the conversation by `messages`, except for the last one, which is returned to be asked.
     ///
     /// # Errors
     /// If they are not in the order of a conversation, or if one is too long or cannot be tokenized.
@@ -184,8 +183,7 @@ impl Conversation {
         }
     }
 
-    /// Adds the tokens of an answer, which may be cut off. If it is empty, the message before it is
-    /// removed.
+    /// Adds the tokens of an answer, which may be cut off. An empty one removes the message before it.
     pub fn record(&mut self, answer: &[u32]) {
         if answer.is_empty() {
             self.turns.pop_back();
@@ -198,9 +196,8 @@ impl Conversation {
     }
 
     fn len(&self) -> usize {
-        PROMPT_FRAME
-            + self.system.len()
-            + self.turns.iter().map(|turn| turn.ids.len()).sum::<usize>()
+        let turns: usize = self.turns.iter().map(|turn| turn.ids.len()).sum();
+        PROMPT_FRAME + self.system.len() + turns
     }
 
     /// Returns the tokens of a message that shares the context with `others` tokens.

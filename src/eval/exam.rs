@@ -1,5 +1,4 @@
-//! An exam: all questions of a file, the score so far, and a file of results that an interrupted
-//! evaluation continues.
+//! An exam: all questions of a file, the score, and the results that an interrupted evaluation continues.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,7 +41,8 @@ pub struct Exam {
     open: Vec<EncodedQuestion>,
     pub total: usize,
     pub score: Score,
-    results: Option<ResultsFile>,
+    /// The file of results, open for appending.
+    results: Option<(PathBuf, File)>,
     pub skipped: Vec<DataError>,
     fingerprint: String,
 }
@@ -97,8 +97,8 @@ impl Exam {
     /// Returns their number. `model` is the hash of the weights.
     pub fn continue_in(&mut self, path: &Path, model: String) -> Result<usize, ExamError> {
         let header = ResultsHeader { model, questions: self.fingerprint.clone() };
-        let (results, lines) = ResultsFile::open(path, &header)?;
-        self.results = Some(results);
+        let (file, lines) = open_results(path, &header)?;
+        self.results = Some((path.to_path_buf(), file));
         let losses: HashMap<u64, Vec<f64>> =
             lines.into_iter().map(|answer| (answer.line, answer.losses)).collect();
         let score = &mut self.score;
@@ -125,8 +125,9 @@ impl Exam {
                 }
                 score.count(answer);
             }
-            if let Some(results) = &mut results {
-                results.append(&answers)?;
+            if let Some((path, file)) = &mut results {
+                append(file, &answers)
+                    .map_err(|source| ExamError::File { path: path.clone(), source })?;
             }
             show(&score);
             Ok(())
@@ -179,38 +180,30 @@ impl fmt::Display for Score {
     }
 }
 
-struct ResultsFile {
-    path: PathBuf,
-    file: File,
+/// Opens or creates a file of results. Returns the results that it has.
+fn open_results(path: &Path, header: &ResultsHeader) -> Result<(File, Vec<Answer>), ExamError> {
+    let error = |source| ExamError::File { path: path.to_path_buf(), source };
+    let text = match disk::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(source) => return Err(error(source)),
+    };
+    // A killed process may have left half a line.
+    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let lines = if text.is_empty() { Vec::new() } else { read(path, &text[..whole], header)? };
+    if whole < text.len() {
+        disk::replace(path, &text.as_bytes()[..whole]).map_err(error)?;
+    }
+    let mut file = disk::append(path).map_err(error)?;
+    if whole == 0 {
+        writeln!(file, "{}", json!(header)).map_err(error)?;
+    }
+    Ok((file, lines))
 }
 
-impl ResultsFile {
-    /// Opens or creates a file of results. Returns the results that it has.
-    fn open(path: &Path, header: &ResultsHeader) -> Result<(Self, Vec<Answer>), ExamError> {
-        let error = |source| ExamError::File { path: path.to_path_buf(), source };
-        let text = match disk::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(source) => return Err(error(source)),
-        };
-        // A killed process may have left half a line.
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        let lines = if text.is_empty() { Vec::new() } else { read(path, &text[..whole], header)? };
-        if whole < text.len() {
-            disk::replace(path, &text.as_bytes()[..whole]).map_err(error)?;
-        }
-        let mut file = disk::append(path).map_err(error)?;
-        if whole == 0 {
-            writeln!(file, "{}", json!(header)).map_err(error)?;
-        }
-        Ok((Self { path: path.to_path_buf(), file }, lines))
-    }
-
-    fn append(&mut self, answers: &[Answer]) -> Result<(), ExamError> {
-        let text: String = answers.iter().map(|answer| format!("{}\n", json!(answer))).collect();
-        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.flush());
-        written.map_err(|source| ExamError::File { path: self.path.clone(), source })
-    }
+fn append(file: &mut File, answers: &[Answer]) -> io::Result<()> {
+    let text: String = answers.iter().map(|answer| format!("{}\n", json!(answer))).collect();
+    file.write_all(text.as_bytes()).and_then(|()| file.flush())
 }
 
 /// Reads the whole lines of a file of results.
@@ -250,15 +243,15 @@ mod tests {
     fn results_continue_after_a_cut_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.jsonl");
-        let (mut results, lines) = ResultsFile::open(&path, &header("m")).unwrap();
+        let (mut file, lines) = open_results(&path, &header("m")).unwrap();
         assert!(lines.is_empty());
-        results.append(&[answer(7, 1), answer(3, 1)]).unwrap();
-        drop(results);
+        append(&mut file, &[answer(7, 1), answer(3, 1)]).unwrap();
+        drop(file);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 5]).unwrap();
-        let (mut results, lines) = ResultsFile::open(&path, &header("m")).unwrap();
+        let (mut file, lines) = open_results(&path, &header("m")).unwrap();
         assert_eq!(lines, [answer(7, 1)]);
-        results.append(&[answer(3, 1)]).unwrap();
+        append(&mut file, &[answer(3, 1)]).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
     }
 
@@ -266,7 +259,7 @@ mod tests {
     fn other_files_are_refused_and_stay() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.jsonl");
-        drop(ResultsFile::open(&path, &header("m")).unwrap());
+        drop(open_results(&path, &header("m")).unwrap());
         let good = std::fs::read_to_string(&path).unwrap();
         for (text, model, reason) in [
             (good.clone(), "n", ":1: the results of another model"),
@@ -276,7 +269,7 @@ mod tests {
             ("my notes".into(), "m", ":1: not a file of results"),
         ] {
             std::fs::write(&path, &text).unwrap();
-            let error = ResultsFile::open(&path, &header(model)).err().expect(reason).to_string();
+            let error = open_results(&path, &header(model)).expect_err(reason).to_string();
             assert!(error.contains(reason), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }

@@ -86,13 +86,12 @@ impl Quiz {
             wanted => wanted.min(all.len()),
         };
         let block_size = config.eval_block_size().get() as usize;
-        let chosen = (0..count).map(|index| &all[index * all.len() / count]);
-        let encoded = chosen.map(|question| encode(path, question, tokenizer, block_size));
-        let encoded = encoded.collect::<Result<Vec<_>, _>>()?;
-        let mut questions: Vec<_> = encoded.into_iter().enumerate().collect();
         // The questions of one kind follow each other in the file and are about equally long.
-        questions.sort_by_key(|(index, _)| index.reverse_bits());
-        Ok(Some(Self { questions: questions.into_iter().map(|(_, question)| question).collect() }))
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by_key(|index| index.reverse_bits());
+        let chosen = order.into_iter().map(|index| &all[index * all.len() / count]);
+        let encoded = chosen.map(|question| encode(path, question, tokenizer, block_size));
+        Ok(Some(Self { questions: encoded.collect::<Result<_, _>>()? }))
     }
 
     pub fn len(&self) -> usize {
@@ -209,10 +208,9 @@ fn count_within(questions: &[EncodedQuestion], room: usize) -> usize {
 fn batch(questions: &[EncodedQuestion], time: usize) -> (MicroBatch, Vec<Range<usize>>) {
     let (mut tokens, mut targets, mut spans) = (Vec::new(), Vec::new(), Vec::new());
     for candidate in questions.iter().flat_map(|question| &question.candidates) {
-        let (inputs, predicted) =
-            (&candidate.tokens[..candidate.tokens.len() - 1], &candidate.tokens[1..]);
-        tokens.extend_from_slice(inputs);
-        targets.extend_from_slice(predicted);
+        let ids = &candidate.tokens;
+        tokens.extend_from_slice(&ids[..ids.len() - 1]);
+        targets.extend_from_slice(&ids[1..]);
         let end = targets.len();
         spans.push(end - candidate.scored..end);
         // The padding can be any token: attention is causal, and no scored position follows it.
