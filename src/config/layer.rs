@@ -20,8 +20,7 @@ pub struct Layer {
     pub(super) warnings: BTreeMap<String, String>,
 }
 
-/// Decodes the text of a config file, without the byte order mark that some editors write. `file` is
-/// the name for errors.
+/// Decodes the text of a config file, without a byte order mark. `file` is the name for errors.
 pub fn decode(file: &str, bytes: Vec<u8>) -> Result<String, ConfigError> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let (before, rest) = error.as_bytes().split_at(error.utf8_error().valid_up_to());

@@ -45,8 +45,7 @@ pub(crate) const BUILTIN: &str = "builtin:";
 pub(crate) const BUILTIN_STORIES: &str = "builtin:stories";
 pub(crate) const BUILTIN_CHATS: &str = "builtin:chats";
 
-/// The settings of a training run, under nanoGPT's names where it has the same setting. `KEYS` says
-/// what each is.
+/// The settings of a training run, under nanoGPT's names where it has them. `KEYS` says what each is.
 ///
 /// [`resolve()`] builds one and checks the rules between the fields. Deserializing checks types
 /// only, which is enough for a config that was resolved before (an event, a state file).
@@ -147,8 +146,7 @@ impl Config {
         self.sync_every > NonZeroU64::MIN
     }
 
-    /// Returns the requested micro-batch in sequences; it divides
-    /// [`global_batch`](Self::global_batch).
+    /// Returns the requested micro-batch in sequences, a divisor of the global batch.
     pub(crate) fn micro_batch(&self) -> NonZeroU32 {
         NonZeroU32::new(self.micro_batch).unwrap_or(self.batch_size)
     }

@@ -66,8 +66,7 @@ struct ResultsHeader {
 }
 
 impl Exam {
-    /// Reads questions for a model with this tokenizer and this many positions. With
-    /// `skip_bad_lines`, other lines are skipped.
+    /// Reads questions for a model with this context. With `skip_bad_lines`, other lines are skipped.
     pub fn open(
         path: &Path,
         tokenizer: &Tokenizer,

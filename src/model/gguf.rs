@@ -346,11 +346,7 @@ mod tests {
             let (architecture, vocabulary) = (&architecture, &vocabulary());
             let header =
                 GgufFile { name: "tiny", architecture, vocabulary, dtype }.header(&tensors).len();
-            let values: usize = tensors
-                .iter()
-                .map(|tensor| tensor.dtype.bytes(tensor.shape.iter().product()))
-                .map(|bytes| bytes.next_multiple_of(ALIGNMENT))
-                .sum();
+            let values: usize = tensors.iter().map(GgufTensor::bytes).sum();
             assert_eq!(bytes.len(), header + values);
         }
     }
@@ -372,7 +368,7 @@ mod tests {
                 // The number of dimensions, the dimensions, the type, the offset.
                 let offset = at + name.len() + 4 + 8 * tensor.shape.len() + 4;
                 end_of_header = offset + 8;
-                (number(offset), tensor.shape.iter().product())
+                (number(offset), tensor.elements())
             })
             .collect();
         let start = end_of_header.next_multiple_of(32);

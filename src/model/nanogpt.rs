@@ -103,8 +103,7 @@ impl WeightSource for NanoGptCheckpoint {
             return Err(WeightError::shape(path, name, have, &need));
         }
         let bytes = tensor.read().map_err(|error| WeightError::corrupt(path, error))?;
-        // The reader returns elements in native byte order, which is little-endian on every system that
-        // wgpt supports.
+        // The reader returns the native byte order, which is little-endian on every system of wgpt.
         let values = match tensor.dtype() {
             DType::F32 => to_f32(&bytes, Dtype::F32),
             DType::F16 => to_f32(&bytes, Dtype::F16),

@@ -165,8 +165,7 @@ mod tests {
         }
     }
 
-    /// Returns the logits after the last of `prompt`, of which the first `at_once` tokens are fed
-    /// together and the others one by one.
+    /// Returns the logits after `prompt`: `at_once` tokens are fed together, the others one by one.
     fn logits_after(model: &Gpt, prompt: &[u32], at_once: usize) -> Vec<f32> {
         let options = SampleOptions { temperature: 0.0, top_k: 0, seed: 0 };
         let mut sampler = Sampler::new(model, &prompt[..at_once], options, OpsMode::AUTO);

@@ -199,8 +199,7 @@ impl ModuleVisitor for Collect {
         let shape = value.dims().to_vec();
         let elements = shape.iter().product::<usize>();
         let part = value.reshape([elements]);
-        // The shards of an embedding are one weight: if the last part of the path is a number, it is
-        // the index of a shard.
+        // The shards of an embedding are one weight: a number at the end of the path is a shard's index.
         let is_shard = self.path.last().is_some_and(|last| last.parse::<usize>().is_ok());
         let name = self.path[..self.path.len() - usize::from(is_shard)].join(".");
         match self.parameters.last_mut() {

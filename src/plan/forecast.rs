@@ -63,8 +63,7 @@ pub struct Forecast {
     /// Bytes at the peak, by class.
     #[serde(default)]
     pub classes: BTreeMap<Class, u64>,
-    /// Host memory of the run, without the program itself; empty if the optimizer is on the device and
-    /// there are no local updates.
+    /// Host memory without the program; empty without an offloaded optimizer or local updates.
     #[serde(default)]
     pub host_rows: Vec<Row>,
     #[serde(default)]

@@ -19,8 +19,7 @@ pub struct Limits {
     pub precision: Precision,
     /// The memory of the device, where known. No larger budget is suggested.
     pub memory: Option<u64>,
-    /// Host memory that the run may take for its optimizer; `None` where nothing reports it, 0 in a
-    /// browser, which has no CPU backend.
+    /// Host memory for the optimizer; `None` where nothing reports it, 0 in a browser (no CPU backend).
     pub host_budget: Option<u64>,
     /// True if the device uses the machine's memory, like integrated GPUs and software renderers. Then
     /// device and host memory together must fit `host_budget`.
@@ -40,8 +39,7 @@ impl Limits {
         self.optimizer_shards > 1
     }
 
-    /// Returns true if the optimizer can be in host memory. The CPU has no other memory, and the weights
-    /// that a rank sends are on its device.
+    /// Returns false on the CPU, which has no other memory, and if ranks send weights from their devices.
     pub(super) fn can_offload(&self) -> bool {
         self.kernels != Kernels::Cpu && !self.shards_optimizer()
     }

@@ -1,4 +1,4 @@
-//! The division of the optimizer state among ranks: stage 1 of ZeRO (Rajbhandari 2020, arXiv:1910.02054).
+//! The division of the optimizer state among ranks: ZeRO stage 1 (Rajbhandari et al., arXiv:1910.02054).
 //!
 //! A rank gets whole weights, not a range of all elements: Muon needs whole matrices, and checkpoints
 //! stay as they are. The price is that no part is smaller than the state of the largest weight. With
