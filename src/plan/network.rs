@@ -40,11 +40,12 @@ impl RanksEstimate {
         bits_per_second: f64,
         speed: Option<&DeviceSpeed>,
     ) -> Self {
-        let weights = VALUE_BYTES * config.parameters(padded_vocab(vocab).into());
+        let padded = padded_vocab(vocab).into();
+        let weights = VALUE_BYTES * config.parameters(padded);
         let count = u64::from(ranks.max(1));
         let rounds = if config.shard_optimizer { 3 } else { 2 };
         let network_bytes = rounds * (count - 1) * (weights / count);
-        let state_bytes = |ranks: u32| state_bytes(config, vocab, ranks as usize);
+        let state_bytes = |ranks: u32| state_bytes(config, padded, ranks as usize);
         let sync_every = config.sync_every.get();
         let network_seconds = 8.0 * network_bytes as f64 / bits_per_second / sync_every as f64;
         let whole = Plan { accumulation: plan.accumulation * count as usize, ..plan.clone() };

@@ -45,7 +45,7 @@ impl<'a> Sizes<'a> {
         let padded = u64::from(config::padded_vocab(vocab));
         let [parameters, muon] = [config.parameters(padded), config.muon_weights()];
         let by_optimizer = if limits.shards_optimizer() {
-            largest_part(config, vocab, limits.optimizer_shards as usize)
+            largest_part(config, padded, limits.optimizer_shards as usize)
         } else {
             [muon, parameters - muon]
         };

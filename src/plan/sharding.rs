@@ -1,4 +1,5 @@
-//! The division of the optimizer state among ranks: ZeRO stage 1 (Rajbhandari et al., arXiv:1910.02054).
+//! The division of the optimizer state among ranks, as in stage 1 of ZeRO (Rajbhandari et al. 2020,
+//! arXiv:1910.02054).
 //!
 //! A rank gets whole weights, not a range of all elements: Muon needs whole matrices, and checkpoints
 //! stay as they are. The price is that no part is smaller than the state of the largest weight. With
@@ -47,7 +48,7 @@ pub(super) fn largest_part(config: &Config, vocab: u64, ranks: usize) -> [u64; 2
 }
 
 /// Returns the bytes of the optimizer state on the fullest of `ranks`.
-pub(super) fn state_bytes(config: &Config, vocab: u32, ranks: usize) -> u64 {
+pub(super) fn state_bytes(config: &Config, vocab: u64, ranks: usize) -> u64 {
     STATE_BYTES.saturating_mul(states(&largest_part(config, vocab, ranks)))
 }
 
@@ -57,14 +58,15 @@ fn states([muon, adamw]: &[u64; 2]) -> u64 {
 }
 
 /// Lists the weights of a model in their order: the elements that Muon updates, and those that AdamW does.
-pub(crate) fn weights(config: &Config, vocab: u32) -> Vec<[u64; 2]> {
+pub(crate) fn weights(config: &Config, vocab: u64) -> Vec<[u64; 2]> {
     let weight = |(name, shape): (String, Vec<usize>)| {
         let elements = shape.iter().map(|&size| size as u64).product();
         let is_matrix = shape.len() == 2 && name.starts_with("h.");
         let is_muons = is_matrix && config.optimizer == OptimizerKind::Muon;
         if is_muons { [elements, 0] } else { [0, elements] }
     };
-    Architecture::new(config, vocab).shapes().into_iter().map(weight).collect()
+    // Padding the rows of the embedding once more changes nothing.
+    Architecture::new(config, vocab as u32).shapes().into_iter().map(weight).collect()
 }
 
 #[cfg(test)]
@@ -93,12 +95,12 @@ mod tests {
             ("gpt2-xl", OptimizerKind::Muon, 8, 0.125),
         ] {
             let config = config(preset, optimizer);
-            let of = |ranks| state_bytes(&config, 50_257, ranks) as f64;
+            let of = |ranks| state_bytes(&config, padded_vocab(50_257).into(), ranks) as f64;
             let share = of(ranks) / of(1);
             assert!((share - expected).abs() < 0.005, "{preset}, {ranks} ranks: {share}");
         }
         let config = config("gpt2", OptimizerKind::AdamW);
         let parameters = config.parameters(padded_vocab(50_257).into());
-        assert_eq!(state_bytes(&config, 50_257, 1), 8 * parameters);
+        assert_eq!(state_bytes(&config, padded_vocab(50_257).into(), 1), 8 * parameters);
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn overlaps(
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Layer, OptimizerKind, resolve};
+    use crate::config::{Config, Layer, OptimizerKind, padded_vocab, resolve};
     use crate::model::Architecture;
     use crate::plan::weights_of_optimizer;
 
@@ -64,7 +64,8 @@ mod tests {
                 let shapes = Architecture::new(&config, 50_257).shapes();
                 let expected =
                     shapes.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64);
-                let found = weights_of_optimizer(&config, 50_257);
+                let vocab = padded_vocab(50_257).into();
+                let found = weights_of_optimizer(&config, vocab);
                 let elements: Vec<u64> = found.iter().map(|[muon, adamw]| muon + adamw).collect();
                 assert_eq!(elements, expected.collect::<Vec<_>>());
                 let muon: u64 = found.iter().map(|[muon, _]| muon).sum();
