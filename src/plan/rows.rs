@@ -137,13 +137,13 @@ impl<'a> Sizes<'a> {
         let wide = self.tokens * self.width * blocks;
         let statistics = self.tokens * (4 + self.heads) * blocks;
         vec![
-            self.activations("block inputs", wide),
-            self.activations("ln_1 outputs", wide),
-            self.activations("qkv", 3 * wide),
-            self.activations("attention outputs", wide),
-            self.activations("residuals after attention", wide),
-            self.activations("ln_2 outputs", wide),
-            self.activations("MLP pre-activations", 4 * wide),
+            self.row("block inputs", Activations, wide),
+            self.row("ln_1 outputs", Activations, wide),
+            self.row("qkv", Activations, 3 * wide),
+            self.row("attention outputs", Activations, wide),
+            self.row("residuals after attention", Activations, wide),
+            self.row("ln_2 outputs", Activations, wide),
+            self.row("MLP pre-activations", Activations, 4 * wide),
             Row::f32("layer norm and softmax statistics", Activations, statistics),
         ]
     }
@@ -152,14 +152,10 @@ impl<'a> Sizes<'a> {
     fn forward(&self, blocks: u64) -> Vec<Row> {
         if self.plan.grad_checkpoint {
             let inputs = self.tokens * self.width * blocks;
-            vec![self.activations("checkpointed block inputs", inputs)]
+            vec![self.row("checkpointed block inputs", Activations, inputs)]
         } else {
             self.saved(blocks)
         }
-    }
-
-    fn activations(&self, name: &str, elements: u64) -> Row {
-        self.row(name, Activations, elements)
     }
 
     /// A row of elements in the dtype of activations.
@@ -220,7 +216,7 @@ impl<'a> Sizes<'a> {
         let n = self.tokens;
         let mut rows = self.backward();
         rows.extend(self.forward(self.layers));
-        rows.push(self.activations("final residual", n * self.width));
+        rows.push(self.row("final residual", Activations, n * self.width));
         rows.push(Row::f32("final layer norm statistics", Activations, 2 * n));
         rows.extend(self.head(n));
         let (width, vocab, chunk) = (self.width, self.vocab, self.chunk(n));
