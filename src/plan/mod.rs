@@ -34,8 +34,6 @@ pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
 pub use network::{RanksEstimate, parse_network};
 pub(crate) use sharding::owners;
-#[cfg(test)]
-pub(crate) use sharding::weights as weights_of_optimizer;
 pub(crate) use shares::{Shares, of_share};
 pub use speed::{DeviceSpeed, SpeedPoint};
 pub use totals::{DataSize, TimeEstimate, Totals};

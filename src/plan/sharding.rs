@@ -58,7 +58,7 @@ fn states([muon, adamw]: &[u64; 2]) -> u64 {
 }
 
 /// Lists the weights of a model in their order: the elements that Muon updates, and those that AdamW does.
-pub(crate) fn weights(config: &Config, vocab: u64) -> Vec<[u64; 2]> {
+fn weights(config: &Config, vocab: u64) -> Vec<[u64; 2]> {
     let weight = |(name, shape): (String, Vec<usize>)| {
         let elements = shape.iter().map(|&size| size as u64).product();
         let is_matrix = shape.len() == 2 && name.starts_with("h.");
@@ -102,5 +102,14 @@ mod tests {
         let config = config("gpt2", OptimizerKind::AdamW);
         let parameters = config.parameters(padded_vocab(50_257).into());
         assert_eq!(state_bytes(&config, padded_vocab(50_257).into(), 1), 8 * parameters);
+    }
+
+    #[test]
+    fn muon_updates_the_matrices_of_the_blocks() {
+        for bias in [false, true] {
+            let config = Config { bias, ..config("gpt2", OptimizerKind::Muon) };
+            let muon: u64 = weights(&config, 50_304).iter().map(|[muon, _]| muon).sum();
+            assert_eq!(muon, config.block_matrices());
+        }
     }
 }

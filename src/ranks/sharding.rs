@@ -48,30 +48,3 @@ pub(super) fn overlaps(
         (from < to).then(|| (index, from - start..to - start))
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::config::{Config, Layer, OptimizerKind, padded_vocab, resolve};
-    use crate::model::Architecture;
-    use crate::plan::weights_of_optimizer;
-
-    #[test]
-    fn weights_of_the_plan_are_those_of_the_model() {
-        for bias in [false, true] {
-            for optimizer in [OptimizerKind::AdamW, OptimizerKind::Muon] {
-                let preset = resolve(vec![Layer::preset("gpt2").unwrap()]).unwrap().config;
-                let config = Config { bias, optimizer, ..preset };
-                let shapes = Architecture::new(&config, 50_257).shapes();
-                let expected =
-                    shapes.iter().map(|(_, shape)| shape.iter().product::<usize>() as u64);
-                let vocab = padded_vocab(50_257).into();
-                let found = weights_of_optimizer(&config, vocab);
-                let elements: Vec<u64> = found.iter().map(|[muon, adamw]| muon + adamw).collect();
-                assert_eq!(elements, expected.collect::<Vec<_>>());
-                let muon: u64 = found.iter().map(|[muon, _]| muon).sum();
-                let matrices = config.block_matrices();
-                assert_eq!(muon, if optimizer == OptimizerKind::Muon { matrices } else { 0 });
-            }
-        }
-    }
-}
