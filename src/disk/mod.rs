@@ -15,6 +15,18 @@ pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
+pub fn exists(path: &Path) -> bool {
+    metadata(path).is_ok()
+}
+
+pub fn is_dir(path: &Path) -> bool {
+    metadata(path).is_ok_and(|found| found.is_dir())
+}
+
+pub fn is_file(path: &Path) -> bool {
+    metadata(path).is_ok_and(|found| found.is_file())
+}
+
 /// Replaces the content of a file by a value as JSON, in a folder that need not exist yet.
 pub fn replace_json(path: &Path, value: &impl serde::Serialize) -> std::io::Result<()> {
     create_dir_all(path.parent().unwrap_or(path))?;

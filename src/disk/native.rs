@@ -13,18 +13,6 @@ pub use std::fs::{
 #[cfg(test)]
 use super::recorder::{Call, note};
 
-pub fn exists(path: &Path) -> bool {
-    path.exists()
-}
-
-pub fn is_dir(path: &Path) -> bool {
-    path.is_dir()
-}
-
-pub fn is_file(path: &Path) -> bool {
-    path.is_file()
-}
-
 /// Replaces the content of a file atomically: after a crash the file has either the old or the
 /// new content.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {

@@ -10,7 +10,7 @@
 //! Files are not kept in memory. A page has 4 GiB at most, and the last checkpoints of a model can be as
 //! large; a checkpoint that is reported must also be on the disk, and not still on its way there.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
@@ -36,7 +36,6 @@ pub trait Slot: fmt::Debug {
 /// Bytes of a slot before the content of its file.
 const HEADER: u64 = 4096;
 const MAGIC: &[u8] = b"wgpt file 1\n";
-const CHECKSUM: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Header {
@@ -59,33 +58,31 @@ impl Header {
         if bytes.len() as u64 > HEADER {
             return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the path is too long"));
         }
-        bytes.resize(HEADER as usize, 0);
         Ok(bytes)
     }
 
+    /// Returns the header that `bytes` begin with; `None` if it is damaged.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(MAGIC)?;
-        let (generation, rest) = rest.split_first_chunk::<8>()?;
-        let (modified, rest) = rest.split_first_chunk::<8>()?;
-        let (len, rest) = rest.split_first_chunk::<4>()?;
+        let (generation, rest) = rest.split_first_chunk()?;
+        let (modified, rest) = rest.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
         let path = rest.get(..u32::from_le_bytes(*len) as usize)?;
-        let end = MAGIC.len() + 20 + path.len();
-        let checksum = bytes.get(end..end + CHECKSUM)?;
-        if blake3::hash(&bytes[..end]).as_bytes() != checksum {
-            return None;
-        }
-        Some(Self {
+        let header = Self {
             generation: u64::from_le_bytes(*generation),
             modified: u64::from_le_bytes(*modified),
             path: str::from_utf8(path).ok()?.to_owned(),
-        })
+        };
+        // This compares the checksums, too.
+        bytes.starts_with(&header.encode().ok()?).then_some(header)
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Entry {
     slot: Rc<dyn Slot>,
     header: Header,
+    is_locked: Rc<Cell<bool>>,
 }
 
 #[derive(Default)]
@@ -94,7 +91,6 @@ pub struct Pool {
     free: Vec<Rc<dyn Slot>>,
     /// Folders that were created explicitly. A file's folders exist without an entry.
     folders: BTreeSet<String>,
-    locked: BTreeSet<String>,
     generation: u64,
 }
 
@@ -130,7 +126,7 @@ impl Pool {
             if self.files.get(&header.path).is_some_and(newer) {
                 self.release(slot)?;
             } else {
-                self.insert(Entry { slot, header })?;
+                self.insert(Entry { slot, header, is_locked: Rc::default() })?;
             }
         }
         Ok(())
@@ -156,13 +152,10 @@ impl Pool {
         Header { generation: self.generation, modified, path: path.to_owned() }
     }
 
-    /// Opens the file at `path`; creates or truncates it if requested.
-    fn open(&mut self, path: &str, create: bool, truncate: bool) -> io::Result<Rc<dyn Slot>> {
+    /// Opens the file at `path`; creates it if requested.
+    fn open(&mut self, path: &str, create: bool) -> io::Result<Entry> {
         if let Some(entry) = self.files.get(path) {
-            if truncate {
-                entry.slot.set_len(HEADER)?;
-            }
-            return Ok(entry.slot.clone());
+            return Ok(entry.clone());
         }
         if !create {
             return Err(not_found(path));
@@ -176,8 +169,9 @@ impl Pool {
             let _ = self.release(slot);
             return Err(error);
         }
-        self.files.insert(path.to_owned(), Entry { slot: slot.clone(), header });
-        Ok(slot)
+        let entry = Entry { slot, header, is_locked: Rc::default() };
+        self.files.insert(path.to_owned(), entry.clone());
+        Ok(entry)
     }
 
     fn remove(&mut self, path: &str) -> io::Result<()> {
@@ -240,15 +234,10 @@ impl Pool {
         if !self.is_folder(folder) {
             return Err(not_found(folder));
         }
+        let start = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         let all = self.files.keys().chain(&self.folders);
-        let name = |path: &String| {
-            let rest = match folder {
-                "" => path.as_str(),
-                _ => path.strip_prefix(folder)?.strip_prefix('/')?,
-            };
-            rest.split('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
-        };
-        Ok(all.filter_map(name).collect())
+        let names = all.filter_map(|path| path.strip_prefix(&start)?.split('/').next());
+        Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 }
 

@@ -1,13 +1,12 @@
 //! The file system of this thread's pool, under the names of `std::fs`.
 
-use std::cell::Cell;
 pub use std::fs::TryLockError;
 
 use super::*;
 
 thread_local! {
     /// Global like the file system of an operating system.
-    static DISK: RefCell<Pool> = RefCell::default();
+    pub(super) static DISK: RefCell<Pool> = RefCell::default();
 }
 
 /// Adds slots to the pool of this thread, see [`Pool::add`].
@@ -17,61 +16,61 @@ pub fn mount(slots: Vec<Rc<dyn Slot>>) -> io::Result<()> {
 
 /// Counts the slots of this thread that are not in use.
 pub fn free_slots() -> usize {
-    DISK.with_borrow_mut(|disk| disk.free.len())
+    DISK.with_borrow(|disk| disk.free.len())
 }
 
 #[derive(Debug)]
 pub struct File {
-    path: String,
-    slot: Rc<dyn Slot>,
+    entry: Entry,
     at: u64,
     append: bool,
     holds_lock: Cell<bool>,
 }
 
 impl File {
-    fn at(path: &Path, create: bool, truncate: bool, append: bool) -> io::Result<Self> {
-        let path = key(path);
-        let slot = DISK.with_borrow_mut(|disk| disk.open(&path, create, truncate))?;
-        Ok(Self { path, slot, at: 0, append, holds_lock: Cell::new(false) })
+    fn at(path: &Path, create: bool) -> io::Result<Self> {
+        let entry = DISK.with_borrow_mut(|disk| disk.open(&key(path), create))?;
+        Ok(Self { entry, at: 0, append: false, holds_lock: Cell::new(false) })
     }
 
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::at(path.as_ref(), false, false, false)
+        Self::at(path.as_ref(), false)
     }
 
+    /// Opens an empty file: creates it, or truncates the one that exists.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
-        Self::at(path.as_ref(), true, true, false)
+        let file = Self::at(path.as_ref(), true)?;
+        file.entry.slot.set_len(HEADER)?;
+        Ok(file)
     }
 
     fn len(&self) -> io::Result<u64> {
-        Ok(self.slot.size()?.saturating_sub(HEADER))
+        Ok(self.entry.slot.size()?.saturating_sub(HEADER))
     }
 
     pub fn metadata(&self) -> io::Result<Metadata> {
-        let modified = DISK
-            .with_borrow_mut(|disk| disk.files.get(&self.path).map(|entry| entry.header.modified));
-        Ok(Metadata { len: self.len()?, folder: false, modified: modified.unwrap_or(0) })
+        Ok(Metadata { len: self.len()?, folder: false, modified: self.entry.header.modified })
     }
 
     pub fn sync_all(&self) -> io::Result<()> {
-        self.slot.flush()
+        self.entry.slot.flush()
     }
 
     pub fn try_lock(&self) -> Result<(), TryLockError> {
-        let lock = || DISK.with_borrow_mut(|disk| disk.locked.insert(self.path.clone()));
-        self.holds_lock.set(self.holds_lock.get() || lock());
-        if self.holds_lock.get() { Ok(()) } else { Err(TryLockError::WouldBlock) }
+        if !self.holds_lock.get() && self.entry.is_locked.replace(true) {
+            return Err(TryLockError::WouldBlock);
+        }
+        self.holds_lock.set(true);
+        Ok(())
     }
 
     pub fn try_lock_shared(&self) -> Result<(), TryLockError> {
-        let is_locked = DISK.with_borrow_mut(|disk| disk.locked.contains(&self.path));
-        if is_locked { Err(TryLockError::WouldBlock) } else { Ok(()) }
+        if self.entry.is_locked.get() { Err(TryLockError::WouldBlock) } else { Ok(()) }
     }
 
     pub fn unlock(&self) -> io::Result<()> {
         if self.holds_lock.replace(false) {
-            DISK.with_borrow_mut(|disk| disk.locked.remove(&self.path));
+            self.entry.is_locked.set(false);
         }
         Ok(())
     }
@@ -85,7 +84,7 @@ impl Drop for File {
 
 impl Read for File {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.slot.read_at(HEADER + self.at, buffer)?;
+        let read = self.entry.slot.read_at(HEADER + self.at, buffer)?;
         self.at += read as u64;
         Ok(read)
     }
@@ -96,7 +95,7 @@ impl Write for File {
         if self.append {
             self.at = self.len()?;
         }
-        self.slot.write_at(HEADER + self.at, bytes)?;
+        self.entry.slot.write_at(HEADER + self.at, bytes)?;
         self.at += bytes.len() as u64;
         Ok(bytes.len())
     }
@@ -113,14 +112,15 @@ impl Seek for File {
             SeekFrom::End(by) => (self.len()?, by),
             SeekFrom::Current(by) => (self.at, by),
         };
-        let error = || io::Error::new(io::ErrorKind::InvalidInput, "before the start of the file");
-        self.at = from.checked_add_signed(by).ok_or_else(error)?;
+        self.at = from.checked_add_signed(by).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
     }
 }
 
 pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
-    File::at(path.as_ref(), true, false, true)
+    let mut file = File::at(path.as_ref(), true)?;
+    file.append = true;
+    Ok(file)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -151,35 +151,32 @@ impl Metadata {
 }
 
 #[derive(Clone, Debug)]
-pub struct DirEntry {
-    folder: PathBuf,
-    name: String,
-}
+pub struct DirEntry(PathBuf);
 
 impl DirEntry {
     pub fn file_name(&self) -> std::ffi::OsString {
-        self.name.clone().into()
+        self.0.file_name().unwrap_or_default().to_owned()
     }
 
     pub fn path(&self) -> PathBuf {
-        self.folder.join(&self.name)
+        self.0.clone()
     }
 
     pub fn file_type(&self) -> io::Result<Metadata> {
-        metadata(self.path())
+        metadata(&self.0)
     }
 }
 
 pub fn read_dir(path: impl AsRef<Path>) -> io::Result<std::vec::IntoIter<io::Result<DirEntry>>> {
-    let folder = path.as_ref().to_path_buf();
-    let names = DISK.with_borrow_mut(|disk| disk.names(&key(&folder)))?;
-    let entry = |name| Ok(DirEntry { folder: folder.clone(), name });
-    Ok(names.into_iter().map(entry).collect::<Vec<_>>().into_iter())
+    let folder = path.as_ref();
+    let names = DISK.with_borrow(|disk| disk.names(&key(folder)))?;
+    let entries: Vec<_> = names.into_iter().map(|name| Ok(DirEntry(folder.join(name)))).collect();
+    Ok(entries.into_iter())
 }
 
 pub fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let path = path.as_ref();
-    if is_dir(path) {
+    if DISK.with_borrow(|disk| disk.is_folder(&key(path))) {
         return Ok(Metadata { len: 0, folder: true, modified: 0 });
     }
     File::open(path)?.metadata()
@@ -199,8 +196,7 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 }
 
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
-    let text = String::from_utf8(read(path)?);
-    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    io::read_to_string(File::open(path)?)
 }
 
 pub fn write(path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> io::Result<()> {
@@ -228,18 +224,6 @@ pub fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
 
 pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     DISK.with_borrow_mut(|disk| disk.remove_folder(&key(path.as_ref())))
-}
-
-pub fn exists(path: &Path) -> bool {
-    is_file(path) || is_dir(path)
-}
-
-pub fn is_dir(path: &Path) -> bool {
-    DISK.with_borrow_mut(|disk| disk.is_folder(&key(path)))
-}
-
-pub fn is_file(path: &Path) -> bool {
-    DISK.with_borrow_mut(|disk| disk.files.contains_key(&key(path)))
 }
 
 /// Writes the buffered data of a file to the storage.
