@@ -11,7 +11,6 @@ use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
-use super::folder::write_atomically;
 use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk::{self, File};
@@ -66,10 +65,8 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Writes a checkpoint into `folder` and removes old ones: the newest `keep` and the best stay.
-    /// Returns `None` if the checkpoint is on the disk already. States without parts come from `others`.
-    ///
-    /// # Errors
-    /// If it cannot be written; former checkpoints are then unchanged.
+    /// Returns `None` if the checkpoint is on the disk already. States without parts come from `others`. If
+    /// it cannot be written, former checkpoints are unchanged.
     pub async fn write(
         folder: &Path,
         mut state: CheckpointState,
@@ -88,7 +85,7 @@ impl Checkpoint {
             if state == same.state || disk::read(&file).is_ok_and(|saved| saved == text) {
                 return Ok(None);
             }
-            write_atomically(&file, &text)?;
+            disk::replace(&file, &text).map_err(TrainError::io("write", &file))?;
             return Ok(Some(Self { path, state }));
         }
         let temporary = folder.join(format!("{TEMPORARY}{name}"));
@@ -147,29 +144,22 @@ impl Checkpoint {
         Ok(Self { path: path.to_path_buf(), state })
     }
 
-    /// Opens the newest intact checkpoint in `folder`; also returns the damaged ones that are
-    /// newer.
-    ///
-    /// # Errors
-    /// `NoCheckpoint` if none exists.
+    /// Opens the newest intact checkpoint in `folder`; also returns the damaged ones that are newer. The
+    /// error is `NoCheckpoint` if none exists.
     pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         Self::first_whole(newest_first(folder), folder, Self::open)
     }
 
     /// Opens the intact checkpoint in `folder` with the best validation loss, else the newest; also
-    /// returns the damaged ones that are better.
-    ///
-    /// # Errors
-    /// `NoCheckpoint` if none exists.
+    /// returns the damaged ones that are better. The error is `NoCheckpoint` if none exists.
     pub fn best(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
-        let mut rated: Vec<(f64, PathBuf)> = newest_first(folder)
-            .filter_map(|path| Self::open_unverified(&path).ok())
-            .filter_map(|checkpoint| Some((checkpoint.state.val_loss?, checkpoint.path)))
-            .collect();
-        rated.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        let rated: Vec<PathBuf> = rated.into_iter().map(|(_, path)| path).collect();
-        let others = newest_first(folder).filter(|path| !rated.contains(path));
-        Self::first_whole(rated.iter().cloned().chain(others), folder, Self::open_model)
+        let loss = |path: &PathBuf| Self::open_unverified(path).ok()?.state.val_loss;
+        let rated = |path| (loss(&path).unwrap_or(f64::INFINITY), path);
+        let mut paths: Vec<(f64, PathBuf)> = newest_first(folder).map(rated).collect();
+        // Of those with the same loss, or none, the newest stays first.
+        paths.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let paths = paths.into_iter().map(|(_, path)| path);
+        Self::first_whole(paths, folder, Self::open_model)
     }
 
     fn first_whole(
@@ -296,7 +286,8 @@ async fn write_files(
         let name = entry.file_name().to_string_lossy().into_owned();
         state.hashes.insert(name, hash_file(&file)?);
     }
-    write_atomically(&folder.join(STATE_FILE), &json(state))
+    let file = folder.join(STATE_FILE);
+    disk::replace(&file, &json(state)).map_err(TrainError::io("write", &file))
 }
 
 /// Writes the optimizer's states. Those without parts are with other ranks.

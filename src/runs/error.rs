@@ -151,20 +151,17 @@ impl TrainError {
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
                  n_embd or vocabulary"
             }
-            TrainError::NotFinite { scaling: Some(_), has_checkpoint: true, .. } => {
-                "continue from the last checkpoint with --resume and a lower learning_rate or a higher \
-                 warmup_iters, or start again with --dtype=float32, which has a larger range"
-            }
-            TrainError::NotFinite { scaling: Some(_), has_checkpoint: false, .. } => {
-                "start again with a lower learning_rate or a higher warmup_iters, or with \
-                 --dtype=float32, which has a larger range"
-            }
-            TrainError::NotFinite { has_checkpoint: true, .. } => {
-                "continue from the last checkpoint with --resume and a lower learning_rate or a higher \
-                 warmup_iters"
-            }
-            TrainError::NotFinite { has_checkpoint: false, .. } => {
-                "start again with a lower learning_rate or a higher warmup_iters"
+            TrainError::NotFinite { scaling, has_checkpoint, .. } => {
+                let (first, or) = if *has_checkpoint {
+                    ("continue from the last checkpoint with --resume and", "start again with")
+                } else {
+                    ("start again with", "with")
+                };
+                let mut hint = format!("{first} a lower learning_rate or a higher warmup_iters");
+                if scaling.is_some() {
+                    hint += &format!(", or {or} --dtype=float32, which has a larger range");
+                }
+                return Some(hint);
             }
             TrainError::Io { .. } => {
                 "check the path, its permissions and the free space of the disk"
@@ -219,9 +216,9 @@ impl TrainError {
             TrainError::Device(DeviceError::Unknown { .. } | DeviceError::Dtype { .. }) => {
                 Exit::Usage
             }
-            TrainError::Device(DeviceError::OutOfMemory { .. } | DeviceError::Stopped { .. }) => {
-                Exit::DeviceFailed
-            }
+            TrainError::Ranks(error) if error.is_usage() => Exit::Usage,
+            TrainError::Device(DeviceError::OutOfMemory { .. } | DeviceError::Stopped { .. })
+            | TrainError::Ranks(_) => Exit::DeviceFailed,
             TrainError::Device(_) => Exit::NoDevice,
             TrainError::Data(error) => match error.kind {
                 DataErrorKind::Usage => Exit::Usage,
@@ -229,13 +226,6 @@ impl TrainError {
                 DataErrorKind::Missing | DataErrorKind::BadData => Exit::BadData,
             },
             TrainError::NotFinite { .. } => Exit::NotFinite,
-            TrainError::Ranks(error) => {
-                if error.is_usage() {
-                    Exit::Usage
-                } else {
-                    Exit::DeviceFailed
-                }
-            }
             // A missing file is bad input; any other error is the system's.
             TrainError::Weights(WeightError::Io { source, .. })
                 if source.kind() != io::ErrorKind::NotFound =>

@@ -40,9 +40,7 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Locks a folder for a new run, or for a resumed one, and creates what is missing.
-    ///
-    /// # Errors
+    /// Locks a folder for a new run, or for a resumed one, and creates what is missing. The error is
     /// `RunExists` if a new run would overwrite another, `Locked` if another process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
         disk::create_dir_all(path.join(CHECKPOINTS_FOLDER))
@@ -83,15 +81,13 @@ impl RunFolder {
         self.path.join(CHECKPOINTS_FOLDER)
     }
 
-    /// Writes the resolved configuration.
-    ///
-    /// # Errors
-    /// If it cannot be written; a former one is then still intact.
+    /// Writes the resolved configuration. If it cannot be written, a former one is still intact.
     pub fn write_config(&self, config: &Config) -> Result<(), TrainError> {
         if self.events.is_none() {
             return Ok(());
         }
-        write_atomically(&self.path.join(CONFIG_FILE), config.to_toml().as_bytes())
+        let file = self.path.join(CONFIG_FILE);
+        disk::replace(&file, config.to_toml().as_bytes()).map_err(TrainError::io("write", &file))
     }
 
     /// Opens the scalar logs, for [`log_scalars`](Self::log_scalars). Returns a sentence for each
@@ -143,10 +139,4 @@ pub fn json_line(event: &Event) -> String {
 /// restart.
 pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
     RunFolder::unlocked(run)?.record(event)
-}
-
-/// Replaces the content of a file. After a crash, the file has the old content or the new one,
-/// never a part.
-pub(super) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), TrainError> {
-    disk::replace(path, content).map_err(TrainError::io("write", path))
 }

@@ -49,7 +49,6 @@ pub struct RunSummary {
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
     pub device: Option<DeviceLine>,
-    #[serde(with = "seconds")]
     pub modified: SystemTime,
     /// True if it can be resumed from a checkpoint.
     pub has_checkpoint: bool,
@@ -59,24 +58,6 @@ impl RunSummary {
     /// Returns the display name of the run, else the folder's.
     pub fn title(&self) -> &str {
         if self.about.name.is_empty() { &self.name } else { &self.about.name }
-    }
-}
-
-/// Times in JSON, as whole seconds since 1970.
-mod seconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use web_time::SystemTime;
-
-    pub fn serialize<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
-        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        since.as_secs().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SystemTime, D::Error> {
-        let seconds = u64::deserialize(from)?.min(u64::from(u32::MAX));
-        Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
     }
 }
 
@@ -264,7 +245,7 @@ fn summary(path: PathBuf) -> RunSummary {
     let modified = [EVENTS_FILE, CONFIG_FILE, "."]
         .iter()
         .find_map(|name| disk::metadata(path.join(name)).ok()?.modified().ok())
-        .unwrap_or(SystemTime::UNIX_EPOCH);
+        .map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH));
     let Progress { iteration, max_iters, val_loss, best_val_loss, .. } = progress;
     // The record's ends need not contain an evaluation; the newest checkpoint covers them all.
     let best = [best_val_loss, saved.best_val_loss];
@@ -306,7 +287,11 @@ fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: SystemTi
     if is_locked(run) {
         return if progress == RunPhase::Paused { RunState::Paused } else { RunState::Running };
     }
-    let is_younger = |than: Duration| modified.elapsed().is_ok_and(|age| age < than);
+    let restart = match &last {
+        Some(Event::Replan { reason, .. }) if *reason != ReplanReason::Budget => RESTART_TIMEOUT,
+        Some(Event::Waiting(waiting)) => RESTART_TIMEOUT + Duration::from_secs(waiting.seconds),
+        _ => Duration::ZERO,
+    };
     match last {
         None => RunState::Empty,
         Some(Event::Done { reason: StopReason::Finished | StopReason::EvalOnly, .. }) => {
@@ -314,16 +299,7 @@ fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: SystemTi
         }
         Some(Event::Done { .. }) => RunState::Stopped,
         Some(Event::Error(error)) => RunState::Failed { text: error.text },
-        Some(Event::Replan { reason, .. })
-            if reason != ReplanReason::Budget && is_younger(RESTART_TIMEOUT) =>
-        {
-            RunState::Running
-        }
-        Some(Event::Waiting(waiting))
-            if is_younger(RESTART_TIMEOUT + Duration::from_secs(waiting.seconds)) =>
-        {
-            RunState::Running
-        }
+        Some(_) if modified.elapsed().is_ok_and(|age| age < restart) => RunState::Running,
         Some(_) => RunState::Crashed,
     }
 }

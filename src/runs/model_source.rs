@@ -170,10 +170,8 @@ impl ModelSource {
         own.zip(data).is_none_or(|(own, data)| own.has_text_of(data))
     }
 
-    /// Returns true if `template` adds tokens to this model's.
-    ///
-    /// # Errors
-    /// `OtherTokenizer` if its text is not tokenized as the model's.
+    /// Returns true if `template` adds tokens to this model's. The error is `OtherTokenizer` if its text
+    /// is not tokenized as the model's.
     pub fn lacks(&self, template: &ChatTemplate) -> Result<bool, TrainError> {
         let have = self.architecture.vocab_size;
         let lacks = have < template.vocab_size() as usize;

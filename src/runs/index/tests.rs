@@ -23,18 +23,7 @@ fn start() -> Event {
 }
 
 fn step(iter: u64) -> Event {
-    Event::Step(Step {
-        iter,
-        loss: 3.0 - iter as f64 / 4096.0,
-        lr: 1e-3,
-        grad_norm: Some(1.0),
-        tokens: 1024,
-        ms: 12.5,
-        tokens_per_s: 81920.0,
-        vram_bytes: Some(1 << 30),
-        vram_peak_bytes: Some(1 << 30),
-        ..Step::default()
-    })
+    Event::Step(Step { iter, loss: 3.0 - iter as f64 / 4096.0, ..Step::default() })
 }
 
 fn eval(iter: u64, val_loss: f64) -> Event {
