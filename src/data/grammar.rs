@@ -1,4 +1,4 @@
-//! A small probabilistic grammar for text.
+//! A small probabilistic grammar for text, written in TOML.
 //!
 //! A story follows a plot, a sequence of scenes. Each scene is one sentence, chosen from the
 //! templates of the scene. A template is text with slots:
@@ -8,33 +8,35 @@
 //! - `{hero.1}` is the second form of that word (forms are separated by `|`);
 //! - `{*food}` draws a new word for this slot only.
 
-use super::windows::hash;
+use std::collections::BTreeMap;
 
-/// A name, and the words for slots of this name.
-pub type List = (&'static str, &'static [&'static str]);
+use serde::Deserialize;
 
-/// The templates of a sentence, with weights.
-pub type Scene = &'static [(u32, &'static str)];
+use super::windows;
 
-/// A weight and the scenes of a story, in order.
-pub type Plot = (u32, &'static [Scene]);
+/// Texts with their weights.
+type Choices = Vec<(u32, String)>;
 
-#[derive(Debug)]
+#[derive(Deserialize)]
 pub struct Grammar {
-    pub lists: &'static [List],
-    pub plots: &'static [Plot],
-    pub separator: &'static str,
-    pub terminator: &'static str,
+    /// The names of the scenes of a story, in order, with a space between them.
+    plots: Choices,
+    /// The templates of each scene.
+    scenes: BTreeMap<String, Choices>,
+    /// The words for slots of this name.
+    pub words: BTreeMap<String, Vec<String>>,
+    separator: String,
+    terminator: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TemplatePiece {
-    Text(&'static str),
-    Slot { list: usize, form: usize, fresh: bool },
+enum TemplatePiece<'a> {
+    Text(&'a str),
+    Slot { list: &'a str, words: &'a [String], form: usize, fresh: bool },
 }
 
 /// The word of each list that a story repeats, once drawn.
-type Drawn = Vec<Option<usize>>;
+type Drawn<'a> = BTreeMap<&'a str, &'a str>;
 
 /// A counter-based random number generator. It is not from a library, so that a seed gives the same
 /// text in every version.
@@ -50,77 +52,75 @@ impl Rng {
 
     /// Draws uniformly from `0..count`.
     fn below(&mut self, count: u64) -> u64 {
-        let random = hash([self.seed, self.counter]);
+        let drawn = windows::below([self.seed, self.counter], count);
         self.counter += 1;
-        ((u128::from(random) * u128::from(count)) >> 64) as u64
+        drawn
     }
 
-    fn weighted<T: Copy + Default>(&mut self, from: &[(u32, T)]) -> T {
+    fn weighted<'a>(&mut self, from: &'a [(u32, String)]) -> &'a str {
         let mut left = self.below(from.iter().map(|&(weight, _)| u64::from(weight)).sum());
-        for &(weight, item) in from {
-            let Some(rest) = left.checked_sub(weight.into()) else { return item };
+        for (weight, text) in from {
+            let Some(rest) = left.checked_sub((*weight).into()) else { return text };
             left = rest;
         }
-        T::default()
+        ""
     }
 }
 
 impl Grammar {
+    /// Parses a grammar that is a part of the program.
+    pub fn built_in(text: &str) -> Self {
+        toml::from_str(text).expect("the tests parse the built-in grammars")
+    }
+
     pub fn generate(&self, rng: &mut Rng, text: &mut String) {
-        let mut drawn: Drawn = vec![None; self.lists.len()];
-        for (index, scene) in rng.weighted(self.plots).iter().enumerate() {
+        let mut drawn = Drawn::new();
+        for (index, scene) in rng.weighted(&self.plots).split(' ').enumerate() {
             if index > 0 {
-                text.push_str(self.separator);
+                text.push_str(&self.separator);
             }
-            for piece in self.pieces(rng.weighted(scene)) {
+            for piece in self.pieces(rng.weighted(&self.scenes[scene])) {
                 match piece {
                     TemplatePiece::Text(literal) => text.push_str(literal),
-                    TemplatePiece::Slot { list, form, fresh } => {
-                        let words = self.words(list);
-                        let repeated = drawn[list].filter(|_| !fresh);
-                        let word =
-                            repeated.unwrap_or_else(|| rng.below(words.len() as u64) as usize);
-                        text.push_str(word_form(words[word], form));
+                    TemplatePiece::Slot { list, words, form, fresh } => {
+                        let repeated = drawn.get(list).filter(|_| !fresh).copied();
+                        let word = repeated
+                            .unwrap_or_else(|| &words[rng.below(words.len() as u64) as usize]);
+                        text.push_str(word_form(word, form));
                         if !fresh {
-                            drawn[list] = Some(word);
+                            drawn.insert(list, word);
                         }
                     }
                 }
             }
         }
-        text.push_str(self.terminator);
+        text.push_str(&self.terminator);
     }
 
-    fn words(&self, list: usize) -> &'static [&'static str] {
-        self.lists[list].1
-    }
-
-    fn pieces(&self, template: &'static str) -> impl Iterator<Item = TemplatePiece> {
+    fn pieces<'a>(&'a self, template: &'a str) -> impl Iterator<Item = TemplatePiece<'a>> {
         template.split('{').flat_map(|part| {
             let (slot, text) = match part.split_once('}') {
                 Some((slot, text)) => (Some(self.slot(slot)), text),
                 None => (None, part),
             };
-            let text = Some(TemplatePiece::Text(text)).filter(|_| !text.is_empty());
-            slot.into_iter().chain(text)
+            slot.into_iter().chain([TemplatePiece::Text(text)])
         })
     }
 
     /// Parses a slot. An unknown name becomes text, which a test finds.
-    fn slot(&self, slot: &'static str) -> TemplatePiece {
+    fn slot<'a>(&'a self, slot: &'a str) -> TemplatePiece<'a> {
         let bare = slot.trim_start_matches('*');
-        let (name, form) = bare.split_once('.').unwrap_or((bare, "0"));
-        let list = self.lists.iter().position(|(found, _)| *found == name);
-        match (list, form.parse()) {
-            (Some(list), Ok(form)) => {
-                TemplatePiece::Slot { list, form, fresh: bare.len() < slot.len() }
+        let (list, form) = bare.split_once('.').unwrap_or((bare, "0"));
+        match (self.words.get(list), form.parse()) {
+            (Some(words), Ok(form)) => {
+                TemplatePiece::Slot { list, words, form, fresh: bare.len() < slot.len() }
             }
             _ => TemplatePiece::Text(slot),
         }
     }
 }
 
-fn word_form(word: &'static str, form: usize) -> &'static str {
+fn word_form(word: &str, form: usize) -> &str {
     word.split('|').nth(form).unwrap_or_default()
 }
 

@@ -133,7 +133,7 @@ impl Windows<'_> {
     /// Returns the tokens of the training window for sequence `sequence` of the global batch in step
     /// `step`. Windows are drawn independently and uniformly.
     pub fn training(&self, seed: u64, step: u64, sequence: u64) -> Range<u64> {
-        let draw = |tokens, block_size| train_start(seed, step, sequence, tokens, block_size);
+        let draw = |tokens, block_size| train_start([seed, step, sequence], tokens, block_size);
         match self.packing() {
             Some(Packing { windows, .. }) => {
                 windows[draw(windows.len() as u64, 0) as usize].clone()

@@ -3,24 +3,22 @@
 //! Both are pure functions of their arguments, with no generator state to save. So a resumed run
 //! sees the same data, and so does a run with another micro-batch.
 
-/// Returns the start of the training window for sequence `sequence` of the global batch in step
-/// `step`.
+/// Returns the start of the training window that is drawn by the hash of a seed, a step and the number of a
+/// sequence in the global batch.
 ///
 /// Starts are uniform over `0..tokens - block_size`, which leaves `block_size` inputs and a target
 /// after the last one. They are drawn independently, with replacement, as in nanoGPT. For a split
 /// shorter than a window, which [`Dataset::open`](super::Dataset::open) rejects, the start is 0.
+pub(super) fn train_start(draw: [u64; 3], tokens: u64, block_size: u64) -> u64 {
+    below(draw, tokens.saturating_sub(block_size))
+}
+
+/// Draws uniformly from `0..count`, by the hash of `words`.
 ///
 /// A 128-bit product maps the hash to the range (Lemire 2019, "Fast Random Integer Generation in an
-/// Interval", without the rejection step), with a bias below `tokens / 2^64`.
-pub(super) fn train_start(
-    seed: u64,
-    step: u64,
-    sequence: u64,
-    tokens: u64,
-    block_size: u64,
-) -> u64 {
-    let starts = tokens.saturating_sub(block_size);
-    let product = u128::from(hash([seed, step, sequence])) * u128::from(starts);
+/// Interval", without the rejection step), with a bias below `count / 2^64`.
+pub(super) fn below<const N: usize>(words: [u64; N], count: u64) -> u64 {
+    let product = u128::from(hash(words)) * u128::from(count);
     // The upper half of the product of two u64 fits in a u64.
     (product >> 64) as u64
 }
@@ -68,7 +66,7 @@ mod tests {
     fn training_starts_are_pinned() {
         // Other values would change the data of every run and break resumed ones.
         let starts: Vec<_> =
-            (0..4).map(|sequence| train_start(1337, 7, sequence, 1_003_854, 256)).collect();
+            (0..4).map(|sequence| train_start([1337, 7, sequence], 1_003_854, 256)).collect();
         assert_eq!(starts, [98_388, 274_463, 222_446, 381_750]);
     }
 
@@ -79,7 +77,7 @@ mod tests {
         let mut counts = vec![0_u64; bins];
         for step in 0..draws / 8 {
             for sequence in 0..8 {
-                counts[train_start(3, step, sequence, tokens, block_size) as usize] += 1;
+                counts[train_start([3, step, sequence], tokens, block_size) as usize] += 1;
             }
         }
         let expected = draws as f64 / bins as f64;
@@ -91,10 +89,10 @@ mod tests {
     #[test]
     fn training_starts_are_independent() {
         // Consecutive counters must not give related starts.
-        let start = |seed, step, sequence| train_start(seed, step, sequence, 1 << 40, 1024);
-        let all: std::collections::HashSet<_> = (0..20)
-            .flat_map(|a| (0..20).flat_map(move |b| (0..20).map(move |c| start(a, b, c))))
-            .collect();
+        let draws =
+            (0..20).flat_map(|a| (0..20).flat_map(move |b| (0..20).map(move |c| [a, b, c])));
+        let all: std::collections::HashSet<_> =
+            draws.map(|draw| train_start(draw, 1 << 40, 1024)).collect();
         assert_eq!(all.len(), 8_000);
     }
 
@@ -113,11 +111,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_training_window_lies_inside(
-            seed: u64, step: u64, sequence: u64,
-            block_size in 1_u64..5_000, extra in 1_u64..u64::MAX / 2,
+            draw: [u64; 3], block_size in 1_u64..5_000, extra in 1_u64..u64::MAX / 2,
         ) {
             let tokens = block_size + extra;
-            let start = train_start(seed, step, sequence, tokens, block_size);
+            let start = train_start(draw, tokens, block_size);
             prop_assert!(start + block_size < tokens);
         }
 

@@ -1,61 +1,37 @@
-use super::super::stories::{ENTROPY, STORIES};
+use std::collections::BTreeSet;
+
+use super::super::stories::{self, ENTROPY};
 use super::*;
 
 /// A partial derivation of a text: the rest of the text, the drawn words, `-ln p`.
-type Partial<'a> = (&'a str, Drawn, f64);
+type Partial<'a> = (&'a str, Drawn<'a>, f64);
 
-/// Returns each element with its probability.
-fn shares<T: Copy>(of: &[(u32, T)]) -> impl Iterator<Item = (f64, T)> {
+/// Returns each text with its probability.
+fn shares(of: &[(u32, String)]) -> impl Iterator<Item = (f64, &str)> {
     let total: u32 = of.iter().map(|(weight, _)| weight).sum();
-    of.iter().map(move |&(weight, item)| (f64::from(weight) / f64::from(total), item))
+    of.iter().map(move |(weight, text)| (f64::from(*weight) / f64::from(total), text.as_str()))
 }
 
 impl Grammar {
     /// Returns the `-ln p` of every derivation of `text` as one story.
     fn derivations(&self, text: &str) -> Vec<f64> {
         let mut found = vec![];
-        for (p, scenes) in shares(self.plots) {
-            let mut partials: Vec<Partial<'_>> =
-                vec![(text, vec![None; self.lists.len()], -p.ln())];
-            for (index, scene) in scenes.iter().enumerate() {
+        for (p, plot) in shares(&self.plots) {
+            let mut partials: Vec<Partial<'_>> = vec![(text, Drawn::new(), -p.ln())];
+            for (index, scene) in plot.split(' ').enumerate() {
                 if index > 0 {
-                    partials = literal(partials, self.separator);
+                    partials = literal(partials, &self.separator);
                 }
-                let alternatives = shares(scene).flat_map(|(p, template)| {
+                let alternatives = shares(&self.scenes[scene]).flat_map(|(p, template)| {
                     let start = partials.iter().cloned();
                     let start = start.map(|(rest, drawn, nats)| (rest, drawn, nats - p.ln()));
-                    self.pieces(template)
-                        .fold(start.collect(), |partials, piece| self.parse(partials, piece))
+                    self.pieces(template).fold(start.collect(), parse)
                 });
                 partials = alternatives.collect();
             }
-            partials = literal(partials, self.terminator);
+            partials = literal(partials, &self.terminator);
             let complete = partials.iter().filter(|(rest, ..)| rest.is_empty());
             found.extend(complete.map(|&(_, _, nats)| nats));
-        }
-        found
-    }
-
-    fn parse<'a>(&self, partials: Vec<Partial<'a>>, piece: TemplatePiece) -> Vec<Partial<'a>> {
-        let (list, form, fresh) = match piece {
-            TemplatePiece::Text(text) => return literal(partials, text),
-            TemplatePiece::Slot { list, form, fresh } => (list, form, fresh),
-        };
-        let words = self.words(list);
-        let mut found = vec![];
-        for (rest, drawn, nats) in partials {
-            let repeated = drawn[list].filter(|_| !fresh);
-            for (index, word) in words.iter().enumerate() {
-                let Some(after) = rest.strip_prefix(word_form(word, form)) else { continue };
-                if repeated.is_none_or(|repeated| repeated == index) {
-                    let mut drawn = drawn.clone();
-                    if !fresh {
-                        drawn[list] = Some(index);
-                    }
-                    let choice = if repeated.is_some() { 0.0 } else { (words.len() as f64).ln() };
-                    found.push((after, drawn, nats + choice));
-                }
-            }
         }
         found
     }
@@ -67,26 +43,24 @@ impl Grammar {
     /// of their choices, and the mean length is a sum of mean word lengths. This holds because each
     /// text has one derivation, and because the templates alone determine whether a slot repeats a
     /// word.
-    fn expectation(&self, scenes: &[Scene], drawn: &[bool]) -> (f64, f64) {
+    fn expectation(&self, scenes: &[&str], drawn: &BTreeSet<&str>) -> (f64, f64) {
         let Some((scene, rest)) = scenes.split_first() else {
             return (0.0, self.terminator.len() as f64);
         };
         let mut sum = (0.0, 0.0);
-        for (p, template) in shares(scene) {
-            let mut drawn = drawn.to_vec();
-            let between = if rest.is_empty() { "" } else { self.separator };
+        for (p, template) in shares(&self.scenes[*scene]) {
+            let mut drawn = drawn.clone();
+            let between = if rest.is_empty() { "" } else { self.separator.as_str() };
             let (mut nats, mut characters) = (-p.ln(), between.len() as f64);
             for piece in self.pieces(template) {
                 match piece {
                     TemplatePiece::Text(literal) => characters += literal.len() as f64,
-                    TemplatePiece::Slot { list, form, fresh } => {
-                        let words = self.words(list);
+                    TemplatePiece::Slot { list, words, form, fresh } => {
                         let length: usize = words.iter().map(|w| word_form(w, form).len()).sum();
                         characters += length as f64 / words.len() as f64;
-                        if fresh || !drawn[list] {
+                        if fresh || drawn.insert(list) {
                             nats += (words.len() as f64).ln();
                         }
-                        drawn[list] |= !fresh;
                     }
                 }
             }
@@ -95,6 +69,29 @@ impl Grammar {
         }
         sum
     }
+}
+
+fn parse<'a>(partials: Vec<Partial<'a>>, piece: TemplatePiece<'a>) -> Vec<Partial<'a>> {
+    let (list, words, form, fresh) = match piece {
+        TemplatePiece::Text(text) => return literal(partials, text),
+        TemplatePiece::Slot { list, words, form, fresh } => (list, words, form, fresh),
+    };
+    let mut found = vec![];
+    for (rest, drawn, nats) in partials {
+        let repeated = drawn.get(list).filter(|_| !fresh).copied();
+        for word in words {
+            let Some(after) = rest.strip_prefix(word_form(word, form)) else { continue };
+            if repeated.is_none_or(|repeated| repeated == word) {
+                let mut drawn = drawn.clone();
+                if !fresh {
+                    drawn.insert(list, word);
+                }
+                let choice = if repeated.is_some() { 0.0 } else { (words.len() as f64).ln() };
+                found.push((after, drawn, nats + choice));
+            }
+        }
+    }
+    found
 }
 
 fn literal<'a>(partials: Vec<Partial<'a>>, text: &str) -> Vec<Partial<'a>> {
@@ -106,10 +103,11 @@ fn literal<'a>(partials: Vec<Partial<'a>>, text: &str) -> Vec<Partial<'a>> {
 /// near the exact value.
 #[test]
 fn every_story_has_one_derivation_and_the_entropy_is_their_mean() {
-    let none = vec![false; STORIES.lists.len()];
+    let grammar = stories::grammar();
     let (mut entropy, mut length) = (0.0, 0.0);
-    for (p, scenes) in shares(STORIES.plots) {
-        let (nats, characters) = STORIES.expectation(scenes, &none);
+    for (p, plot) in shares(&grammar.plots) {
+        let scenes: Vec<&str> = plot.split(' ').collect();
+        let (nats, characters) = grammar.expectation(&scenes, &BTreeSet::new());
         (entropy, length) = (entropy + p * (nats - p.ln()), length + p * characters);
     }
     assert!((entropy / length - ENTROPY).abs() < 1e-14, "{entropy} / {length}");
@@ -118,10 +116,10 @@ fn every_story_has_one_derivation_and_the_entropy_is_their_mean() {
     let stories: Vec<(f64, f64)> = (0..4_000)
         .map(|_| {
             let mut text = String::new();
-            STORIES.generate(&mut rng, &mut text);
-            let [nats] = STORIES.derivations(&text)[..] else { panic!("not one: {text}") };
+            grammar.generate(&mut rng, &mut text);
+            let [nats] = grammar.derivations(&text)[..] else { panic!("not one: {text}") };
             let changed = text.replacen('a', "q", 1);
-            assert!(STORIES.derivations(&changed).is_empty(), "{changed}");
+            assert!(grammar.derivations(&changed).is_empty(), "{changed}");
             (nats, text.len() as f64)
         })
         .collect();
@@ -144,23 +142,26 @@ fn every_story_has_one_derivation_and_the_entropy_is_their_mean() {
 
 #[test]
 fn other_forms_are_used_only_after_the_word_is_drawn() {
-    for &(_, scenes) in STORIES.plots {
-        let mut drawn = vec![false; STORIES.lists.len()];
-        for scene in scenes {
+    let grammar = stories::grammar();
+    for (_, plot) in &grammar.plots {
+        let mut drawn = BTreeSet::new();
+        for scene in plot.split(' ') {
             let before = drawn.clone();
-            for &(_, template) in *scene {
+            for (_, template) in &grammar.scenes[scene] {
                 let mut here = before.clone();
-                for piece in STORIES.pieces(template) {
+                for piece in grammar.pieces(template) {
                     match piece {
-                        TemplatePiece::Slot { list, form, fresh } => {
+                        TemplatePiece::Slot { list, form, fresh, .. } => {
                             // Several words may share another form.
-                            assert!(form == 0 || (here[list] && !fresh), "{template}");
-                            here[list] |= !fresh;
-                            drawn[list] |= !fresh;
+                            assert!(form == 0 || (here.contains(list) && !fresh), "{template}");
+                            if !fresh {
+                                here.insert(list);
+                                drawn.insert(list);
+                            }
                         }
                         // An unknown slot becomes text.
                         TemplatePiece::Text(text) => {
-                            let unknown = STORIES.lists.iter().any(|list| text == list.0);
+                            let unknown = grammar.words.contains_key(text);
                             assert!(!unknown && !text.contains(['{', '}', '*', '|']), "{template}");
                         }
                     }
