@@ -23,7 +23,6 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         val_fraction: args.val_fraction,
         seed: args.seed,
         force: args.force,
-        threads: None,
     };
     let reads_stdin = args.inputs.iter().any(|input| input.as_os_str() == "-");
     if reads_stdin && !global.quiet && std::io::stdin().is_terminal() {

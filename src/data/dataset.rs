@@ -116,7 +116,7 @@ impl Dataset {
         let split = |name, ids| {
             Split::from_memory(ids, vocab_size).with_conversations(name, tokenizer.chat())
         };
-        let (train, val) = (split("train", train)?, split("val", val)?);
+        let (train, val) = (split(TRAIN, train)?, split(VAL, val)?);
         Ok(Self {
             fingerprint: fingerprint(None, &train, &val)?,
             train,
@@ -142,23 +142,20 @@ impl Dataset {
             None if has(NANOGPT_META) => nanogpt_vocab(&folder.join(NANOGPT_META))?,
             None => (Some(Tokenizer::Gpt2), Tokenizer::Gpt2.vocab_size()),
         };
-        let dtype = meta.as_ref().map(|meta| meta.dtype);
-        let open = |name| open_split(folder, &names, name, vocab_size, dtype);
-        let (train, val) = (open(TRAIN)?, open(VAL)?);
-        if let Some(meta) = &meta {
-            for (file, expected, split) in
-                [(TRAIN, meta.train_tokens, &train), (VAL, meta.val_tokens, &val)]
-            {
-                if split.len() != expected {
-                    let path = folder.join(file);
-                    return Err(DataError::token_count(&path, META, expected, split.len()));
-                }
-            }
-        }
         let chats = meta.as_ref().filter(|meta| meta.conversations.is_some());
         let template = chats.and_then(|meta| meta.tokenizer.chat());
-        let train = train.with_conversations("train", template)?;
-        let val = val.with_conversations("val", template)?;
+        let dtype = meta.as_ref().map(|meta| meta.dtype);
+        let open = |file, expected: Option<u64>| {
+            let split = open_split(folder, &names, file, vocab_size, dtype)?;
+            match expected.filter(|tokens| *tokens != split.len()) {
+                None => split.with_conversations(file, template),
+                Some(expected) => {
+                    Err(DataError::token_count(&folder.join(file), META, expected, split.len()))
+                }
+            }
+        };
+        let train = open(TRAIN, meta.as_ref().map(|meta| meta.train_tokens))?;
+        let val = open(VAL, meta.as_ref().map(|meta| meta.val_tokens))?;
         Ok(Self {
             fingerprint: fingerprint(meta.as_ref(), &train, &val)?,
             train,

@@ -21,13 +21,13 @@ pub(super) enum SplitKind {
 /// short ones.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    text: String,
+    bytes: usize,
     segments: Vec<TextSegment>,
 }
 
 #[derive(Debug)]
 struct TextSegment {
-    bytes: usize,
+    text: String,
     split: SplitKind,
     after: Option<u32>,
 }
@@ -39,28 +39,15 @@ pub(super) struct Encoded {
 }
 
 impl Batch {
-    /// Adds a segment. A batch that is long enough moves to `ready`.
-    fn add(&mut self, text: &str, split: SplitKind, after: Option<u32>, ready: &mut Vec<Self>) {
-        self.text.push_str(text);
-        self.segments.push(TextSegment { bytes: text.len(), split, after });
-        // A full piece is slightly shorter than PIECE and makes a batch by itself.
-        if self.text.len() > PIECE / 2 {
-            ready.push(std::mem::take(self));
-        }
-    }
-
     fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoded, DataError> {
         let mut encoded = Encoded::default();
-        let mut rest = self.text.as_str();
-        for segment in &self.segments {
-            let (text, after) = rest.split_at(segment.bytes);
-            rest = after;
-            let ids = match segment.split {
+        for TextSegment { text, split, after } in &self.segments {
+            let ids = match split {
                 SplitKind::Train => &mut encoded.train,
                 SplitKind::Val => &mut encoded.val,
             };
             tokenizer.encode_into(text, ids)?;
-            ids.extend(segment.after);
+            ids.extend(after);
         }
         Ok(encoded)
     }
@@ -79,14 +66,25 @@ pub(super) struct Batcher {
 impl Batcher {
     pub(super) fn push(&mut self, text: &str, split: SplitKind) {
         for piece in grow(&mut self.open, text) {
-            self.batch.add(&piece, split, None, &mut self.ready);
+            self.add(piece, split, None);
         }
     }
 
     /// Ends the current segment with the token `after`, if any. Later text is tokenized independently
     /// of it.
     pub(super) fn end(&mut self, split: SplitKind, after: Option<u32>) {
-        self.batch.add(&std::mem::take(&mut self.open), split, after, &mut self.ready);
+        let text = std::mem::take(&mut self.open);
+        self.add(text, split, after);
+    }
+
+    /// Adds a segment. A batch that is long enough is ready.
+    fn add(&mut self, text: String, split: SplitKind, after: Option<u32>) {
+        self.batch.bytes += text.len();
+        self.batch.segments.push(TextSegment { text, split, after });
+        // A full piece is slightly shorter than PIECE and makes a batch by itself.
+        if self.batch.bytes > PIECE / 2 {
+            self.ready.push(std::mem::take(&mut self.batch));
+        }
     }
 
     pub(super) fn finish(&mut self) -> Batch {
@@ -114,11 +112,7 @@ struct Worker {
 }
 
 impl<'a> EncoderPool<'a> {
-    pub(super) fn start(
-        scope: &'a Scope<'a, '_>,
-        tokenizer: &'a Tokenizer,
-        threads: NonZeroUsize,
-    ) -> Self {
+    pub fn new(scope: &'a Scope<'a, '_>, tokenizer: &'a Tokenizer, threads: NonZeroUsize) -> Self {
         let threads = if cfg!(target_arch = "wasm32") { 0 } else { threads.get() };
         let workers = (0..threads)
             .map(|_| {
@@ -182,7 +176,7 @@ mod tests {
         };
         thread::scope(|scope| {
             let threads = NonZeroUsize::new(threads).unwrap();
-            let mut pool = EncoderPool::start(scope, tokenizer, threads);
+            let mut pool = EncoderPool::new(scope, tokenizer, threads);
             for batch in batches {
                 pool.submit(batch).unwrap().into_iter().for_each(&mut add);
             }
@@ -225,7 +219,7 @@ mod tests {
             for (threads, part) in [(1, 1000), (3, 64), (4, usize::MAX)] {
                 let (batches, _) = batches(part, end);
                 assert!(batches.len() > 6, "enough work to get out of order");
-                assert!(batches.iter().all(|b| b.text.len() < 3 * PIECE));
+                assert!(batches.iter().all(|b| b.bytes < 3 * PIECE));
                 assert_eq!(encode(&tokenizer, threads, batches), expected);
             }
         }
@@ -238,7 +232,7 @@ mod tests {
         batcher.push("abx", SplitKind::Train);
         batcher.end(SplitKind::Train, None);
         thread::scope(|scope| {
-            let mut pool = EncoderPool::start(scope, &tokenizer, NonZeroUsize::MIN);
+            let mut pool = EncoderPool::new(scope, &tokenizer, NonZeroUsize::MIN);
             pool.submit(batcher.finish()).unwrap();
             let error = pool.next().unwrap_err();
             assert!(error.to_string().starts_with("character 'x' at byte 2"), "{error}");

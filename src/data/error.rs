@@ -50,11 +50,6 @@ impl DataError {
         Self::bad(format!("{}:{line}: {reason}", path.display()), hint)
     }
 
-    pub(super) fn long_line(path: &Path, line: u64, limit: u64) -> Self {
-        let reason = format!("the line is longer than {limit} bytes");
-        Self::line(path, line, &reason, "a .jsonl file has one document per line")
-    }
-
     /// Creates an error about a file of settings or tokens that cannot be used.
     pub(super) fn unusable(path: &Path, reason: impl Display, hint: &'static str) -> Self {
         Self::bad(format!("cannot use {}: {reason}", path.display()), hint)

@@ -2,14 +2,13 @@
 //! Machine Really Finish Your Sentence?"), in the form of its public files: one JSON object a line, with
 //! `ctx`, `endings` and `label`.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::DataError;
-use crate::disk::File;
+use super::source::{SourceFile, read_line};
 
 /// Largest line in bytes. The longest of the public files have 2 KiB.
 const MAX_LINE: u64 = 1 << 20;
@@ -40,19 +39,13 @@ impl Questions {
     /// Reads a file. Blank lines are left out, and with `skip` all lines that are not questions; without
     /// it, the first of them is an error.
     pub fn read(path: &Path, skip: bool) -> Result<Self, DataError> {
-        let mut reader = BufReader::new(File::open(path).map_err(DataError::io("read", path))?);
+        let file = SourceFile::new(path, 0);
+        let mut input = file.open()?;
         let mut hasher = blake3::Hasher::new();
         let (mut questions, mut skipped, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         for line in 1.. {
-            bytes.clear();
-            let read = (&mut reader).take(MAX_LINE + 1).read_until(b'\n', &mut bytes);
-            let length = read.map_err(DataError::io("read", path))? as u64;
-            if length == 0 {
+            if read_line(&mut input, line, MAX_LINE, &mut bytes)? == 0 {
                 break;
-            }
-            if length > MAX_LINE {
-                // This is not a file of lines, so there is no next line to continue with.
-                return Err(DataError::long_line(path, line, MAX_LINE));
             }
             hasher.update(&bytes);
             let text = bytes.trim_ascii();
@@ -117,7 +110,7 @@ fn question(bytes: &[u8], line: u64) -> Result<Question, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::folder;
+    use super::super::testing::{assert_says, folder};
     use super::*;
 
     const GOOD: &str =
@@ -163,11 +156,9 @@ mod tests {
             let rest = read(&text, true).unwrap();
             assert_eq!((rest.questions.len(), rest.skipped.len()), (1, 1));
         }
-        let error = read(b"\xff\n", false).unwrap_err().to_string();
-        assert!(error.contains(":1: not UTF-8"), "{error}");
+        assert_says(read(b"\xff\n", false).unwrap_err(), ":1: not UTF-8");
         assert!(read("\n", false).unwrap_err().to_string().ends_with("no questions"));
-        let long = "x".repeat(MAX_LINE as usize + 1);
-        assert!(read(long, true).unwrap_err().to_string().contains("longer than"));
+        assert_says(read("x".repeat(MAX_LINE as usize + 1), true).unwrap_err(), "longer than");
     }
 
     #[test]

@@ -91,12 +91,12 @@ impl Meta {
 #[cfg(test)]
 mod tests {
     use super::super::DataErrorKind;
-    use super::super::testing::folder;
+    use super::super::testing::{META_JSON, folder};
     use super::*;
 
     #[test]
     fn errors_tell_damage_from_other_versions() {
-        let text = r#"{"version":1,"tokenizer":{"kind":"byte"},"vocab_size":257,"dtype":"u16","documents":2,"train_tokens":3,"val_tokens":4,"sources":["a.txt"],"train_blake3":"ab","val_blake3":"cd"}"#;
+        let text = META_JSON;
         let load = |text: &[u8]| {
             let folder = folder(&[("meta.json", text)]);
             Meta::load(&folder.path().join("meta.json"))

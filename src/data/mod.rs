@@ -58,14 +58,37 @@ pub use vocabulary::Vocabulary;
 
 #[cfg(test)]
 mod testing {
+    use std::path::Path;
+
     use super::{CharVocab, Tokenizer};
+
+    /// The `meta.json` of a folder whose splits have 9 tokens each.
+    pub const META_JSON: &str = r#"{"version":1,"tokenizer":{"kind":"byte"},"vocab_size":257,"dtype":"u16","documents":2,"train_tokens":9,"val_tokens":9,"sources":["a.txt"],"train_blake3":"ab","val_blake3":"cd"}"#;
+
+    /// Checks that a message has this part.
+    #[track_caller]
+    pub fn assert_says(message: impl ToString, part: &str) {
+        let message = message.to_string();
+        assert!(message.contains(part), "{message:?} does not say {part:?}");
+    }
 
     pub fn characters(text: &str) -> Tokenizer {
         Tokenizer::Char(CharVocab::new(text.chars()).unwrap())
     }
 
+    /// Returns the content of a token file.
+    pub fn bytes(ids: impl IntoIterator<Item = u16>) -> Vec<u8> {
+        ids.into_iter().flat_map(u16::to_le_bytes).collect()
+    }
+
+    /// Returns the content of a file of llm.c, with the first words of its header.
+    pub fn shard(header: [i32; 3], ids: impl IntoIterator<Item = u16>) -> Vec<u8> {
+        let words = header.into_iter().chain([0; 253]);
+        words.flat_map(i32::to_le_bytes).chain(bytes(ids)).collect()
+    }
+
     /// Creates a folder with these files.
-    pub fn folder(files: &[(&str, impl AsRef<[u8]>)]) -> tempfile::TempDir {
+    pub fn folder(files: &[(impl AsRef<Path>, impl AsRef<[u8]>)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (name, content) in files {
             let path = folder.path().join(name);

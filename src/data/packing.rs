@@ -25,11 +25,7 @@ pub(super) struct Conversations {
 }
 
 impl Conversations {
-    pub(super) fn find(
-        split: &Split,
-        name: &'static str,
-        template: ChatTemplate,
-    ) -> Result<Self, DataError> {
+    pub fn find(split: &Split, name: &str, template: ChatTemplate) -> Result<Self, DataError> {
         let mut bounds = Vec::new();
         for from in (0..split.len()).step_by(SEARCHED) {
             let ids = split.window(from, SEARCHED.min((split.len() - from) as usize))?;
@@ -37,7 +33,7 @@ impl Conversations {
             bounds.extend(begins.map(|(at, _)| at));
         }
         if bounds.first() != Some(&0) {
-            let problem = format!("{name}.bin does not begin with a conversation");
+            let problem = format!("{name} does not begin with a conversation");
             return Err(DataError::bad(problem, "it was replaced: prepare the data again"));
         }
         bounds.push(split.len());
@@ -193,7 +189,7 @@ impl Windows<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::Message;
-    use super::super::testing::characters;
+    use super::super::testing::{assert_says, characters};
     use super::*;
     use proptest::prelude::*;
 
@@ -210,7 +206,7 @@ mod tests {
         };
         let tokens = answers.iter().flat_map(conversation).collect();
         let split = Split::from_memory(tokens, template.vocab_size());
-        split.with_conversations("train", Some(&template)).unwrap()
+        split.with_conversations("train.bin", Some(&template)).unwrap()
     }
 
     #[test]
@@ -248,8 +244,7 @@ mod tests {
         let end = template().end();
         assert_eq!(targets, [[Some(0); 6].as_slice(), &[Some(end)]].concat());
         let split = Split::from_memory(vec![0, 1, 2, 4], 7);
-        let error = split.with_conversations("val", Some(&template())).unwrap_err().to_string();
-        assert!(error.contains("val.bin"), "{error}");
+        assert_says(split.with_conversations("val.bin", Some(&template())).unwrap_err(), "val.bin");
     }
 
     #[test]

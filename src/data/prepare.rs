@@ -40,8 +40,6 @@ pub struct PrepareOptions {
     pub val_fraction: f64,
     pub seed: u64,
     pub force: bool,
-    /// Number of tokenizer threads; `None` = one for each CPU. Has no effect on the result.
-    pub threads: Option<NonZeroUsize>,
 }
 
 impl Default for PrepareOptions {
@@ -53,7 +51,6 @@ impl Default for PrepareOptions {
             val_fraction: 0.1,
             seed: 1337,
             force: false,
-            threads: None,
         }
     }
 }
@@ -136,14 +133,11 @@ pub fn prepare(
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
     let begin = tokenizer.chat().map(ChatTemplate::begin).filter(|_| sources.has_conversations);
     let mut output = FolderWriter::create(out, dtype, begin)?;
-    let threads = options.threads.or_else(|| thread::available_parallelism().ok());
-    let threads = threads.unwrap_or(NonZeroUsize::MIN);
 
-    let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, threads, &mut reporter)?;
+    let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, &mut reporter)?;
     survey.check_unchanged(&router)?;
     let Router { documents, chars, .. } = router;
-    let (train_tokens, val_tokens) = (output.train.tokens, output.val.tokens);
-    for (split, tokens) in [("train", train_tokens), ("val", val_tokens)] {
+    for (split, tokens) in [("train", output.train.tokens), ("val", output.val.tokens)] {
         if tokens == 0 {
             return Err(DataError::bad(
                 format!(
@@ -154,21 +148,8 @@ pub fn prepare(
             ));
         }
     }
-    let conversations = begin.map(|_| output.conversations());
-    let meta = output.finish(|train_blake3, val_blake3| Meta {
-        version: Meta::VERSION,
-        vocab_size: tokenizer.vocab_size(),
-        tokenizer,
-        dtype,
-        documents,
-        conversations,
-        train_tokens,
-        val_tokens,
-        sources: sources.names(),
-        train_blake3,
-        val_blake3,
-    })?;
-    reporter.last.tokens = train_tokens + val_tokens;
+    let meta = output.finish(tokenizer, documents, sources.names())?;
+    reporter.last.tokens = meta.train_tokens + meta.val_tokens;
     reporter.report(Phase::Done, sources.bytes(), documents);
     let warnings = [
         skipped(&sources.skipped),
@@ -234,11 +215,11 @@ fn tokenize<'a>(
     tokenizer: &'a Tokenizer,
     rule: SplitRule,
     output: &mut FolderWriter,
-    threads: NonZeroUsize,
     reporter: &mut Reporter<'_>,
 ) -> Result<(Router<'a>, BadLines), DataError> {
     thread::scope(|scope| {
-        let mut pool = EncoderPool::start(scope, tokenizer, threads);
+        let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let mut pool = EncoderPool::new(scope, tokenizer, threads);
         let mut router = Router::new(rule, tokenizer);
         let bad = sources.read(&mut |part, bytes| {
             router.route(part);

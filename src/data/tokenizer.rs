@@ -134,7 +134,13 @@ impl Tokenizer {
 
     pub(super) fn encode_into(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
         match self {
-            Self::Gpt2 => pieces(text).try_for_each(|piece| encode_gpt2(piece, ids)),
+            // Not `encode_ordinary`, which gives the same ids but panics if the regular expression
+            // fails.
+            Self::Gpt2 => pieces(text).try_for_each(|piece| {
+                let tokens = r50k_base_singleton().encode(piece, &HashSet::new());
+                ids.extend(tokens.map_err(|error| DataError::tokenize(error.message))?.0);
+                Ok(())
+            }),
             Self::Char(vocab) => vocab.encode_into(text, ids),
             Self::Byte => {
                 ids.extend(text.bytes().map(u32::from));
@@ -268,16 +274,6 @@ impl Tokenizer {
             Self::Chat(template) => template.base().kind(),
         }
     }
-}
-
-/// Encodes with `encode` instead of `encode_ordinary`. Without special tokens both give the same
-/// ids, but the latter panics if the regular expression fails.
-fn encode_gpt2(piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
-    let (tokens, _) = r50k_base_singleton()
-        .encode(piece, &HashSet::new())
-        .map_err(|error| DataError::tokenize(error.message))?;
-    ids.extend_from_slice(&tokens);
-    Ok(())
 }
 
 fn invalid_vocabulary(reason: &str) -> DataError {

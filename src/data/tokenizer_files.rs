@@ -36,21 +36,19 @@ impl Tokenizer {
                 settings[name] = json!(end);
             }
         }
-        let mut files = match self {
-            Self::Chat(template) => {
-                settings["eos_token"] = json!(END_OF_MESSAGE);
-                settings["chat_template"] = json!(template.jinja());
-                vec![(TOKENIZER_FILE, self.json_file())]
-            }
-            Self::Gpt2 => {
-                settings["tokenizer_class"] = json!("GPT2Tokenizer");
-                settings["add_prefix_space"] = json!(false);
-                let (mut ids, merges) = gpt2_pairs();
-                ids.insert(END_OF_TEXT.to_owned(), json!(ids.len()));
-                let merges = format!("#version: 0.2\n{}\n", merges.join("\n"));
-                vec![("vocab.json", Value::Object(ids).to_string()), ("merges.txt", merges)]
-            }
-            Self::Char(_) | Self::Byte | Self::Bpe(_) => vec![(TOKENIZER_FILE, self.json_file())],
+        if let Self::Chat(template) = self {
+            settings["eos_token"] = json!(END_OF_MESSAGE);
+            settings["chat_template"] = json!(template.jinja());
+        }
+        let mut files = if matches!(self, Self::Gpt2) {
+            settings["tokenizer_class"] = json!("GPT2Tokenizer");
+            settings["add_prefix_space"] = json!(false);
+            let (mut ids, merges) = gpt2_pairs();
+            ids.insert(END_OF_TEXT.to_owned(), json!(ids.len()));
+            let merges = format!("#version: 0.2\n{}\n", merges.join("\n"));
+            vec![("vocab.json", Value::Object(ids).to_string()), ("merges.txt", merges)]
+        } else {
+            vec![(TOKENIZER_FILE, self.json_file())]
         };
         files.push((SETTINGS_FILE, format!("{settings:#}\n")));
         files

@@ -73,10 +73,10 @@ impl Split {
         Ok(Self { store, vocab_size, len, conversations: None })
     }
 
-    /// Finds the conversations of the split `name`, if it has them.
+    /// Finds the conversations of the split in the file `name`, if it has them.
     pub(super) fn with_conversations(
         mut self,
-        name: &'static str,
+        name: &str,
         template: Option<&ChatTemplate>,
     ) -> Result<Self, DataError> {
         let found = template.map(|template| Conversations::find(&self, name, template.clone()));

@@ -27,26 +27,18 @@ pub(super) struct FolderWriter {
 
 /// Returns an error if the folder already holds data, unless `force` is set.
 pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> {
-    let existing = [META, TRAIN, VAL, META_TEMPORARY]
-        .into_iter()
-        .find(|name| disk::exists(&folder.join(name)));
-    match existing {
-        Some(found) if !force => Err(DataError::usage(
-            format!("{} already contains {found}", folder.display()),
-            "choose another folder, or replace the data with --force",
-        )),
-        _ => Ok(()),
-    }
+    let has = |name: &&str| !force && disk::exists(&folder.join(name));
+    let Some(found) = [META, TRAIN, VAL, META_TEMPORARY].into_iter().find(has) else {
+        return Ok(());
+    };
+    let problem = format!("{} already contains {found}", folder.display());
+    Err(DataError::usage(problem, "choose another folder, or replace the data with --force"))
 }
 
 impl FolderWriter {
     /// Creates the folder and the temporary files. `begin` is the token that begins a conversation, if
     /// they will hold conversations.
-    pub(super) fn create(
-        folder: &Path,
-        dtype: Dtype,
-        begin: Option<u32>,
-    ) -> Result<Self, DataError> {
+    pub fn create(folder: &Path, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
         disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
@@ -56,25 +48,37 @@ impl FolderWriter {
         })
     }
 
-    pub(super) fn write(&mut self, encoded: &Encoded) -> Result<(), DataError> {
+    pub fn write(&mut self, encoded: &Encoded) -> Result<(), DataError> {
         self.train.write(&encoded.train)?;
         self.val.write(&encoded.val)
     }
 
-    pub(super) fn conversations(&self) -> ConversationCounts {
-        ConversationCounts {
-            train: self.train.conversations,
-            val: self.val.conversations,
-            longest: self.train.longest.max(self.val.longest),
-        }
-    }
-
-    /// Completes the folder. `describe` gets the BLAKE3 hashes of the train and val files.
-    pub(super) fn finish(
+    /// Completes the folder with its description. `tokenizer` has made the tokens.
+    pub fn finish(
         mut self,
-        describe: impl FnOnce(String, String) -> Meta,
+        tokenizer: Tokenizer,
+        documents: u64,
+        sources: Vec<String>,
     ) -> Result<Meta, DataError> {
-        let meta = describe(self.train.finish()?, self.val.finish()?);
+        let (train_blake3, val_blake3) = (self.train.finish()?, self.val.finish()?);
+        let Self { train, val, .. } = &self;
+        let meta = Meta {
+            version: Meta::VERSION,
+            vocab_size: tokenizer.vocab_size(),
+            tokenizer,
+            dtype: train.dtype,
+            documents,
+            conversations: train.begin.map(|_| ConversationCounts {
+                train: train.conversations,
+                val: val.conversations,
+                longest: train.longest.max(val.longest),
+            }),
+            train_tokens: train.tokens,
+            val_tokens: val.tokens,
+            sources,
+            train_blake3,
+            val_blake3,
+        };
         let path = temporary(&self.folder, META);
         let json =
             serde_json::to_vec_pretty(&meta).map_err(|error| DataError::meta(&path, error))?;
@@ -127,7 +131,7 @@ fn temporary(folder: &Path, name: &str) -> PathBuf {
 pub(super) struct TokenWriter {
     path: PathBuf,
     file: File,
-    width: usize,
+    dtype: Dtype,
     hasher: blake3::Hasher,
     pub(super) tokens: u64,
     begin: Option<u32>,
@@ -139,16 +143,17 @@ pub(super) struct TokenWriter {
 impl TokenWriter {
     fn create(path: PathBuf, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
         let file = File::create(&path).map_err(DataError::io("create", &path))?;
-        let (width, hasher) = (dtype.width() as usize, blake3::Hasher::new());
+        let hasher = blake3::Hasher::new();
         let (tokens, conversations, current, longest) = (0, 0, 0, 0);
-        Ok(Self { path, file, width, hasher, tokens, begin, conversations, current, longest })
+        Ok(Self { path, file, dtype, hasher, tokens, begin, conversations, current, longest })
     }
 
     fn write(&mut self, ids: &[u32]) -> Result<(), DataError> {
-        let mut bytes = Vec::with_capacity(ids.len() * self.width);
+        let width = self.dtype.width() as usize;
+        let mut bytes = Vec::with_capacity(ids.len() * width);
         for &id in ids {
             // `Dtype::for_vocab` chose the width, so every id fits.
-            bytes.extend_from_slice(&id.to_le_bytes()[..self.width]);
+            bytes.extend_from_slice(&id.to_le_bytes()[..width]);
             if Some(id) == self.begin {
                 self.conversations += 1;
                 self.current = 0;
@@ -172,6 +177,7 @@ impl TokenWriter {
 mod tests {
     use std::fs;
 
+    use super::super::ChatTemplate;
     use super::super::testing::folder;
     use super::*;
 
@@ -207,24 +213,13 @@ mod tests {
         {
             let folder = tempfile::tempdir().unwrap();
             let output = write(folder.path(), dtype);
-            let conversations = output.conversations();
-            assert_eq!(conversations, ConversationCounts { train: 1, val: 0, longest: 2 });
-            assert_eq!((output.train.tokens, output.val.tokens), (2, 1));
-            let describe = |train_blake3, val_blake3| Meta {
-                version: Meta::VERSION,
-                tokenizer: Tokenizer::Byte,
-                vocab_size: 257,
-                dtype,
-                documents: 1,
-                conversations: None,
-                train_tokens: 2,
-                val_tokens: 1,
-                sources: vec![],
-                train_blake3,
-                val_blake3,
-            };
-            let meta = output.finish(describe).unwrap();
-            assert_eq!(names(folder.path()), [META, TRAIN, VAL]);
+            // It has conversations, whatever their tokens are.
+            let chat = Tokenizer::Chat(ChatTemplate::new(Tokenizer::Byte).into());
+            let meta = output.finish(chat, 1, vec![]).unwrap();
+            let conversations = ConversationCounts { train: 1, val: 0, longest: 2 };
+            assert_eq!((meta.conversations, meta.dtype), (Some(conversations), dtype));
+            assert_eq!((meta.train_tokens, meta.val_tokens), (2, 1));
+            assert_eq!(names(folder.path()), [META, TOKENIZER_FILE, TRAIN, VAL]);
             let bytes = fs::read(folder.path().join(TRAIN)).unwrap();
             assert_eq!(bytes, expected);
             assert_eq!(meta.train_blake3, blake3::hash(&bytes).to_hex().as_str());

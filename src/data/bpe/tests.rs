@@ -1,16 +1,17 @@
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::super::testing::assert_says;
 use super::super::{ChatTemplate, TokenKind, Tokenizer};
 use super::trainer::WordCounts;
 use super::*;
 
 /// Trains on a text.
 fn trained(text: &str, vocab_size: u32) -> Bpe {
-    let mut counts = WordCounts::new().unwrap();
+    let mut counts = WordCounts::new(vocab_size).unwrap();
     counts.push(text).unwrap();
     counts.end_document().unwrap();
-    counts.train(vocab_size).unwrap()
+    counts.train().unwrap()
 }
 
 fn tokenizer(text: &str, vocab_size: u32) -> Tokenizer {
@@ -98,7 +99,7 @@ fn gpt2_is_recognized() {
     let files = Tokenizer::Gpt2.hugging_face_files();
     let vocab: Value = serde_json::from_str(&files[0].1).unwrap();
     let merges: Vec<&str> = files[1].1.lines().skip(1).collect();
-    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
+    let bytes = byte_level(true);
     let mut file = json!({
         "added_tokens": [{"id": 50256, "content": END_OF_TEXT, "special": true}],
         "normalizer": null, "pre_tokenizer": bytes, "decoder": bytes,
@@ -157,10 +158,13 @@ fn split_by(patterns: &[&str]) -> Value {
         json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
             "invert": false})
     };
-    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-        "use_regex": false});
-    let parts: Vec<Value> = patterns.iter().map(split).chain([bytes]).collect();
+    let parts: Vec<Value> = patterns.iter().map(split).chain([byte_level(false)]).collect();
     json!({"type": "Sequence", "pretokenizers": parts})
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": use_regex})
 }
 
 #[test]
@@ -175,9 +179,8 @@ fn words_of_other_patterns_are_split_by_them() {
         assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()), text, "{patterns:?}");
     }
     let digits = json!({"type": "Digits", "individual_digits": true});
-    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true,
-        "trim_offsets": true});
-    file["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": [digits, bytes]});
+    let parts = [digits, byte_level(true)];
+    file["pre_tokenizer"] = json!({"type": "Sequence", "pretokenizers": parts});
     let tokenizer = assert_as_hugging_face(&file, &[&text, words]);
     assert_eq!(tokenizer.encode("1234").unwrap().len(), 4, "a token for each digit");
 }
@@ -256,12 +259,10 @@ fn other_tokenizers_are_refused() {
     ] {
         let mut other = good.clone();
         *other.pointer_mut(pointer).unwrap() = value;
-        let error = Bpe::parse(&other.to_string()).unwrap_err();
-        assert!(error.contains(reason), "{pointer}: {error}");
+        assert_says(Bpe::parse(&other.to_string()).unwrap_err(), reason);
     }
     let mut swapped = good;
     swapped["model"]["merges"].as_array_mut().unwrap().reverse();
-    let error = Bpe::parse(&swapped.to_string()).unwrap_err();
-    assert!(error.contains("merge"), "{error}");
+    assert_says(Bpe::parse(&swapped.to_string()).unwrap_err(), "merge");
     assert!(Bpe::parse("{").unwrap_err().contains("not JSON"));
 }

@@ -29,10 +29,12 @@ pub(in crate::data) struct WordCounts {
     counts: HashMap<String, u64>,
     bytes: u64,
     most_words: usize,
+    vocab_size: u32,
 }
 
 impl WordCounts {
-    pub fn new() -> Result<Self, DataError> {
+    /// Counts words for a vocabulary of at most `vocab_size` tokens.
+    pub fn new(vocab_size: u32) -> Result<Self, DataError> {
         let words = Regex::new(GPT2_WORDS).map_err(DataError::tokenize)?;
         Ok(Self {
             words,
@@ -41,6 +43,7 @@ impl WordCounts {
             counts: HashMap::new(),
             bytes: 0,
             most_words: MOST_WORDS,
+            vocab_size,
         })
     }
 
@@ -99,16 +102,16 @@ impl WordCounts {
         Ok(())
     }
 
-    /// Trains a tokenizer of at most `vocab_size` tokens: the 256 bytes, the merges, and the end of a
-    /// document. A short text has fewer.
-    pub fn train(mut self, vocab_size: u32) -> Result<Bpe, DataError> {
+    /// Trains a tokenizer: the 256 bytes, the merges, and the end of a document. A short text has fewer
+    /// tokens.
+    pub fn train(mut self) -> Result<Bpe, DataError> {
         self.pieces.push(std::mem::take(&mut self.open));
         self.count()?;
         let spelled = |(word, count): (String, u64)| (spell(word.as_bytes()).into(), count);
         let words = self.counts.into_iter().map(spelled);
         let trainer = BpeTrainer::builder()
             .show_progress(false)
-            .vocab_size(vocab_size as usize - 1)
+            .vocab_size(self.vocab_size as usize - 1)
             // A pair that occurs once is no pattern.
             .min_frequency(2)
             .initial_alphabet((0..=u8::MAX).map(byte_character).collect())
@@ -128,7 +131,7 @@ mod tests {
 
     #[test]
     fn rare_words_are_dropped_beyond_the_limit() {
-        let mut counts = WordCounts { most_words: 1000, ..WordCounts::new().unwrap() };
+        let mut counts = WordCounts { most_words: 1000, ..WordCounts::new(300).unwrap() };
         for number in 0..60_000_u32 {
             let letter = char::from(b'a' + (number % 26) as u8);
             counts.push(&format!(" number{letter} common {}", spelled(number))).unwrap();
@@ -136,7 +139,7 @@ mod tests {
         counts.end_document().unwrap();
         counts.count().unwrap();
         assert!(counts.counts.len() <= 1000, "{}", counts.counts.len());
-        let bpe = counts.train(300).unwrap();
+        let bpe = counts.train().unwrap();
         let mut ids = Vec::new();
         bpe.encode_into(" common", &mut ids).unwrap();
         assert_eq!(ids.len(), 1);
@@ -151,12 +154,12 @@ mod tests {
     fn documents_and_parts_do_not_change_a_long_text() {
         let text = "It's a small text with 3 numbers: 1, 22 and 333.\n".repeat(20_000);
         let train = |part: usize| {
-            let mut counts = WordCounts::new().unwrap();
+            let mut counts = WordCounts::new(320).unwrap();
             for part in text.as_bytes().chunks(part) {
                 counts.push(str::from_utf8(part).unwrap()).unwrap();
             }
             counts.end_document().unwrap();
-            counts.train(320).unwrap()
+            counts.train().unwrap()
         };
         assert_eq!(train(1 << 20), train(777));
     }

@@ -1,20 +1,15 @@
 use std::fs;
 
-use super::super::{PrepareOptions, TokenizerChoice, prepare, testing};
+use super::super::testing::{self, assert_says, bytes};
+use super::super::{PrepareOptions, TokenizerChoice, prepare};
 use super::*;
 
 /// Creates a folder called `name` with these files.
 fn folder(name: &str, files: &[(&str, &[u8])]) -> (tempfile::TempDir, String) {
-    let files: Vec<_> =
-        files.iter().map(|(file, bytes)| (format!("{name}/{file}"), bytes)).collect();
-    let files: Vec<_> = files.iter().map(|(path, bytes)| (path.as_str(), bytes)).collect();
-    let root = testing::folder(&files);
+    let at = |(file, bytes): &(&str, &[u8])| (format!("{name}/{file}"), bytes.to_vec());
+    let root = testing::folder(&files.iter().map(at).collect::<Vec<_>>());
     let spec = root.path().join(name).to_str().unwrap().to_owned();
     (root, spec)
-}
-
-fn bytes(ids: impl IntoIterator<Item = u16>) -> Vec<u8> {
-    ids.into_iter().flat_map(u16::to_le_bytes).collect()
 }
 
 /// Returns the error and its hint.
@@ -49,14 +44,9 @@ fn a_prepared_folder_opens() {
     assert!(short.contains("val of data has 130 tokens") && short.contains("needs 131"), "{short}");
     let train = fs::read(out.join("train.bin")).unwrap();
     fs::write(out.join("train.bin"), &train[..2_000]).unwrap();
-    let truncated = message(spec);
-    assert!(
-        truncated.contains("meta.json gives 1170 tokens, but the file has 1000"),
-        "{truncated}"
-    );
+    assert_says(message(spec), "meta.json gives 1170 tokens, but the file has 1000");
     fs::write(out.join("meta.json.tmp"), "{}").unwrap();
-    let unfinished = message(spec);
-    assert!(unfinished.contains("interrupted"), "{unfinished}");
+    assert_says(message(spec), "interrupted");
 }
 
 #[test]
@@ -96,19 +86,13 @@ fn a_malicious_or_damaged_pickle_is_an_error() {
     ] {
         let files = [("train.bin", &tokens[..]), ("val.bin", &tokens), ("meta.pkl", pickle)];
         let (_root, spec) = folder("data", &files);
-        let message = message(&spec);
-        assert!(message.contains(expected), "{message}");
+        assert_says(message(&spec), expected);
     }
 }
 
 #[test]
 fn shards_are_concatenated_in_the_order_of_their_names() {
-    let shard = |ids: std::ops::Range<u16>| {
-        let mut words = vec![0_i32; 256];
-        words[..3].copy_from_slice(&[20_240_520, 1, i32::from(ids.end - ids.start)]);
-        let header = words.into_iter().flat_map(i32::to_le_bytes);
-        header.chain(bytes(ids)).collect::<Vec<u8>>()
-    };
+    let shard = |ids: std::ops::Range<u16>| testing::shard([20_240_520, 1, ids.len() as i32], ids);
     let files: [(&str, &[u8]); 4] = [
         ("fineweb_train_000002.bin", &shard(10..20)),
         ("fineweb_train_000001.bin", &shard(0..10)),
@@ -125,18 +109,20 @@ fn shards_are_concatenated_in_the_order_of_their_names() {
 #[test]
 fn the_error_of_missing_data_gives_the_command() {
     let (_root, spec) = folder("shakespeare_char", &[("input.txt", b"text")]);
-    let found = message(&spec);
     let text = Path::new(&spec).join("input.txt");
     let command = format!("`wgpt prepare {} -o {spec} --tokenizer char`", text.display());
-    assert!(found.contains("no train.bin") && found.contains(&command), "{found}");
+    assert_says(message(&spec), "no train.bin");
+    assert_says(message(&spec), &command);
 
     let (_root, spec) = folder("a", &[("train.bin", &bytes([0; 9])), ("b.txt", b"x")]);
-    assert!(message(&spec).contains("no val.bin"));
-    let none = message(&format!("{spec}/none"));
-    assert!(none.contains(&format!("`wgpt prepare TEXT.txt -o {spec}/none`")), "{none}");
-    let file = message(&format!("{spec}/b.txt"));
-    assert!(file.contains(&format!("`wgpt prepare {spec}/b.txt -o {spec}/b`")), "{file}");
-    assert!(message("builtin:poems").contains("builtin:stories"));
+    assert_says(message(&spec), "no val.bin");
+    for (missing, text, out) in
+        [("none", "TEXT.txt", "none"), ("b.txt", &*format!("{spec}/b.txt"), "b")]
+    {
+        let command = format!("`wgpt prepare {text} -o {spec}/{out}`");
+        assert_says(message(&format!("{spec}/{missing}")), &command);
+    }
+    assert_says(message("builtin:poems"), "builtin:stories");
 }
 
 /// The tokens at either end of a split may stay the same: meta.json has the hashes of all.
@@ -144,7 +130,7 @@ fn the_error_of_missing_data_gives_the_command() {
 fn the_fingerprint_depends_on_the_data_and_not_on_the_folder() {
     let fingerprint = |name, train: &[u8], val: &[u8], meta: Option<[&str; 2]>| {
         let mut files = vec![("train.bin", train), ("val.bin", val)];
-        let meta = meta.map(|[from, to]| META_TEXT.replace(from, to));
+        let meta = meta.map(|[from, to]| testing::META_JSON.replace(from, to));
         files.extend(meta.as_ref().map(|meta| ("meta.json", meta.as_bytes())));
         let (_root, spec) = folder(name, &files);
         Dataset::open(&spec, 4).unwrap().fingerprint
@@ -164,9 +150,6 @@ fn the_fingerprint_depends_on_the_data_and_not_on_the_folder() {
         assert_ne!(*before, after, "{what}");
     }
 }
-
-const META_TEXT: &str = r#"{"version":1,"tokenizer":{"kind":"byte"},"vocab_size":257,"dtype":"u16",
-    "documents":1,"train_tokens":9,"val_tokens":9,"sources":[],"train_blake3":"ab","val_blake3":"cd"}"#;
 
 #[test]
 fn the_built_in_corpus_opens_with_the_declared_size() {

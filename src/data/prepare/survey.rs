@@ -34,8 +34,8 @@ pub(super) struct Survey {
     /// The code points that occur; only for a character vocabulary. A flag for each takes 1.1 MB and is
     /// faster than a hash set.
     seen: Vec<bool>,
-    /// The words that byte pairs are trained on, and the size of their vocabulary.
-    words: Option<(WordCounts, u32)>,
+    /// The words that byte pairs are trained on.
+    words: Option<WordCounts>,
 }
 
 impl Survey {
@@ -51,7 +51,7 @@ impl Survey {
             complete: true,
             seen: vec![false; if collect { char::MAX as usize + 1 } else { 0 }],
             words: match choice {
-                TokenizerChoice::Trained(vocab_size) => Some((WordCounts::new()?, *vocab_size)),
+                TokenizerChoice::Trained(vocab_size) => Some(WordCounts::new(*vocab_size)?),
                 _ => None,
             },
             ..Self::default()
@@ -72,7 +72,7 @@ impl Survey {
                 }
             }
             reporter.report_if_due(Phase::Survey, bytes, survey.documents);
-            let enough = survey.words.as_ref().is_none_or(|(words, _)| words.is_full());
+            let enough = survey.words.as_ref().is_none_or(WordCounts::is_full);
             if survey.documents >= MANY && !collect && enough {
                 survey.complete = false;
                 return Err(None);
@@ -93,12 +93,12 @@ impl Survey {
         if !self.seen.is_empty() {
             text.chars().for_each(|character| self.seen[character as usize] = true);
         }
-        self.words.as_mut().map_or(Ok(()), |(words, _)| words.push(text))
+        self.words.as_mut().map_or(Ok(()), |words| words.push(text))
     }
 
     /// Ends a text whose words do not continue in the next.
     fn end_text(&mut self) -> Result<(), DataError> {
-        self.words.as_mut().map_or(Ok(()), |(words, _)| words.end_document())
+        self.words.as_mut().map_or(Ok(()), WordCounts::end_document)
     }
 
     fn end_document(&mut self) {
@@ -112,7 +112,7 @@ impl Survey {
     /// Returns the tokenizer that the text makes, of its characters or its words.
     pub(super) fn tokenizer(&mut self) -> Result<Tokenizer, DataError> {
         Ok(match self.words.take() {
-            Some((words, vocab_size)) => Tokenizer::Bpe(words.train(vocab_size)?.into()),
+            Some(words) => Tokenizer::Bpe(words.train()?.into()),
             None => {
                 let codes = (0_u32..).zip(&self.seen).filter(|(_, seen)| **seen);
                 let characters = codes.filter_map(|(code, _)| char::from_u32(code));

@@ -1,4 +1,4 @@
-use super::super::testing::folder;
+use super::super::testing::{assert_says, folder};
 use super::super::{Dataset, Message, Role, TOKENIZER_FILE};
 use super::*;
 use std::fs;
@@ -21,12 +21,9 @@ struct Outcome {
 
 /// Runs `prepare` on a folder of these files.
 fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Outcome, DataError> {
-    let folder = tempfile::tempdir().unwrap();
+    let inputs: Vec<_> = files.iter().map(|(name, text)| (format!("in/{name}"), text)).collect();
+    let folder = folder(&inputs);
     let (input, out) = (folder.path().join("in"), folder.path().join("out"));
-    fs::create_dir(&input).unwrap();
-    for (name, content) in files {
-        fs::write(input.join(name), content).unwrap();
-    }
     let Prepared { meta, warnings } = prepare(&[input], &out, options, &mut |_| {})?;
     let [train, val] = ["train.bin", "val.bin"].map(|name| read_tokens(&out, name));
     Ok(Outcome { folder, out, meta, warnings, train, val })
@@ -155,19 +152,15 @@ fn skipped_files_are_named() {
 }
 
 #[test]
-fn the_split_depends_on_the_seed_and_not_on_threads() {
+fn the_split_depends_on_the_seed() {
     let lines = json_lines(150);
-    let hashes = |seed, threads| {
-        let options = PrepareOptions {
-            seed,
-            threads: NonZeroUsize::new(threads),
-            ..options(TokenizerChoice::Gpt2)
-        };
+    let hashes = |seed| {
+        let options = PrepareOptions { seed, ..options(TokenizerChoice::Gpt2) };
         let meta = run(&[("a.jsonl", &lines)], &options).unwrap().meta;
         (meta.train_blake3, meta.val_blake3)
     };
-    assert_eq!(hashes(1, 1), hashes(1, 3));
-    assert_ne!(hashes(1, 1), hashes(2, 1));
+    assert_eq!(hashes(1), hashes(1));
+    assert_ne!(hashes(1), hashes(2));
 }
 
 #[test]
@@ -211,11 +204,9 @@ fn an_error_leaves_the_old_data_unchanged() {
     let mut options = options(TokenizerChoice::Byte);
     let meta = prepare(&good, out, &options, &mut |_| {}).unwrap().meta;
 
-    let existing = prepare(&good, out, &options, &mut |_| {}).unwrap_err();
-    assert!(existing.hint().contains("--force"), "{existing}");
+    assert_says(prepare(&good, out, &options, &mut |_| {}).unwrap_err().hint(), "--force");
     options.force = true;
-    let broken = prepare(&bad, out, &options, &mut |_| {}).unwrap_err();
-    assert!(broken.to_string().contains("not UTF-8 at byte"), "{broken}");
+    assert_says(prepare(&bad, out, &options, &mut |_| {}).unwrap_err(), "not UTF-8 at byte");
     assert_eq!(Meta::load(&out.join("meta.json")).unwrap(), meta);
     assert_eq!(fs::read_dir(out).unwrap().count(), 3);
     prepare(&good, out, &options, &mut |_| {}).unwrap();
@@ -229,8 +220,7 @@ fn input_that_cannot_be_split_is_an_error() {
     let char = options(TokenizerChoice::Char);
     assert!(message("", &char).contains("no text"));
     assert!(message("<|endoftext|>\n", &char).contains("no text"));
-    let short = message("x", &char);
-    assert!(short.contains("train split would be empty"), "{short}");
+    assert_says(message("x", &char), "train split would be empty");
     for value in [0.0, 1.0, -0.1, f64::NAN] {
         let options = PrepareOptions { val_fraction: value, ..char.clone() };
         assert!(message("text", &options).contains("val_fraction"));
@@ -290,15 +280,13 @@ fn conversations(count: usize) -> (String, Vec<Vec<Message>>) {
 #[test]
 fn conversations_are_whole_in_one_split() {
     let (text, all) = conversations(40);
-    for (choice, threads) in [
-        (TokenizerChoice::Byte, 1),
-        (TokenizerChoice::Char, 3),
-        (TokenizerChoice::Gpt2, 2),
-        (TokenizerChoice::Trained(300), 2),
+    for choice in [
+        TokenizerChoice::Byte,
+        TokenizerChoice::Char,
+        TokenizerChoice::Gpt2,
+        TokenizerChoice::Trained(300),
     ] {
-        let options =
-            PrepareOptions { threads: NonZeroUsize::new(threads), ..options(choice.clone()) };
-        let prepared = run(&[("chats.jsonl", &text)], &options).unwrap();
+        let prepared = run(&[("chats.jsonl", &text)], &options(choice.clone())).unwrap();
         let template = prepared.meta.tokenizer.chat().unwrap();
         let split = |tokens: &[u32]| -> Vec<Vec<u32>> {
             let parts = tokens.chunk_by(|_, id| *id != template.begin());

@@ -42,6 +42,7 @@ fn message(value: &Value) -> Result<Message, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::testing::assert_says;
 
     fn read(text: &str) -> Result<Vec<Message>, String> {
         conversation(&serde_json::from_str(text).unwrap())
@@ -73,8 +74,7 @@ mod tests {
         ] {
             let bad = good.replace(from, to);
             assert_ne!(bad, good, "{from}");
-            let error = read(&bad).unwrap_err();
-            assert!(error.contains(expected), "{error}");
+            assert_says(read(&bad).unwrap_err(), expected);
         }
         assert_eq!(read(r#"{"messages":{}}"#).unwrap_err(), "`messages` is not a list");
         assert!(read(r#"{"messages":[]}"#).unwrap_err().contains("no message"));

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 #[cfg(not(target_arch = "wasm32"))]
 use super::parquet;
-use super::{BadLines, PrepareOptions, Sink, Stop, jsonl, plain_text};
+use super::{BadLines, Sink, Stop, jsonl, plain_text};
 use crate::data::DataError;
 use crate::disk::File;
 
@@ -19,7 +19,7 @@ pub(super) const BLOCK: usize = 64 << 10;
 pub(super) const START: u64 = 8 << 10;
 
 #[derive(Debug)]
-pub(super) struct SourceFile {
+pub struct SourceFile {
     pub path: PathBuf,
     pub format: Format,
     pub compression: Compression,
@@ -29,7 +29,7 @@ pub(super) struct SourceFile {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum Format {
     Text,
     JsonLines,
     /// JSON lines with conversations, see [`SourceFile::recognise`].
@@ -38,7 +38,7 @@ pub(super) enum Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compression {
+pub enum Compression {
     None,
     Gzip,
     Zstd,
@@ -84,27 +84,20 @@ impl SourceFile {
         Ok(())
     }
 
-    /// Reads every document into `sink`, and adds the lines that are left out to `bad`.
-    pub fn read(
-        &self,
-        options: &PrepareOptions,
-        bad: &mut BadLines,
-        sink: &mut Sink<'_>,
-    ) -> Result<(), Stop> {
+    /// Reads every document into `sink`, from the field or column `field` if it has some.
+    pub fn read(&self, field: &str, bad: &mut BadLines, sink: &mut Sink<'_>) -> Result<(), Stop> {
         match self.format {
             Format::Text => plain_text::read(&mut self.open()?, sink),
-            Format::JsonLines | Format::Conversations => {
-                let has_conversations = self.format == Format::Conversations;
-                jsonl::read(&mut self.open()?, options, has_conversations, bad, sink)
-            }
+            Format::JsonLines => jsonl::read(&mut self.open()?, Some(field), bad, sink),
+            Format::Conversations => jsonl::read(&mut self.open()?, None, bad, sink),
             #[cfg(not(target_arch = "wasm32"))]
-            Format::Parquet => parquet::read(&self.path, self.bytes, &options.text_field, sink),
+            Format::Parquet => parquet::read(&self.path, self.bytes, field, sink),
             #[cfg(target_arch = "wasm32")]
             Format::Parquet => Err(self.not_in_browser().into()),
         }
     }
 
-    fn open(&self) -> Result<Input<'_>, DataError> {
+    pub fn open(&self) -> Result<Input<'_>, DataError> {
         let io = || DataError::io("read", &self.path);
         let count = Rc::new(Cell::new(0));
         #[cfg(not(target_arch = "wasm32"))]
@@ -136,7 +129,7 @@ impl SourceFile {
 }
 
 /// An open file, decompressed, which counts the bytes read.
-pub(super) struct Input<'a> {
+pub struct Input<'a> {
     pub reader: BufReader<Box<dyn Read>>,
     count: Rc<Cell<u64>>,
     pub path: &'a Path,

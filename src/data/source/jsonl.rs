@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::chat_lines::{MESSAGES, conversation};
 use super::file::Input;
-use super::{BadLines, DataError, DocumentPart, PrepareOptions, Sink, Stop};
+use super::{BadLines, DataError, DocumentPart, Sink, Stop};
 use crate::data::Message;
 use crate::data::error::FIX_LINE;
 
@@ -23,7 +23,7 @@ const PEEKED: u64 = 100;
 pub(super) fn has_conversations(input: &mut Input<'_>, field: &str) -> Result<bool, DataError> {
     let mut bytes = Vec::new();
     for number in 1..=PEEKED {
-        if read_line(input, number, &mut bytes)? == 0 {
+        if read_line(input, number, MAX_LINE, &mut bytes)? == 0 {
             break;
         }
         let text = str::from_utf8(&bytes).unwrap_or_default();
@@ -34,36 +34,33 @@ pub(super) fn has_conversations(input: &mut Input<'_>, field: &str) -> Result<bo
     Ok(false)
 }
 
-/// Reads the documents or conversations of a JSON lines file into `sink`. Leaves out blank lines and
-/// empty documents, and bad lines if `options` say so.
+/// Reads the documents in `field`, or else conversations, into `sink`. Leaves out blank lines and empty
+/// documents.
 pub(super) fn read(
     input: &mut Input<'_>,
-    options: &PrepareOptions,
-    has_conversations: bool,
+    field: Option<&str>,
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
     let (mut bytes, mut offset) = (Vec::new(), 0);
-    let hint = if has_conversations { FIX_LINE } else { FIX_TEXT_LINE };
+    let hint = if field.is_some() { FIX_TEXT_LINE } else { FIX_LINE };
     for number in 1.. {
-        let length = read_line(input, number, &mut bytes)?;
+        let length = read_line(input, number, MAX_LINE, &mut bytes)?;
         if length == 0 {
             break;
         }
         let content = match str::from_utf8(&bytes) {
             Err(error) => Err(DataError::not_utf8(input.path, offset + error.valid_up_to() as u64)),
-            Ok(text) => content(text, number, options, has_conversations)
+            Ok(text) => content(text, number, field)
                 .map_err(|reason| DataError::line(input.path, number, &reason, hint)),
         };
         offset += length;
         let content = match content {
             Ok(content) => content,
-            Err(error) if options.skip_bad_lines => {
-                bad.count += 1;
-                bad.first.get_or_insert(error);
+            Err(error) => {
+                bad.skip(error)?;
                 continue;
             }
-            Err(error) => return Err(error.into()),
         };
         let bytes_read = input.bytes_read();
         match content {
@@ -80,13 +77,21 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Reads a line into `bytes` and returns its length, 0 at the end of the file.
-fn read_line(input: &mut Input<'_>, line: u64, bytes: &mut Vec<u8>) -> Result<u64, DataError> {
+/// Reads a line into `bytes` and returns its length, 0 at the end of the file. A file with a longer line than
+/// `limit` is not one of lines, so there is no next line to continue with.
+pub fn read_line(
+    input: &mut Input<'_>,
+    line: u64,
+    limit: u64,
+    bytes: &mut Vec<u8>,
+) -> Result<u64, DataError> {
     bytes.clear();
-    let length = (&mut input.reader).take(MAX_LINE + 1).read_until(b'\n', bytes);
+    let length = (&mut input.reader).take(limit + 1).read_until(b'\n', bytes);
     let length = length.map_err(|error| input.failed(error))? as u64;
-    if length > MAX_LINE {
-        return Err(DataError::long_line(input.path, line, MAX_LINE));
+    if length > limit {
+        let reason = format!("the line is longer than {limit} bytes");
+        let hint = "a .jsonl file has one document per line";
+        return Err(DataError::line(input.path, line, &reason, hint));
     }
     Ok(length)
 }
@@ -97,19 +102,11 @@ enum Content {
 }
 
 /// Parses a line. The error is a clause about the problem.
-fn content(
-    text: &str,
-    number: u64,
-    options: &PrepareOptions,
-    has_conversations: bool,
-) -> Result<Content, String> {
+fn content(text: &str, number: u64, field: Option<&str>) -> Result<Content, String> {
     let Some(mut object) = object(text, number)? else {
         return Ok(Content::Document(String::new()));
     };
-    if has_conversations {
-        return conversation(&object).map(Content::Conversation);
-    }
-    let field = &options.text_field;
+    let Some(field) = field else { return conversation(&object).map(Content::Conversation) };
     match object.remove(field) {
         Some(Value::String(document)) => Ok(Content::Document(document)),
         Some(_) => Err(format!("field {field:?} is not a string")),
@@ -137,27 +134,12 @@ pub(super) fn no_field(name: &str, object: &Map<String, Value>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::folder;
-    use super::super::{Sources, documents, sources_of};
-    use super::*;
+    use super::super::super::testing::{assert_says, folder};
+    use super::super::tests::{contents, documents, sources_of};
 
     fn read(content: &[u8], field: &str) -> Result<Vec<String>, String> {
         let folder = folder(&[("a.jsonl", content)]);
-        documents(&[folder.path().join("a.jsonl")], field).map_err(|error| error.to_string())
-    }
-
-    /// Reads the texts, the number of messages, and the lines that are left out.
-    fn parts(sources: &Sources) -> (Vec<String>, usize, BadLines) {
-        let (mut texts, mut messages) = (vec![], 0);
-        let bad = sources.read(&mut |part, _| {
-            match part {
-                DocumentPart::Text(text) => texts.push(text.to_owned()),
-                DocumentPart::Conversation(parts) => messages += parts.len(),
-                DocumentPart::EndOfDocument => {}
-            }
-            Ok(())
-        });
-        (texts, messages, bad.unwrap())
+        documents(folder.path().join("a.jsonl"), field).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -177,8 +159,7 @@ mod tests {
             (b"{\"text\":\"\\ud800\"}", "a.jsonl:1: not a JSON object"),
             (b"{\"text\":\"a\"}\n{\"text\":\"\xff\"}", "a.jsonl: not UTF-8 at byte 22"),
         ] {
-            let message = read(content, "text").unwrap_err();
-            assert!(message.contains(expected), "{message}");
+            assert_says(read(content, "text").unwrap_err(), expected);
         }
     }
 
@@ -189,10 +170,9 @@ mod tests {
         let sources = sources_of(folder.path().join("a.jsonl"), true);
         // Each pass counts them again.
         for _ in 0..2 {
-            let (texts, _, bad) = parts(&sources);
+            let (texts, _, bad) = contents(&sources).unwrap();
             assert_eq!((texts, bad.count), (vec!["a".to_owned(), "b".to_owned()], 3));
-            let first = bad.first.unwrap().to_string();
-            assert!(first.contains("a.jsonl:2: not a JSON object"), "{first}");
+            assert_says(bad.first.unwrap(), "a.jsonl:2: not a JSON object");
         }
     }
 
@@ -211,7 +191,8 @@ mod tests {
             let folder = folder(&[("a.jsonl", &content)]);
             let sources = sources_of(folder.path().join("a.jsonl"), true);
             assert_eq!(sources.has_conversations, expected, "{content}");
-            assert_eq!(parts(&sources).1, if expected { 2 } else { 0 }, "{content}");
+            let messages = contents(&sources).unwrap().1;
+            assert_eq!(messages, if expected { 2 } else { 0 }, "{content}");
         }
     }
 }

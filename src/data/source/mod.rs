@@ -19,7 +19,9 @@ use std::path::{Path, PathBuf};
 
 use super::{DataError, Message, PrepareOptions};
 use crate::disk;
-use file::{Format, SourceFile};
+use file::Format;
+pub(super) use file::SourceFile;
+pub(super) use jsonl::read_line;
 
 /// The input that means stdin.
 #[cfg(not(target_arch = "wasm32"))]
@@ -45,8 +47,21 @@ pub(super) type Sink<'a> = dyn FnMut(DocumentPart<'_>, u64) -> Result<(), Stop> 
 /// The lines that were left out.
 #[derive(Debug, Default)]
 pub(super) struct BadLines {
+    are_skipped: bool,
     pub count: u64,
     pub first: Option<DataError>,
+}
+
+impl BadLines {
+    /// Leaves out a line, or returns its error if bad lines are not skipped.
+    fn skip(&mut self, error: DataError) -> Result<(), DataError> {
+        if !self.are_skipped {
+            return Err(error);
+        }
+        self.count += 1;
+        self.first.get_or_insert(error);
+        Ok(())
+    }
 }
 
 /// The input files, not yet opened.
@@ -171,10 +186,12 @@ impl Sources {
 
     /// Reads every document of every file into `sink`, in order. Returns the lines that were left out.
     pub(super) fn read(&self, sink: &mut Sink<'_>) -> Result<BadLines, DataError> {
-        let (mut done, mut bad) = (0, BadLines::default());
+        let PrepareOptions { text_field, skip_bad_lines, .. } = &self.options;
+        let mut bad = BadLines { are_skipped: *skip_bad_lines, ..BadLines::default() };
+        let mut done = 0;
         for file in &self.files {
             let mut sink = |part: DocumentPart<'_>, bytes: u64| sink(part, done + bytes);
-            match file.read(&self.options, &mut bad, &mut sink) {
+            match file.read(text_field, &mut bad, &mut sink) {
                 Ok(()) => done += file.bytes,
                 Err(None) => break,
                 Err(Some(error)) => return Err(error),
@@ -182,34 +199,6 @@ impl Sources {
         }
         Ok(bad)
     }
-}
-
-/// Finds the sources of one file, for tests in the readers.
-#[cfg(test)]
-pub(super) fn sources_of(path: PathBuf, skip_bad_lines: bool) -> Sources {
-    let options = PrepareOptions { skip_bad_lines, ..PrepareOptions::default() };
-    Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap()
-}
-
-/// Reads the documents of `inputs`, for tests here and in the readers.
-#[cfg(test)]
-pub(super) fn documents(inputs: &[PathBuf], field: &str) -> Result<Vec<String>, DataError> {
-    let mut documents = vec![];
-    let mut current = String::new();
-    let options = PrepareOptions { text_field: field.to_owned(), ..PrepareOptions::default() };
-    Sources::find(inputs, &options, Path::new("out"), &mut |_| {})?.read(&mut |part, _| {
-        match part {
-            DocumentPart::Conversation(_) => unreachable!("these files have documents"),
-            DocumentPart::Text(text) => {
-                assert!(!text.is_empty(), "an empty part");
-                current.push_str(text);
-            }
-            DocumentPart::EndOfDocument => documents.push(std::mem::take(&mut current)),
-        }
-        Ok(())
-    })?;
-    assert!(current.is_empty(), "a document without an end");
-    Ok(documents)
 }
 
 #[cfg(test)]

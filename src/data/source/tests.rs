@@ -7,6 +7,39 @@ use super::super::testing::folder;
 use super::file::{Compression, Format, START, file_type};
 use super::*;
 
+/// Finds the sources of one file or folder.
+pub(super) fn sources_of(path: PathBuf, skip_bad_lines: bool) -> Sources {
+    let options = PrepareOptions { skip_bad_lines, ..PrepareOptions::default() };
+    Sources::find(&[path], &options, Path::new("out"), &mut |_| {}).unwrap()
+}
+
+/// Reads the documents of a file or folder.
+pub(super) fn documents(input: PathBuf, field: &str) -> Result<Vec<String>, DataError> {
+    let options = PrepareOptions { text_field: field.to_owned(), ..PrepareOptions::default() };
+    let sources = Sources::find(&[input], &options, Path::new("out"), &mut |_| {})?;
+    let (documents, messages, _) = contents(&sources)?;
+    assert_eq!(messages, 0, "these files have documents");
+    Ok(documents)
+}
+
+/// Reads the documents, the number of messages, and the lines that are left out.
+pub(super) fn contents(sources: &Sources) -> Result<(Vec<String>, usize, BadLines), DataError> {
+    let (mut documents, mut messages, mut current) = (vec![], 0, String::new());
+    let bad = sources.read(&mut |part, _| {
+        match part {
+            DocumentPart::Conversation(of_one) => messages += of_one.len(),
+            DocumentPart::Text(text) => {
+                assert!(!text.is_empty(), "an empty part");
+                current.push_str(text);
+            }
+            DocumentPart::EndOfDocument => documents.push(std::mem::take(&mut current)),
+        }
+        Ok(())
+    })?;
+    assert!(current.is_empty(), "a document without an end");
+    Ok((documents, messages, bad))
+}
+
 fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
     encoder.write_all(text.as_bytes()).unwrap();
@@ -42,12 +75,12 @@ fn a_folder_is_read_recursively_and_in_order() {
         (".git/z.txt", b"not read"),
         ("out/meta.json", b"the output is not read"),
     ]);
-    let (inputs, out) = ([folder.path().to_owned()], folder.path().join("out"));
+    let (input, out) = (folder.path().to_owned(), folder.path().join("out"));
+    let inputs = [input.clone()];
     let sources = Sources::find(&inputs, &PrepareOptions::default(), &out, &mut |_| {}).unwrap();
     assert_eq!(sources.names(), ["a.txt", "x.jsonl.gz", "y.md", "c.txt.zst"]);
     fs::remove_dir_all(out).unwrap();
-    let found = documents(&inputs, "text").unwrap();
-    assert_eq!(found, ["first", "second", "third", "last"]);
+    assert_eq!(documents(input, "text").unwrap(), ["first", "second", "third", "last"]);
 }
 
 #[test]
@@ -98,10 +131,10 @@ fn errors_name_the_file() {
         ("none.txt", &["none.txt"]),
         ("b/half.txt.gz", &["cannot decompress", "half.txt.gz"]),
     ] {
-        let error = documents(&[folder.path().join(input)], "text").unwrap_err().to_string();
+        let error = documents(folder.path().join(input), "text").unwrap_err().to_string();
         assert!(expected.iter().all(|part| error.contains(part)), "{input}: {error}");
     }
     fs::remove_dir_all(folder.path().join("b")).unwrap();
-    let empty = documents(&[folder.path().to_owned()], "text").unwrap_err().to_string();
+    let empty = documents(folder.path().to_owned(), "text").unwrap_err().to_string();
     assert!(empty.contains("no text files") && empty.contains("1 skipped"), "{empty}");
 }
