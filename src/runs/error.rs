@@ -31,10 +31,7 @@ pub enum TrainError {
     #[error("{}: {reason}", path.display())]
     Checkpoint { path: PathBuf, reason: String },
     #[error("{}: no model and no intact checkpoint in this folder", path.display())]
-    NoCheckpoint {
-        /// The run folder, or its checkpoints folder.
-        path: PathBuf,
-    },
+    NoCheckpoint { path: PathBuf },
     #[error("{}: does not exist", path.display())]
     NoSuchModel { path: PathBuf },
     #[error("{}: this folder already has a run", path.display())]

@@ -104,25 +104,10 @@ fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// The remainders of CRC-32C (Castagnoli) for each byte.
-const TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
-
+/// Returns the CRC-32C (Castagnoli). Records are short, so it needs no table.
 fn crc32c(data: &[u8]) -> u32 {
-    let step = |crc: u32, byte: &u8| TABLE[(crc as u8 ^ byte) as usize] ^ (crc >> 8);
+    let bit = |crc: u32, _| (crc >> 1) ^ ((crc & 1) * 0x82f6_3b78);
+    let step = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), bit);
     !data.iter().fold(!0, step)
 }
 
