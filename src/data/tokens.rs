@@ -6,6 +6,7 @@
 //! is a seek and a read.
 
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -32,13 +33,12 @@ pub struct Split {
 #[derive(Debug)]
 enum Store {
     Memory(Vec<u32>),
-    Files {
-        files: Vec<TokenFile>,
-        /// The file of the last read, with its index. Only one stays open, because a thousand
-        /// shards would exceed the limit of open files.
-        open: Mutex<Option<(usize, File)>>,
-    },
+    Files { files: Vec<TokenFile>, open: OpenFile },
 }
+
+/// The file of the last read. Only one stays open, because a thousand shards would exceed the limit of
+/// open files.
+type OpenFile = Mutex<Option<(PathBuf, File)>>;
 
 #[derive(Debug)]
 struct TokenFile {
@@ -106,13 +106,10 @@ impl Split {
             Store::Files { files, open } => {
                 let mut ids = Vec::with_capacity(count);
                 let from = files.partition_point(|file| file.first + file.tokens <= start);
-                for (index, file) in files.iter().enumerate().skip(from) {
-                    if file.first >= end {
-                        break;
-                    }
+                for file in files[from..].iter().take_while(|file| file.first < end) {
                     let first = start.max(file.first) - file.first;
                     let last = (end - file.first).min(file.tokens);
-                    let part = file.read(index, first, last, open)?;
+                    let part = file.read(first..last, open)?;
                     ids.append(&mut self.check_range(part, &file.path, first)?);
                 }
                 Ok(ids)
@@ -121,17 +118,12 @@ impl Split {
     }
 
     fn check_range(&self, ids: Vec<u32>, path: &Path, first: u64) -> Result<Vec<u32>, DataError> {
-        match (first..).zip(&ids).find(|&(_, &id)| id >= self.vocab_size) {
-            None => Ok(ids),
-            Some((position, &id)) => {
-                let size = self.vocab_size;
-                let problem = format!(
-                    "token {id} at position {position} is outside the vocabulary of {size}"
-                );
-                let hint = "the file is damaged or was made with another tokenizer";
-                Err(DataError::at(path, problem, hint))
-            }
-        }
+        let unknown = (first..).zip(&ids).find(|(_, id)| **id >= self.vocab_size);
+        let Some((position, id)) = unknown else { return Ok(ids) };
+        let size = self.vocab_size;
+        let problem =
+            format!("token {id} at position {position} is outside the vocabulary of {size}");
+        Err(DataError::at(path, problem, "the file is damaged or was made with another tokenizer"))
     }
 
     /// Adds a cheap fingerprint to `hasher`: the length of each file, and 32 Ki tokens from either
@@ -183,24 +175,18 @@ impl TokenFile {
         Ok(Self { path, dtype, header: 0, tokens: bytes / width, first })
     }
 
-    fn read(
-        &self,
-        index: usize,
-        first: u64,
-        last: u64,
-        open: &Mutex<Option<(usize, File)>>,
-    ) -> Result<Vec<u32>, DataError> {
+    fn read(&self, tokens: Range<u64>, open: &OpenFile) -> Result<Vec<u32>, DataError> {
         let io = || DataError::io("read", &self.path);
         // A poisoned lock is harmless: every read seeks first.
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, file) = match open.take().filter(|(opened, _)| *opened == index) {
+        let (_, file) = match open.take().filter(|(path, _)| *path == self.path) {
             Some(same) => open.insert(same),
-            None => open.insert((index, File::open(&self.path).map_err(io())?)),
+            None => open.insert((self.path.clone(), File::open(&self.path).map_err(io())?)),
         };
         let width = self.dtype.width();
         // Within the length that `inspect` checked, so nothing overflows.
-        file.seek(SeekFrom::Start(self.header + first * width)).map_err(io())?;
-        let mut bytes = vec![0; ((last - first) * width) as usize];
+        file.seek(SeekFrom::Start(self.header + tokens.start * width)).map_err(io())?;
+        let mut bytes = vec![0; ((tokens.end - tokens.start) * width) as usize];
         file.read_exact(&mut bytes).map_err(io())?;
         Ok(match self.dtype {
             Dtype::U16 => {

@@ -4,11 +4,13 @@ use std::io::{BufRead, Read};
 
 use serde_json::{Map, Value};
 
-use super::chat_lines::{MESSAGES, conversation};
 use super::file::Input;
 use super::{BadLines, DataError, DocumentPart, Sink, Stop};
-use crate::data::Message;
 use crate::data::error::FIX_LINE;
+use crate::data::{Message, Role};
+
+/// The field of conversations.
+const MESSAGES: &str = "messages";
 
 const FIX_TEXT_LINE: &str = "fix or remove the line, choose another field with --text-field, or leave \
                              such lines out with --skip-bad-lines";
@@ -126,16 +128,54 @@ fn object(text: &str, number: u64) -> Result<Option<Map<String, Value>>, String>
 }
 
 /// Returns the clause about an object without the field `name`.
-pub(super) fn no_field(name: &str, object: &Map<String, Value>) -> String {
+fn no_field(name: &str, object: &Map<String, Value>) -> String {
     let names: Vec<_> = object.keys().map(String::as_str).collect();
     let names = if names.is_empty() { "no fields".to_owned() } else { names.join(", ") };
     format!("no field {name:?}; the line has {names}")
+}
+
+/// Returns the messages of a conversation, in the common form
+/// `{"messages":[{"role":"user","content":"Hello!"},{"role":"assistant","content":"Hi."}]}`. Those after the
+/// last one of the assistant are left out: nothing is learnt from them. The error is a clause about the
+/// problem.
+fn conversation(object: &Map<String, Value>) -> Result<Vec<Message>, String> {
+    let messages = match object.get(MESSAGES) {
+        Some(Value::Array(messages)) => messages,
+        Some(_) => return Err("`messages` is not a list".to_owned()),
+        None => return Err(no_field(MESSAGES, object)),
+    };
+    let parsed = messages.iter().zip(1..).map(|(value, number): (_, u32)| {
+        message(value).map_err(|reason| format!("message {number}: {reason}"))
+    });
+    let mut messages = parsed.collect::<Result<Vec<_>, _>>()?;
+    let last = messages.iter().rposition(|message| message.role == Role::Assistant);
+    let last = last.ok_or("no message of the assistant, from which a model could learn")?;
+    messages.truncate(last + 1);
+    Ok(messages)
+}
+
+fn message(value: &Value) -> Result<Message, String> {
+    let Value::Object(fields) = value else { return Err("it is not an object".to_owned()) };
+    let text = |name: &str| match fields.get(name) {
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(format!("`{name}` is not a string")),
+        None => Err(format!("it has no `{name}`")),
+    };
+    // Taken for an ordinary message, a model would learn what its author has left out.
+    if fields.get("weight").is_some_and(|weight| weight.as_f64() != Some(1.0)) {
+        return Err("a `weight` other than 1 is not supported".to_owned());
+    }
+    Ok(Message::new(text("role")?.parse()?, text("content")?.as_str()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::super::testing::{assert_says, folder};
     use super::super::tests::{contents, documents, sources_of};
+    use super::*;
+
+    const CHAT: &str =
+        r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
 
     fn read(content: &[u8], field: &str) -> Result<Vec<String>, String> {
         let folder = folder(&[("a.jsonl", content)]);
@@ -178,12 +218,10 @@ mod tests {
 
     #[test]
     fn conversations_are_recognised_by_their_first_object() {
-        let chat =
-            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}"#;
-        let both = chat.replace("{\"messages\"", "{\"text\":\"x\",\"messages\"");
+        let both = CHAT.replace("{\"messages\"", "{\"text\":\"x\",\"messages\"");
         for (content, expected) in [
-            (format!("\u{feff}\n{chat}\n"), true),
-            (format!("oh\n{chat}"), true),
+            (format!("\u{feff}\n{CHAT}\n"), true),
+            (format!("oh\n{CHAT}"), true),
             (both, false),
             ("{\"text\":\"a\"}".to_owned(), false),
             (String::new(), false),
@@ -194,5 +232,39 @@ mod tests {
             let messages = contents(&sources).unwrap().1;
             assert_eq!(messages, if expected { 2 } else { 0 }, "{content}");
         }
+    }
+
+    fn messages(text: &str) -> Result<Vec<Message>, String> {
+        conversation(&serde_json::from_str(text).unwrap())
+    }
+
+    #[test]
+    fn a_conversation_ends_with_the_assistant() {
+        let text = r#"{"id":1,"messages":[
+            {"role":"system","content":""},{"role":"user","content":"a","name":"A"},
+            {"role":"assistant","content":"b","weight":1},{"role":"user","content":"c"}]}"#;
+        let expected = [(Role::System, ""), (Role::User, "a"), (Role::Assistant, "b")];
+        let expected = expected.map(|(role, content)| Message::new(role, content));
+        assert_eq!(messages(text).unwrap(), expected);
+    }
+
+    #[test]
+    fn each_problem_of_a_conversation_is_named() {
+        assert!(messages(CHAT).is_ok());
+        for (from, to, expected) in [
+            ("messages", "text", "no field \"messages\"; the line has text"),
+            ("assistant", "tool", "message 2: unknown role \"tool\", expected system, user or"),
+            ("assistant", "user", "no message of the assistant"),
+            ("\"b\"", "null", "message 2: `content` is not a string"),
+            ("\"b\"", "\"b\",\"weight\":0", "message 2: a `weight` other than 1"),
+            ("\"role\":\"user\",", "", "message 1: it has no `role`"),
+            ("{\"role\":\"user\",\"content\":\"a\"}", "3", "message 1: it is not an object"),
+        ] {
+            let bad = CHAT.replace(from, to);
+            assert_ne!(bad, CHAT, "{from}");
+            assert_says(messages(&bad).unwrap_err(), expected);
+        }
+        assert_eq!(messages(r#"{"messages":{}}"#).unwrap_err(), "`messages` is not a list");
+        assert!(messages(r#"{"messages":[]}"#).unwrap_err().contains("no message"));
     }
 }
