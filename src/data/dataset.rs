@@ -91,7 +91,8 @@ impl Dataset {
         let train = stories::generate(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS);
         let val = stories::generate(stories::VAL_SEED, stories::VAL_CHARACTERS);
         let splits = [tokenizer.encode(&train)?, tokenizer.encode(&val)?];
-        Self::builtin(BUILTIN_STORIES, tokenizer, splits, Some(stories::ENTROPY))
+        let dataset = Self::builtin(BUILTIN_STORIES, tokenizer, splits)?;
+        Ok(Self { entropy_floor: Some(stories::ENTROPY), ..dataset })
     }
 
     fn chats() -> Result<Self, DataError> {
@@ -103,15 +104,11 @@ impl Dataset {
         };
         let train = ids(chats::TRAIN_SEED, chats::TRAIN_CONVERSATIONS)?.concat();
         let val = ids(chats::VAL_SEED, chats::VAL_CONVERSATIONS)?.concat();
-        Self::builtin(BUILTIN_CHATS, Tokenizer::Chat(template.into()), [train, val], None)
+        Self::builtin(BUILTIN_CHATS, Tokenizer::Chat(template.into()), [train, val])
     }
 
-    fn builtin(
-        name: &str,
-        tokenizer: Tokenizer,
-        [train, val]: [Vec<u32>; 2],
-        entropy_floor: Option<f64>,
-    ) -> Result<Self, DataError> {
+    fn builtin(name: &str, tokenizer: Tokenizer, ids: [Vec<u32>; 2]) -> Result<Self, DataError> {
+        let [train, val] = ids;
         let vocab_size = tokenizer.vocab_size();
         let split = |name, ids| {
             Split::from_memory(ids, vocab_size).with_conversations(name, tokenizer.chat())
@@ -123,7 +120,7 @@ impl Dataset {
             val,
             vocab_size,
             name: name.to_owned(),
-            entropy_floor,
+            entropy_floor: None,
             tokenizer: Some(tokenizer),
         })
     }

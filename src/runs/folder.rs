@@ -34,7 +34,7 @@ pub struct RunFolder {
     log: File,
     /// Updates skipped according to the last step.
     skipped: u64,
-    scalars: Logs,
+    pub scalars: Logs,
     /// The operating system releases the lock when the process ends, even if it is killed.
     _lock: Option<File>,
 }
@@ -90,8 +90,7 @@ impl RunFolder {
         disk::replace(&file, config.to_toml().as_bytes()).map_err(TrainError::io("write", &file))
     }
 
-    /// Opens the scalar logs, for [`log_scalars`](Self::log_scalars). Returns a sentence for each
-    /// that cannot be opened.
+    /// Opens the scalar logs. Returns a sentence for each that cannot be opened.
     pub fn open_scalars(&mut self, logs: &str, from: Continued) -> Vec<String> {
         if self.events.is_none() {
             return Vec::new();
@@ -99,12 +98,6 @@ impl RunFolder {
         let (scalars, failed) = Logs::open(&self.path, logs, from);
         self.scalars = scalars;
         failed
-    }
-
-    /// Appends the scalars of an event to the scalar logs. Returns a sentence for each that cannot
-    /// be written, and closes it.
-    pub fn log_scalars(&mut self, event: &Event) -> Vec<String> {
-        self.scalars.append(event)
     }
 
     /// Appends an event to the record, as JSON and as text.

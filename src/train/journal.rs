@@ -33,7 +33,7 @@ impl<'a> Journal<'a> {
         let silence = self.watchdog.allow_silence(Duration::MAX);
         // A log line that a full disk does not take must not end the run.
         let _ = self.folder.record(&event);
-        let failed = self.folder.log_scalars(&event);
+        let failed = self.folder.scalars.append(&event);
         (self.emit)(&event);
         drop(silence);
         for text in failed {
