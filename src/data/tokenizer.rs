@@ -88,12 +88,7 @@ impl FromStr for TokenizerChoice {
     }
 }
 
-/// A tokenizer.
-///
-/// In `meta.json` it is written as `{"kind":"gpt2"}`, `{"kind":"byte"}`,
-/// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids,
-/// `{"kind":"bpe","file":"..."}`, with the text of a `tokenizer.json`, or
-/// `{"kind":"chat","base":...}`, with the tokenizer of the text of conversations.
+/// A tokenizer, in JSON as a [`WrittenTokenizer`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "WrittenTokenizer", try_from = "WrittenTokenizer")]
 pub enum Tokenizer {
@@ -338,15 +333,23 @@ impl CharVocab {
     }
 }
 
-/// A tokenizer as written in `meta.json`.
+/// A tokenizer as written in `meta.json`, like `{"kind":"char","chars":"..."}`.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum WrittenTokenizer {
     Gpt2,
-    Char { chars: String },
+    /// The characters in the order of their ids.
+    Char {
+        chars: String,
+    },
     Byte,
-    Bpe { file: String },
-    Chat { base: Box<WrittenTokenizer> },
+    /// The text of a `tokenizer.json`.
+    Bpe {
+        file: String,
+    },
+    Chat {
+        base: Box<WrittenTokenizer>,
+    },
 }
 
 impl From<Tokenizer> for WrittenTokenizer {

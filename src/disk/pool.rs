@@ -117,16 +117,15 @@ impl Pool {
         for slot in slots {
             let mut bytes = vec![0; HEADER as usize];
             let read = slot.read_at(0, &mut bytes)?;
-            let Some(header) = Header::decode(&bytes[..read]) else {
-                self.release(slot)?;
-                continue;
+            let header = Header::decode(&bytes[..read]);
+            self.generation = header.as_ref().map_or(0, |it| it.generation).max(self.generation);
+            let is_newest = |header: &Header| {
+                let known = self.files.get(&header.path);
+                known.is_none_or(|known| known.header.generation <= header.generation)
             };
-            self.generation = self.generation.max(header.generation);
-            let newer = |entry: &Entry| entry.header.generation > header.generation;
-            if self.files.get(&header.path).is_some_and(newer) {
-                self.release(slot)?;
-            } else {
-                self.insert(Entry { slot, header, is_locked: Rc::default() })?;
+            match header.filter(is_newest) {
+                Some(header) => self.insert(Entry { slot, header, is_locked: Rc::default() })?,
+                None => self.release(slot)?,
             }
         }
         Ok(())
@@ -147,8 +146,7 @@ impl Pool {
 
     fn next_header(&mut self, path: &str) -> Header {
         self.generation += 1;
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let modified = since.as_millis() as u64;
+        let modified = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
         Header { generation: self.generation, modified, path: path.to_owned() }
     }
 

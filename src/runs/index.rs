@@ -1,7 +1,6 @@
 //! The runs on the disk: a list with their states, their configurations, and their records.
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -119,7 +118,7 @@ pub fn is_training(run: &Path) -> bool {
 /// Reads the record of a run; also returns a reader of the events after it.
 pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
     let (mut progress, mut tail) = (Progress::default(), Tail::open(run, true));
-    tail.read_each(&mut |event| progress.apply(&event))?;
+    tail.read_each(&mut |event: Event| progress.apply(&event))?;
     Ok((progress, tail))
 }
 
@@ -168,12 +167,11 @@ pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)>
 
 /// A reader of the JSON lines of a growing file, like the events of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Tail<T = Event> {
+pub struct Tail {
     path: PathBuf,
     offset: u64,
     /// The line that ends at `offset`. If it is another one, the file was replaced.
     before: Vec<u8>,
-    lines: PhantomData<fn() -> T>,
 }
 
 impl Tail {
@@ -181,12 +179,10 @@ impl Tail {
     pub fn open(run: &Path, from_start: bool) -> Self {
         Self::of(run.join(EVENTS_FILE), from_start)
     }
-}
 
-impl<T: DeserializeOwned> Tail<T> {
     /// Opens a file at its first line or at its end. The file need not exist.
     pub fn of(path: PathBuf, from_start: bool) -> Self {
-        let mut tail = Self { path, offset: 0, before: Vec::new(), lines: PhantomData };
+        let mut tail = Self { path, offset: 0, before: Vec::new() };
         if let (false, Ok((start, bytes))) = (from_start, last_bytes(&tail.path)) {
             let lines = complete_lines(&bytes);
             tail.offset = start + lines.len() as u64;
@@ -199,14 +195,14 @@ impl<T: DeserializeOwned> Tail<T> {
     /// Reads the complete lines that were written since the last call, and skips those that do not
     /// parse as `T`. A file that was replaced is read from its start; one that cannot be read is
     /// empty.
-    pub fn read(&mut self) -> Vec<T> {
+    pub fn read<T: DeserializeOwned>(&mut self) -> Vec<T> {
         let mut found = Vec::new();
         // The next call tries again.
         let _ = self.read_each(&mut |value| found.push(value));
         found
     }
 
-    fn read_each(&mut self, each: &mut dyn FnMut(T)) -> io::Result<()> {
+    fn read_each<T: DeserializeOwned>(&mut self, each: &mut dyn FnMut(T)) -> io::Result<()> {
         let mut file = BufReader::new(File::open(&self.path)?);
         if !self.continues(&mut file)? {
             file.rewind()?;

@@ -103,12 +103,12 @@ impl Control {
     /// Follows the file of commands to a run on a thread. Other processes append to it while the run
     /// trains, like a window that was opened later.
     pub fn follow_file(&self, run: &Path, warn: fn(&Event)) {
-        let mut tail = Tail::<Value>::of(run.join(COMMANDS_FILE), false);
+        let mut tail = Tail::of(run.join(COMMANDS_FILE), false);
         let sender = self.sender.clone();
         std::thread::spawn(move || {
             loop {
                 std::thread::sleep(FILE_POLL);
-                for line in tail.read() {
+                for line in tail.read::<Value>() {
                     match serde_json::from_value(line) {
                         // About the writer's stdin connection, which is not this one.
                         Ok(Command::Set(Setting::StopOnClose(_))) => {}
