@@ -104,16 +104,11 @@ mod tests {
             (spaces, PIECE, "no safe position"),
             (format!("a b{lines}"), 1, "before a space"),
             (lines, PIECE - 1, "before a line break"),
+            (format!("{} b", "a".repeat(PIECE)), PIECE, "a piece of the full length"),
+            ("a".repeat(PIECE), PIECE, "all of the text"),
         ] {
             assert_eq!(piece_end(&text), end, "{what}");
         }
-    }
-
-    #[test]
-    fn a_piece_may_have_the_full_length() {
-        let text = format!("{} b", "a".repeat(PIECE));
-        assert_eq!(piece_end(&text), PIECE);
-        assert_eq!(piece_end(&text[..PIECE]), PIECE);
         assert_eq!(pieces("").count(), 0);
     }
 }

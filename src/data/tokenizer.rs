@@ -88,7 +88,12 @@ impl FromStr for TokenizerChoice {
     }
 }
 
-/// A tokenizer, in JSON as a [`WrittenTokenizer`].
+/// A tokenizer.
+///
+/// In `meta.json` it is written as `{"kind":"gpt2"}`, `{"kind":"byte"}`,
+/// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids,
+/// `{"kind":"bpe","file":"..."}`, with the text of a `tokenizer.json`, or
+/// `{"kind":"chat","base":...}`, with the tokenizer of the text of conversations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "WrittenTokenizer", try_from = "WrittenTokenizer")]
 pub enum Tokenizer {
@@ -333,23 +338,15 @@ impl CharVocab {
     }
 }
 
-/// A tokenizer as written in `meta.json`, like `{"kind":"char","chars":"..."}`.
+/// A tokenizer as written in `meta.json`.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum WrittenTokenizer {
     Gpt2,
-    /// The characters in the order of their ids.
-    Char {
-        chars: String,
-    },
+    Char { chars: String },
     Byte,
-    /// The text of a `tokenizer.json`.
-    Bpe {
-        file: String,
-    },
-    Chat {
-        base: Box<WrittenTokenizer>,
-    },
+    Bpe { file: String },
+    Chat { base: Box<WrittenTokenizer> },
 }
 
 impl From<Tokenizer> for WrittenTokenizer {

@@ -5,7 +5,8 @@
 //! holds the path of the file stored in it. SQLite's "opfs-sahpool" works the same way.
 //!
 //! A rename is one write with a checksum, so that a file has either its old or its new path after a crash.
-//! If two slots have the same path, the newer one counts. Folders are prefixes of paths.
+//! If two slots have the same path, the newer one counts. Folders are prefixes of paths, and exist as long
+//! as they have files.
 //!
 //! Files are not kept in memory. A page has 4 GiB at most, and the last checkpoints of a model can be as
 //! large; a checkpoint that is reported must also be on the disk, and not still on its way there.
@@ -89,8 +90,6 @@ struct Entry {
 pub struct Pool {
     files: BTreeMap<String, Entry>,
     free: Vec<Rc<dyn Slot>>,
-    /// Folders that were created explicitly. A file's folders exist without an entry.
-    folders: BTreeSet<String>,
     generation: u64,
 }
 
@@ -178,27 +177,22 @@ impl Pool {
     }
 
     /// Lists the files below a folder, the oldest first.
-    fn files_below(&self, folder: &str) -> Vec<String> {
+    fn files_below(&self, folder: &str) -> io::Result<Vec<String>> {
         let mut found: Vec<&Header> = self.files.values().map(|entry| &entry.header).collect();
         found.retain(|header| is_below(folder, &header.path));
+        if found.is_empty() {
+            return Err(not_found(folder));
+        }
         found.sort_by_key(|header| header.generation);
-        found.into_iter().map(|header| header.path.clone()).collect()
+        Ok(found.into_iter().map(|header| header.path.clone()).collect())
     }
 
     fn is_folder(&self, path: &str) -> bool {
-        let mut known = self.files.keys().chain(&self.folders);
-        path.is_empty() || self.folders.contains(path) || known.any(|known| is_below(path, known))
+        path.is_empty() || self.files.keys().any(|known| is_below(path, known))
     }
 
     fn remove_folder(&mut self, folder: &str) -> io::Result<()> {
-        if !self.is_folder(folder) {
-            return Err(not_found(folder));
-        }
-        for path in self.files_below(folder) {
-            self.remove(&path)?;
-        }
-        self.folders.retain(|created| created != folder && !is_below(folder, created));
-        Ok(())
+        self.files_below(folder)?.iter().try_for_each(|path| self.remove(path))
     }
 
     /// Renames a file or a folder, replacing an existing file. Files of a folder are renamed in the
@@ -207,14 +201,9 @@ impl Pool {
         if self.files.contains_key(from) {
             return self.rename_file(from, to);
         }
-        if !self.is_folder(from) {
-            return Err(not_found(from));
-        }
-        for path in self.files_below(from) {
+        for path in self.files_below(from)? {
             self.rename_file(&path, &format!("{to}{}", &path[from.len()..]))?;
         }
-        self.folders.retain(|created| created != from && !is_below(from, created));
-        self.folders.insert(to.to_owned());
         Ok(())
     }
 
@@ -233,9 +222,8 @@ impl Pool {
             return Err(not_found(folder));
         }
         let start = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-        let all = self.files.keys().chain(&self.folders);
-        let names = all.filter_map(|path| path.strip_prefix(&start)?.split('/').next());
-        Ok(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
+        let name = |path: &String| Some(path.strip_prefix(&start)?.split('/').next()?.to_owned());
+        Ok(self.files.keys().filter_map(name).collect())
     }
 }
 

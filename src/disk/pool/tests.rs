@@ -58,7 +58,7 @@ fn a_slot_with_a_damaged_header_is_free() {
 
 #[test]
 fn a_folder_is_renamed_in_the_order_of_creation() {
-    let below = |folder: &str| DISK.with_borrow(|disk| disk.files_below(folder));
+    let below = |folder: &str| DISK.with_borrow(|disk| disk.files_below(folder).unwrap());
     start(&slots(3));
     // Created in an order that is not alphabetical.
     disk::write("c/.writing-1/z", "weights").unwrap();
@@ -77,10 +77,11 @@ fn it_behaves_like_std_fs() {
     let path = Path::new("runs/a/events.jsonl");
     assert!(matches!(disk::read(path), Err(error) if error.kind() == io::ErrorKind::NotFound));
     disk::create_dir_all("runs/a/checkpoints").unwrap();
-    assert!(disk::metadata("runs/a").unwrap().is_dir() && disk::metadata(path).is_err());
+    assert!(disk::metadata("runs/a").is_err() && disk::metadata(path).is_err());
     for line in ["one\n", "two\n"] {
         disk::append(path).unwrap().write_all(line.as_bytes()).unwrap();
     }
+    assert!(disk::metadata("runs/a").unwrap().is_dir() && disk::metadata(path).unwrap().is_file());
     assert_eq!(disk::read_to_string("./runs/a/events.jsonl").unwrap(), "one\ntwo\n");
     let mut file = disk::File::open(path).unwrap();
     file.seek(SeekFrom::End(-2)).unwrap();

@@ -34,17 +34,8 @@ fn done(reason: StopReason) -> Event {
     Event::Done { iter: 7, best_val_loss: Some(2.0), seconds: 1.0, reason }
 }
 
-fn error() -> Event {
-    Event::Error(RunError { text: "no data".into(), hint: "give some".into(), cause: None })
-}
-
 fn replan(reason: ReplanReason) -> Event {
     Event::Replan { reason, text: "gone".into(), from: None, to: None }
-}
-
-fn waiting() -> Event {
-    let text = "restarting".into();
-    Event::Waiting(Waiting { text, attempt: 1, attempts: 9, seconds: 1 })
 }
 
 fn write(run: &Path, text: &str) {
@@ -68,17 +59,19 @@ fn only(run: &Path) -> RunSummary {
 
 #[test]
 fn the_last_event_tells_the_state_of_a_run() {
-    let failed = RunState::Failed { text: "no data".into() };
+    let error = RunError { text: "no data".into(), hint: "give some".into(), cause: None };
+    let failed = RunState::Failed { text: error.text.clone() };
+    let waiting = Waiting { text: "restarting".into(), attempt: 1, attempts: 9, seconds: 1 };
     for (last, wanted) in [
         (done(StopReason::Finished), RunState::Finished),
         (done(StopReason::EvalOnly), RunState::Finished),
         (done(StopReason::Stopped), RunState::Stopped),
         (done(StopReason::MaxTime), RunState::Stopped),
-        (error(), failed),
+        (Event::Error(error), failed),
         (step(7), RunState::Crashed),
         (replan(ReplanReason::Budget), RunState::Crashed),
         (replan(ReplanReason::OutOfMemory), RunState::Running),
-        (waiting(), RunState::Running),
+        (Event::Waiting(waiting), RunState::Running),
         (Event::Paused { iter: 7 }, RunState::Crashed),
     ] {
         let folder = tempfile::tempdir().unwrap();
