@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use pytorch_reader::{PickleValue, PytorchReader};
 
-use super::tokenizer::single_character;
 use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
 use super::{CharVocab, ChatTemplate, DataError, Dtype, Meta, Split, Tokenizer, chats, stories};
 use crate::config::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES};
@@ -260,7 +259,7 @@ fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
         return Ok((None, vocab_size));
     };
     let pair = |(text, id): (String, PickleValue)| match id {
-        PickleValue::Int(id) => Some((id, single_character(&text)?)),
+        PickleValue::Int(id) => Some((id, text.parse().ok()?)),
         _ => None,
     };
     let pairs: Option<_> = stoi.into_iter().map(pair).collect();

@@ -280,11 +280,6 @@ fn invalid_vocabulary(reason: &str) -> DataError {
     DataError::bad(format!("invalid vocabulary: {reason}"), PREPARE_AGAIN)
 }
 
-pub(super) fn single_character(text: &str) -> Option<char> {
-    let mut characters = text.chars();
-    characters.next().filter(|_| characters.next().is_none())
-}
-
 /// The vocabulary of a character tokenizer. The id of a character is its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharVocab {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tiktoken_rs::r50k_base_singleton;
 
 use super::bpe::{Bpe, Ranks, last_merge};
-use super::tokenizer::{END_OF_TEXT, single_character};
+use super::tokenizer::END_OF_TEXT;
 use super::{CharVocab, ChatTemplate, DataError, END_OF_MESSAGE, Role, Tokenizer};
 use crate::disk;
 
@@ -116,7 +116,7 @@ fn simple(file: &Value) -> Option<Tokenizer> {
     if *ids == bytes && file["decoder"]["type"] == "ByteLevel" && added < 2 {
         return Some(Tokenizer::Byte);
     }
-    let pair = |(token, id): (&String, &Value)| Some((id.as_i64()?, single_character(token)?));
+    let pair = |(token, id): (&String, &Value)| Some((id.as_i64()?, token.parse().ok()?));
     let vocab = CharVocab::of_ids(ids.iter().map(pair).collect::<Option<_>>()?);
     vocab.filter(|_| file["pre_tokenizer"].is_null() && added == 0).map(Tokenizer::Char)
 }

@@ -374,12 +374,9 @@ fn json(state: &CheckpointState) -> Vec<u8> {
 
 /// Returns the BLAKE3 hash of a file, in hexadecimal.
 pub(super) fn hash_file(path: &Path) -> Result<String, TrainError> {
-    let hash = || {
-        let mut hasher = blake3::Hasher::new();
-        std::io::copy(&mut File::open(path)?, &mut hasher)?;
-        Ok(hasher.finalize().to_hex().to_string())
-    };
-    hash().map_err(TrainError::io("read", path))
+    let hash =
+        || std::io::Result::Ok(blake3::Hasher::new().update_reader(File::open(path)?)?.finalize());
+    Ok(hash().map_err(TrainError::io("read", path))?.to_hex().to_string())
 }
 
 #[cfg(test)]
