@@ -151,10 +151,8 @@ impl Tokenizer {
         }
     }
 
-    /// Decodes `ids`.
-    ///
-    /// Ids outside the vocabulary and invalid UTF-8, like the first byte of a character whose
-    /// second byte is not sampled yet, become U+FFFD. Appending ids never changes the text before a
+    /// Decodes `ids`. Ids outside the vocabulary and invalid UTF-8, like the first byte of a character
+    /// whose second byte is not sampled yet, become U+FFFD. Appending ids never changes the text before a
     /// trailing U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut bytes = Vec::with_capacity(ids.len());

@@ -20,9 +20,8 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 const SETTINGS_FILE: &str = "tokenizer_config.json";
 
 impl Tokenizer {
-    /// Returns names and contents of the files that transformers reads the tokenizer from.
-    ///
-    /// transformers drops a character outside a character vocabulary, which is an error here.
+    /// Returns names and contents of the files that transformers reads the tokenizer from. transformers
+    /// drops a character outside a character vocabulary, which is an error here.
     pub fn hugging_face_files(&self) -> Vec<(&'static str, String)> {
         let mut settings = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",

@@ -199,10 +199,9 @@ impl TokenFile {
     }
 }
 
-/// Reads the token count from the header of a shard; `None` for a headerless file.
-///
-/// A headerless GPT-2 file never looks like a shard, because the lower 16 bits of each magic number
-/// are above 55,000, which is not a token of GPT-2.
+/// Reads the token count from the header of a shard; `None` for a headerless file. A headerless GPT-2
+/// file never looks like a shard, because the lower 16 bits of each magic number are above 55,000, which
+/// is not a token of GPT-2.
 fn shard_tokens(path: &Path, head: &[u8]) -> Result<Option<i32>, DataError> {
     let (words, _) = head.as_chunks();
     let words: Vec<_> = words.iter().map(|&w| i32::from_le_bytes(w)).collect();

@@ -24,9 +24,8 @@ const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ABOUT_FILE: &str = "about.toml";
 
-/// The display name and the note that a person has given a run; empty if none.
-///
-/// The folder keeps its name: checkpoints, configurations and command lines refer to it.
+/// The display name and the note that a person has given a run; empty if none. The folder keeps its name:
+/// checkpoints, configurations and command lines refer to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
