@@ -93,28 +93,22 @@ mod tests {
     use super::*;
 
     #[cfg(unix)]
-    fn paths(data: &str, out_dir: &str, run: &str) -> Vec<String> {
-        let paths = possible_paths(Path::new(data), Path::new(out_dir), Path::new(run));
-        paths.iter().map(|path| path.display().to_string()).collect()
-    }
-
-    #[cfg(unix)]
     #[test]
-    fn absolute_data_is_found_where_it_was_and_where_the_run_is_now() {
-        assert_eq!(paths("/p/data/x", "/p/out/r", "/p/out/r"), ["/p/data/x"]);
-        assert_eq!(paths("/p/data/x", "/p/out/r", "/q/s/out/r"), ["/p/data/x", "/q/s/data/x"]);
-        assert_eq!(paths("/p/r/data", "/p/r", "/q/r2"), ["/p/r/data", "/q/r2/data"]);
-        assert_eq!(paths("/p/data/x", "", "/q/r"), ["/p/data/x"]);
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn relative_data_is_found_where_the_run_was_started() {
-        let here = std::env::current_dir().unwrap().join("data/x").display().to_string();
-        let found = paths("data/x", "./out/r", "/p/out/r");
-        assert_eq!(found, [here.as_str(), "/p/data/x", "/p/out/r/data/x"]);
-        let found = paths("../data/x", "elsewhere", "/p/out/r");
-        assert_eq!(found[1..], ["/p/out/r/../data/x"]);
+    fn data_is_found_where_it_was_where_its_run_is_and_where_that_was_started() {
+        let [here, above] = ["data/x", "../data/x"].map(|path| disk::absolute(Path::new(path)));
+        let [here, above] = [&here, &above].map(|path| path.to_str().unwrap());
+        for (data, out_dir, run, expected) in [
+            ("/p/data/x", "/p/out/r", "/p/out/r", &["/p/data/x"][..]),
+            ("/p/data/x", "/p/out/r", "/q/s/out/r", &["/p/data/x", "/q/s/data/x"]),
+            ("/p/r/data", "/p/r", "/q/r2", &["/p/r/data", "/q/r2/data"]),
+            ("/p/data/x", "", "/q/r", &["/p/data/x"]),
+            ("data/x", "./out/r", "/p/out/r", &[here, "/p/data/x", "/p/out/r/data/x"]),
+            ("../data/x", "elsewhere", "/p/out/r", &[above, "/p/out/r/../data/x"]),
+        ] {
+            let found = possible_paths(Path::new(data), Path::new(out_dir), Path::new(run));
+            let expected: Vec<&Path> = expected.iter().map(Path::new).collect();
+            assert_eq!(found, expected);
+        }
     }
 
     /// A run from Windows on Linux, and one from Linux on Windows.
