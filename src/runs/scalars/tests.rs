@@ -72,9 +72,7 @@ enum Field {
 }
 
 fn take<'a>(bytes: &mut &'a [u8], length: usize) -> &'a [u8] {
-    let (taken, rest) = bytes.split_at(length);
-    *bytes = rest;
-    taken
+    bytes.split_off(..length).unwrap()
 }
 
 fn varint(bytes: &mut &[u8]) -> u64 {
