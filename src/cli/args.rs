@@ -421,3 +421,18 @@ pub(super) enum ConfigAction {
     /// Check a configuration
     Check(ConfigSource),
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[test]
+    fn global_flags_go_before_or_after_the_command() {
+        for line in ["wgpt --device=cpu devices", "wgpt devices --device=cpu", "wgpt -v devices"] {
+            let Arguments { command, .. } = Arguments::try_parse_from(line.split(' ')).unwrap();
+            assert!(matches!(command, Some(Subcommands::Devices { .. })), "{line}");
+        }
+    }
+}
