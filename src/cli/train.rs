@@ -211,7 +211,7 @@ fn resolve(
         device: global.typed_device(),
         implementation: global.ops()?.implementation,
         shares: share,
-        wire: allreduce_dtype,
+        sum_dtype: allreduce_dtype,
         verbose: global.verbose,
         quiet: global.quiet,
         ..shared

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::ops::Implementation;
 use crate::plan::Plan;
 use crate::protocol::{Cause, Command, Event, Reply, Request, RunError, StopReason};
-use crate::ranks::Wire;
+use crate::ranks::SumDtype;
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
 /// worker of the new version.
@@ -66,7 +66,7 @@ pub(crate) struct StartRun {
     /// With several ranks: their shares of the global batch; empty to follow their measured speeds.
     pub shares: Vec<f64>,
     /// With several ranks: the dtype of gradients on their way.
-    pub wire: Wire,
+    pub sum_dtype: SumDtype,
     /// As often as `-v` was given.
     pub verbose: u8,
     /// True to print no messages about device and precision.

@@ -24,12 +24,12 @@ mod other_states;
 mod plan_limit;
 mod ring;
 mod sharding;
+mod sum_dtype;
 mod sums;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod threads;
-mod wire;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -47,10 +47,10 @@ pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within, within_limit};
 use ring::{Link, Ring};
 pub use sharding::Sharding;
+pub use sum_dtype::SumDtype;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};
 #[cfg(test)]
 pub(crate) use threads::on_threads;
-pub use wire::Wire;
 
 /// The folder in a run folder with the other ranks' logs and what each rank keeps for itself.
 pub(crate) const RANKS_FOLDER: &str = "ranks";
@@ -173,9 +173,9 @@ impl Group {
 
     /// Replaces values by their sums over all ranks, which have the same bits on every rank, and each
     /// time.
-    pub fn sum(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
+    pub fn sum(&mut self, values: &mut [f32], sum_dtype: SumDtype) -> Result<(), RanksError> {
         let Some((ring, _silence)) = self.others() else { return Ok(()) };
-        ring.all_reduce(values, wire)
+        ring.all_reduce(values, sum_dtype)
     }
 
     /// Replaces values by the values of rank 0.

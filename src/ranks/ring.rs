@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Abort, RanksError, Wire};
+use super::{Abort, RanksError, SumDtype};
 
 /// The most bytes of a message: few enough that adding up one message hides behind the next on its way,
 /// and enough that the time of a network's answer does not count.
@@ -68,21 +68,21 @@ impl Ring {
         values: &mut [f32],
         sent: Range<usize>,
         received: Range<usize>,
-        wire: Wire,
+        sum_dtype: SumDtype,
         take: impl Fn(&mut f32, f32),
     ) -> Result<(), RanksError> {
         let (next, before) = self.neighbours();
-        let (mut sent, mut received) = (pieces(sent, wire), pieces(received, wire));
+        let (mut sent, mut received) = (pieces(sent, sum_dtype), pieces(received, sum_dtype));
         loop {
             let (to_send, range) = (sent.next(), received.next());
             if to_send.is_none() && range.is_none() {
                 return Ok(());
             }
-            let send = to_send.map(|range| self.write(next, &values[range], wire));
-            let bytes = |range: &Range<usize>| wire.bytes_of(range.len());
+            let send = to_send.map(|range| self.write(next, &values[range], sum_dtype));
+            let bytes = |range: &Range<usize>| sum_dtype.bytes_of(range.len());
             let receive = range.as_ref().map(|range| Message { rank: before, bytes: bytes(range) });
             let message = self.link.exchange(send, receive, self.limit)?;
-            wire.read(message, &mut values[range.unwrap_or_default()], &take);
+            sum_dtype.read(message, &mut values[range.unwrap_or_default()], &take);
         }
     }
 
@@ -92,9 +92,9 @@ impl Ring {
     }
 
     /// Writes values into the memory for the next message, which is to `rank`.
-    fn write(&mut self, rank: usize, values: &[f32], wire: Wire) -> Message {
-        let bytes = wire.bytes_of(values.len());
-        wire.write(values, &mut self.link.outgoing()[..bytes]);
+    fn write(&mut self, rank: usize, values: &[f32], sum_dtype: SumDtype) -> Message {
+        let bytes = sum_dtype.bytes_of(values.len());
+        sum_dtype.write(values, &mut self.link.outgoing()[..bytes]);
         Message { rank, bytes }
     }
 
@@ -130,15 +130,19 @@ impl Ring {
 }
 
 /// The parts of a segment that are a message each.
-fn pieces(segment: Range<usize>, wire: Wire) -> impl Iterator<Item = Range<usize>> {
-    let step = wire.values_in(MESSAGE_BYTES);
+fn pieces(segment: Range<usize>, sum_dtype: SumDtype) -> impl Iterator<Item = Range<usize>> {
+    let step = sum_dtype.values_in(MESSAGE_BYTES);
     let end = segment.end;
     segment.step_by(step).map(move |start| start..(start + step).min(end))
 }
 
 impl Ring {
     /// Replaces `values` by their sums over all ranks.
-    pub fn all_reduce(&mut self, values: &mut [f32], wire: Wire) -> Result<(), RanksError> {
+    pub fn all_reduce(
+        &mut self,
+        values: &mut [f32],
+        sum_dtype: SumDtype,
+    ) -> Result<(), RanksError> {
         let (rank, size, len) = (self.rank, self.size, values.len());
         // Segments are counted around the ring: `back` of the one that this rank begins with.
         let segment = |ahead: usize, back: usize| {
@@ -147,16 +151,16 @@ impl Ring {
         };
         for turn in 0..size - 1 {
             let (sent, received) = (segment(0, turn), segment(0, turn + 1));
-            self.pass(values, sent, received, wire, |value, arrived| *value += arrived)?;
+            self.pass(values, sent, received, sum_dtype, |value, arrived| *value += arrived)?;
         }
         // The sum that this rank has completed becomes what the others read of it.
-        for range in pieces(segment(1, 0), wire) {
-            let bytes = wire.bytes_of(range.len());
-            wire.round(&mut values[range], &mut self.link.outgoing()[..bytes]);
+        for range in pieces(segment(1, 0), sum_dtype) {
+            let bytes = sum_dtype.bytes_of(range.len());
+            sum_dtype.round(&mut values[range], &mut self.link.outgoing()[..bytes]);
         }
         for turn in 0..size - 1 {
             let (sent, received) = (segment(1, turn), segment(0, turn));
-            self.pass(values, sent, received, wire, |value, arrived| *value = arrived)?;
+            self.pass(values, sent, received, sum_dtype, |value, arrived| *value = arrived)?;
         }
         Ok(())
     }
@@ -195,9 +199,9 @@ impl Ring {
         values: &mut [f32],
         parts: &[Range<usize>],
     ) -> Result<(), RanksError> {
-        let (rank, size, wire) = (self.rank, self.size, Wire::Float32);
+        let (rank, size, sum_dtype) = (self.rank, self.size, SumDtype::Float32);
         let (next, before) = self.neighbours();
-        let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), wire);
+        let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), sum_dtype);
         // The values that arrive are passed on, behind the own part.
         let sent: Vec<Range<usize>> = (0..size - 1).flat_map(of).collect();
         let received: Vec<Range<usize>> = (1..size).flat_map(of).collect();
@@ -205,14 +209,14 @@ impl Ring {
         let (mut out, mut arrived) = (0, 0);
         while out < sent.len() || arrived < received.len() {
             let ready = sent.get(out).filter(|_| out < own + arrived);
-            let send = ready.map(|range| self.write(next, &values[range.clone()], wire));
+            let send = ready.map(|range| self.write(next, &values[range.clone()], sum_dtype));
             let range = received.get(arrived);
             let receive =
-                range.map(|range| Message { rank: before, bytes: wire.bytes_of(range.len()) });
+                range.map(|range| Message { rank: before, bytes: sum_dtype.bytes_of(range.len()) });
             let message = self.link.exchange(send, receive, self.limit)?;
             if let Some(range) = range {
                 let take = |value: &mut f32, read: f32| *value = read;
-                wire.read(message, &mut values[range.clone()], take);
+                sum_dtype.read(message, &mut values[range.clone()], take);
                 arrived += 1;
             }
             out += usize::from(send.is_some());

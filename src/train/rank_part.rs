@@ -9,13 +9,13 @@ use super::TrainError;
 use crate::config::Config;
 use crate::plan;
 use crate::protocol::RankStep;
-use crate::ranks::{Division, Group, Wire};
+use crate::ranks::{Division, Group, SumDtype};
 
 pub(super) struct RankPart {
     /// The processes that train the run in step, each with a session like this one.
     pub group: Group,
     pub division: Division,
-    pub wire: Wire,
+    pub sum_dtype: SumDtype,
     /// The time in the communication between ranks since the last log line.
     pub network: Duration,
 }
@@ -50,9 +50,9 @@ impl RankPart {
     }
 
     /// Sums values over all ranks, and counts the time.
-    pub fn sum(&mut self, values: &mut [f32], wire: Wire) -> Result<(), TrainError> {
+    pub fn sum(&mut self, values: &mut [f32], sum_dtype: SumDtype) -> Result<(), TrainError> {
         let begun = Instant::now();
-        self.group.sum(values, wire)?;
+        self.group.sum(values, sum_dtype)?;
         self.network += begun.elapsed();
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, MAX_SHARDS};
-use crate::ranks::{Division, Group, PlanLimit, Wire, agree, within_limit};
+use crate::ranks::{Division, Group, PlanLimit, SumDtype, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
     ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,
@@ -37,7 +37,7 @@ pub struct Request {
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
     pub shares: Vec<f64>,
-    pub wire: Wire,
+    pub sum_dtype: SumDtype,
 }
 
 /// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
@@ -73,7 +73,8 @@ impl Setup {
         device: &DeviceInfo,
         mut group: Group,
     ) -> Result<Self, TrainError> {
-        let Request { config, run, resume, mode, plans_schedule, elapsed, shares, wire } = request;
+        let Request { config, run, resume, mode, plans_schedule, elapsed, shares, sum_dtype } =
+            request;
         let now = Instant::now();
         let started = now.checked_sub(elapsed).unwrap_or(now);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
@@ -93,11 +94,11 @@ impl Setup {
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
         let recorded = if resume { Division::recorded(&run) } else { None };
-        let division = agree(&mut group, &config, &dataset, device, &shares, wire, recorded)?;
+        let division = agree(&mut group, &config, &dataset, device, &shares, sum_dtype, recorded)?;
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;
-        let mut ranks = RankPart { group, division, wire, network: Duration::ZERO };
+        let mut ranks = RankPart { group, division, sum_dtype, network: Duration::ZERO };
         let mut own = ranks.own_config(&config);
         // In a run of one process, the supervisor passes the limit on.
         if !ranks.group.is_alone() {

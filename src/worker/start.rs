@@ -93,7 +93,7 @@ impl StartRun {
             plans_schedule,
             elapsed: self.elapsed,
             shares: self.shares,
-            wire: self.wire,
+            sum_dtype: self.sum_dtype,
         };
         Ok((request, warnings))
     }

@@ -62,7 +62,7 @@ fn the_time_of_former_workers_counts_towards_max_time() {
         "max_plan": null,
         "is_restart": false,
         "shares": [],
-        "wire": "float32",
+        "sum_dtype": "float32",
         "verbose": 0,
         "quiet": true,
     });

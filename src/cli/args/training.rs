@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigSource;
 use super::values::DEBUGGING;
-use crate::ranks::Wire;
+use crate::ranks::SumDtype;
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(in crate::cli) struct TrainArgs {
@@ -33,8 +33,8 @@ pub(in crate::cli) struct TrainArgs {
     pub share: Vec<f64>,
     /// With several ranks: dtype in which gradients are sent, float32 or float16
     #[arg(long = "allreduce_dtype", alias = "allreduce-dtype", value_name = "DTYPE")]
-    #[arg(default_value_t = Wire::Float32)]
-    pub allreduce_dtype: Wire,
+    #[arg(default_value_t = SumDtype::Float32)]
+    pub allreduce_dtype: SumDtype,
     /// Seconds for which a rank waits for another
     #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     pub rank_limit: Option<u64>,

@@ -164,7 +164,7 @@ async fn read(weights: Vec<Parameter>, watchdog: &Watchdog) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranks::{Wire, on_threads};
+    use crate::ranks::{SumDtype, on_threads};
 
     const LEN: usize = 1000;
 
@@ -202,7 +202,7 @@ mod tests {
                 let gradient = gradient(&own, group.rank());
                 own.iter_mut().zip(gradient).for_each(|(own, slope)| *own -= RATE * slope);
                 outer.change(&mut own, shares[group.rank()]);
-                group.sum(&mut own, Wire::Float32).unwrap();
+                group.sum(&mut own, SumDtype::Float32).unwrap();
                 outer.step(&own);
             }
             outer.weights

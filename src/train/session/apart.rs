@@ -11,7 +11,7 @@ use burn::tensor::Tensor;
 
 use super::Session;
 use crate::model::scalar;
-use crate::ranks::Wire;
+use crate::ranks::SumDtype;
 use crate::runs::{checkpoint, own_states};
 use crate::train::TrainError;
 
@@ -53,7 +53,7 @@ impl Session<'_> {
         let (device, counted) = (own.device(), counted as f32);
         let mut sums = [counted * scalar(own).await, counted];
         self.device.watchdog.restart();
-        self.ranks.sum(&mut sums, Wire::Float32)?;
+        self.ranks.sum(&mut sums, SumDtype::Float32)?;
         let [loss, tokens] = sums;
         Ok(Tensor::from_floats([loss / tokens], &device))
     }
@@ -66,11 +66,11 @@ impl Session<'_> {
         if self.is_averaged() {
             return Ok(());
         }
-        let (share, wire) = (self.ranks.share(&self.job.config) as f32, self.ranks.wire);
+        let (share, sum_dtype) = (self.ranks.share(&self.job.config) as f32, self.ranks.sum_dtype);
         let (optimizer, model) = (&self.learner.optimizer, self.learner.model());
         let mut change = optimizer.change(model, share, &self.device.watchdog).await;
         for values in change.chunks_mut(SUMMED_AT_ONCE) {
-            self.ranks.sum(values, wire)?;
+            self.ranks.sum(values, sum_dtype)?;
         }
         if !change.iter().all(|change| change.is_finite()) {
             return Err(self.journal.not_finite(self.position.iteration - 1, None));

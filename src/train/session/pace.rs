@@ -131,7 +131,7 @@ impl Session<'_> {
         // The first sum connects the ranks.
         for _ in 0..2 {
             let begun = Instant::now();
-            self.ranks.group.sum(&mut values, self.ranks.wire)?;
+            self.ranks.group.sum(&mut values, self.ranks.sum_dtype)?;
             seconds = begun.elapsed().as_secs_f64();
         }
         // The weights of a sharded optimizer travel half as far as the gradients.

@@ -24,7 +24,7 @@ use crate::gpu::{DeviceChoice, DeviceInfo};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::{RankLine, Setting};
-use crate::ranks::{Group, PlanLimit, RanksError, Wire, on_threads};
+use crate::ranks::{Group, PlanLimit, RanksError, SumDtype, on_threads};
 use crate::train::Request;
 
 /// A temporary folder, and the folder of a run in it.
@@ -67,7 +67,7 @@ fn request(run: &Path, more: &[(&str, &str)]) -> Request {
         plans_schedule: false,
         elapsed: Duration::ZERO,
         shares: Vec::new(),
-        wire: Wire::Float32,
+        sum_dtype: SumDtype::Float32,
     }
 }
 
@@ -200,11 +200,11 @@ fn the_same_shares_give_the_same_bits() {
 #[test]
 fn gradients_in_half_precision_change_little() {
     let folder = tempfile::tempdir().unwrap();
-    let of = |name: &str, wire: Wire| {
-        let request = Request { wire, ..request(&folder.path().join(name), &[]) };
+    let of = |name: &str, sum_dtype: SumDtype| {
+        let request = Request { sum_dtype, ..request(&folder.path().join(name), &[]) };
         train_on(3, &request)
     };
-    let (exact, half) = (of("exact", Wire::Float32), of("half", Wire::Float16));
+    let (exact, half) = (of("exact", SumDtype::Float32), of("half", SumDtype::Float16));
     assert_eq!(steps(&half[1]), steps(&half[0]));
     assert_eq!(steps(&half[2]), steps(&half[0]));
     assert_ne!(steps(&half[0]), steps(&exact[0]));

@@ -121,8 +121,9 @@ impl Session<'_> {
             let loss = Some(self.mean_of_ranks(own, tokens).await?);
             return Ok(BatchGradients { gradients: sums.into_vec(), loss, tokens });
         };
-        let (group, wire) = (&mut self.ranks.group, self.ranks.wire);
-        let sums = sum_over_ranks::<TrainError>(group, wire, &self.device.watchdog, leaving, own)?;
+        let (group, sum_dtype) = (&mut self.ranks.group, self.ranks.sum_dtype);
+        let sums =
+            sum_over_ranks::<TrainError>(group, sum_dtype, &self.device.watchdog, leaving, own)?;
         self.ranks.network += sums.waited;
         Ok(BatchGradients { gradients: sums.gradients, loss: Some(sums.loss), tokens })
     }

@@ -1,4 +1,4 @@
-//! The form of numbers on their way between ranks.
+//! The dtype of sums over ranks, and the messages that carry their terms.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use crate::config::words;
 words! {
     /// The dtype of gradients on their way between ranks. They are added up in float32.
     #[derive(Default)]
-    pub enum Wire {
+    pub enum SumDtype {
         /// Exact.
         #[default]
         Float32 = "float32",
@@ -20,11 +20,11 @@ words! {
     }
 }
 
-impl FromStr for Wire {
+impl FromStr for SumDtype {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.iter().find(|wire| wire.to_string() == name);
+        let named = Self::ALL.iter().find(|dtype| dtype.to_string() == name);
         named.copied().ok_or("use float32 or float16")
     }
 }
@@ -44,38 +44,38 @@ const LARGEST_EXPONENT: i32 = 14;
 const MIN_EXPONENT: i32 = -126;
 const FRACTION_BITS: u32 = 23;
 
-impl Wire {
+impl SumDtype {
     /// Returns the most values in a message of `bytes`.
     pub(super) fn values_in(self, bytes: usize) -> usize {
         match self {
-            Wire::Float32 => bytes / FULL,
-            Wire::Float16 => (bytes - SCALE) / HALF,
+            SumDtype::Float32 => bytes / FULL,
+            SumDtype::Float16 => (bytes - SCALE) / HALF,
         }
     }
 
     /// Returns the bytes of a message with this number of values.
     pub(super) fn bytes_of(self, values: usize) -> usize {
         match self {
-            Wire::Float32 => values * FULL,
-            Wire::Float16 => SCALE + values * HALF,
+            SumDtype::Float32 => values * FULL,
+            SumDtype::Float16 => SCALE + values * HALF,
         }
     }
 
     /// Writes values as a message.
     pub(super) fn write(self, values: &[f32], message: &mut [u8]) {
         match self {
-            Wire::Float32 => {
-                for (wire, value) in message.as_chunks_mut::<FULL>().0.iter_mut().zip(values) {
-                    *wire = value.to_le_bytes();
+            SumDtype::Float32 => {
+                for (bytes, value) in message.as_chunks_mut::<FULL>().0.iter_mut().zip(values) {
+                    *bytes = value.to_le_bytes();
                 }
             }
-            Wire::Float16 => {
+            SumDtype::Float16 => {
                 let scale = scale(values);
                 let (head, rest) = message.split_at_mut(SCALE);
                 head.copy_from_slice(&scale.to_le_bytes());
                 let factor = scale.recip();
-                for (wire, value) in rest.as_chunks_mut::<HALF>().0.iter_mut().zip(values) {
-                    *wire = f16::from_f32(value * factor).to_le_bytes();
+                for (bytes, value) in rest.as_chunks_mut::<HALF>().0.iter_mut().zip(values) {
+                    *bytes = f16::from_f32(value * factor).to_le_bytes();
                 }
             }
         }
@@ -84,16 +84,16 @@ impl Wire {
     /// Calls `take` with each of `values` and the value of a message that belongs to it.
     pub(super) fn read(self, message: &[u8], values: &mut [f32], take: impl Fn(&mut f32, f32)) {
         match self {
-            Wire::Float32 => {
-                for (value, wire) in values.iter_mut().zip(message.as_chunks::<FULL>().0) {
-                    take(value, f32::from_le_bytes(*wire));
+            SumDtype::Float32 => {
+                for (value, bytes) in values.iter_mut().zip(message.as_chunks::<FULL>().0) {
+                    take(value, f32::from_le_bytes(*bytes));
                 }
             }
-            Wire::Float16 => {
+            SumDtype::Float16 => {
                 let Some((head, rest)) = message.split_first_chunk::<SCALE>() else { return };
                 let scale = f32::from_le_bytes(*head);
-                for (value, wire) in values.iter_mut().zip(rest.as_chunks::<HALF>().0) {
-                    take(value, f16::from_le_bytes(*wire).to_f32() * scale);
+                for (value, bytes) in values.iter_mut().zip(rest.as_chunks::<HALF>().0) {
+                    take(value, f16::from_le_bytes(*bytes).to_f32() * scale);
                 }
             }
         }
@@ -101,7 +101,7 @@ impl Wire {
 
     /// Rounds values to what another rank reads of them, in one message.
     pub(super) fn round(self, values: &mut [f32], message: &mut [u8]) {
-        if self == Wire::Float16 {
+        if self == SumDtype::Float16 {
             self.write(values, message);
             self.read(message, values, |value, read| *value = read);
         }
@@ -134,8 +134,8 @@ mod tests {
 
     fn rounded(values: &[f32]) -> Vec<f32> {
         let mut values = values.to_vec();
-        let mut message = vec![0; Wire::Float16.bytes_of(values.len())];
-        Wire::Float16.round(&mut values, &mut message);
+        let mut message = vec![0; SumDtype::Float16.bytes_of(values.len())];
+        SumDtype::Float16.round(&mut values, &mut message);
         values
     }
 
