@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::config::{Config, Dtype, Precision};
 use crate::gpu::{self, DeviceError, DeviceKind, OpenDevice, Peaks};
 use crate::ops::{Implementation, OpsMode};
-use crate::protocol::DeviceLine;
+use crate::plan::DeviceLine;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Options {

@@ -22,7 +22,7 @@ mod schedule;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
-pub use choices::{Choice, Gelu, InitFrom, OptimizerKind};
+pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, SumDtype};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};

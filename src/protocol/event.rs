@@ -299,7 +299,7 @@ pub enum StopReason {
 
 /// An event as a JSON line. Readers ignore `v` and `time`, which old records do not have.
 #[derive(Serialize)]
-struct Line<'a> {
+struct JsonLine<'a> {
     v: u32,
     #[serde(flatten)]
     event: &'a Event,
@@ -312,7 +312,7 @@ impl Event {
     pub fn to_json(&self, time: Duration) -> String {
         let time = humantime::format_rfc3339_millis(UNIX_EPOCH + time).to_string();
         // Numbers and strings: serializing cannot fail.
-        serde_json::to_string(&Line { v: 1, event: self, time }).unwrap_or_default()
+        serde_json::to_string(&JsonLine { v: 1, event: self, time }).unwrap_or_default()
     }
 
     /// Returns the event as the terminal and the log show it, with its level in front.

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::{Config, SumDtype};
 use crate::ops::Implementation;
 use crate::plan::Plan;
 use crate::protocol::{Cause, Command, Event, Reply, Request, RunError, StopReason};
-use crate::ranks::SumDtype;
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
 /// worker of the new version.

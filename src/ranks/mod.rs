@@ -37,6 +37,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::config::SumDtype;
 use crate::gpu::{AllowedSilence, Watchdog};
 
 pub(crate) use agreement::{OWN_SETTINGS, SharedWeights, agree};
@@ -47,7 +48,6 @@ pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within, within_limit};
 use ring::{Link, Ring};
 pub use sharding::Sharding;
-pub use sum_dtype::SumDtype;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};
 #[cfg(test)]
 pub(crate) use threads::on_threads;

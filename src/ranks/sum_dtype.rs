@@ -1,33 +1,8 @@
 //! The dtype of sums over ranks, and the messages that carry their terms.
 
-use std::str::FromStr;
-
 use half::f16;
 
-use crate::config::words;
-
-words! {
-    /// The dtype of gradients on their way between ranks. They are added up in float32.
-    #[derive(Default)]
-    pub enum SumDtype {
-        /// Exact.
-        #[default]
-        Float32 = "float32",
-        /// Half the bytes. The values of a message have a common scale, a power of two, which brings the
-        /// largest of them near the largest of float16: gradients are far smaller than what float16 has
-        /// digits for. Each rank that passes a sum on rounds it to 11 bits.
-        Float16 = "float16",
-    }
-}
-
-impl FromStr for SumDtype {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.iter().find(|dtype| dtype.to_string() == name);
-        named.copied().ok_or("use float32 or float16")
-    }
-}
+use crate::config::SumDtype;
 
 /// Bytes of a value in either form.
 const FULL: usize = 4;

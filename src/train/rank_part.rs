@@ -6,10 +6,10 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::TrainError;
-use crate::config::Config;
+use crate::config::{Config, SumDtype};
 use crate::plan;
 use crate::protocol::RankStep;
-use crate::ranks::{Division, Group, SumDtype};
+use crate::ranks::{Division, Group};
 
 pub(super) struct RankPart {
     /// The processes that train the run in step, each with a session like this one.

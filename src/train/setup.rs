@@ -9,7 +9,7 @@ use web_time::Instant;
 use super::TrainError;
 use super::job::{Job, StepPlan};
 use super::rank_part::RankPart;
-use crate::config::{Config, InitFrom};
+use crate::config::{Config, InitFrom, SumDtype};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::eval::Quiz;
@@ -17,7 +17,7 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, MAX_SHARDS};
-use crate::ranks::{Division, Group, PlanLimit, SumDtype, agree, within_limit};
+use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
     ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,

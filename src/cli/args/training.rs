@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigSource;
 use super::values::DEBUGGING;
-use crate::ranks::SumDtype;
+use crate::config::SumDtype;
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(in crate::cli) struct TrainArgs {

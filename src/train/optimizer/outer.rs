@@ -164,7 +164,8 @@ async fn read(weights: Vec<Parameter>, watchdog: &Watchdog) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranks::{SumDtype, on_threads};
+    use crate::config::SumDtype;
+    use crate::ranks::on_threads;
 
     const LEN: usize = 1000;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use burn::tensor::Tensor;
 
 use super::Session;
+use crate::config::SumDtype;
 use crate::model::scalar;
-use crate::ranks::SumDtype;
 use crate::runs::{checkpoint, own_states};
 use crate::train::TrainError;
 

@@ -19,12 +19,12 @@ use burn::tensor::Device;
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::{Layer, resolve};
+use crate::config::{Layer, SumDtype, resolve};
 use crate::gpu::{DeviceChoice, DeviceInfo};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
 use crate::protocol::{RankLine, Setting};
-use crate::ranks::{Group, PlanLimit, RanksError, SumDtype, on_threads};
+use crate::ranks::{Group, PlanLimit, RanksError, on_threads};
 use crate::train::Request;
 
 /// A temporary folder, and the folder of a run in it.
