@@ -40,3 +40,20 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserve_of_host_memory_is_left_to_other_programs() {
+        // Others take memory and give it back meanwhile.
+        let has_reserve = || {
+            let memory = host_memory().unwrap();
+            let limits = device_profile(&DeviceInfo::cpu(), OpsMode::AUTO).limits;
+            let expected = free_for_a_run(memory.total, memory.free);
+            limits.host_budget.unwrap().abs_diff(expected) < 64 << 20
+        };
+        assert!((0..10).any(|_| has_reserve()));
+    }
+}

@@ -162,7 +162,9 @@ impl Session<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{cpu, new_run, open, request};
     use super::*;
+    use crate::ranks::Group;
 
     #[test]
     fn only_crossings_in_a_row_count() {
@@ -171,5 +173,16 @@ mod tests {
         let counts: Vec<u32> =
             [11, 9, 11, 12, 10, 11].map(|held| memory.count_crossing(held, 10)).into();
         assert_eq!(counts, [1, 0, 1, 2, 0, 1]);
+    }
+
+    #[test]
+    fn a_new_plan_has_no_crossings_yet() {
+        let (_folder, run) = new_run();
+        let mut emit = |_: &Event| {};
+        let mut session = open(cpu(), request(&run, &[]), Group::alone(), &mut emit).unwrap();
+        session.memory.crossings = 2;
+        let forecast = session.steps.forecast.clone();
+        pollster::block_on(session.replan(String::new(), forecast)).unwrap();
+        assert_eq!(session.memory.crossings, 0);
     }
 }

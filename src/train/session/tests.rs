@@ -28,14 +28,14 @@ use crate::ranks::{Group, PlanLimit, RanksError, on_threads};
 use crate::train::Request;
 
 /// A temporary folder, and the folder of a run in it.
-fn new_run() -> (TempDir, PathBuf) {
+pub(super) fn new_run() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("r");
     (folder, run)
 }
 
 /// A model that trains in a moment, with settings that differ from these.
-fn request(run: &Path, more: &[(&str, &str)]) -> Request {
+pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> Request {
     let settings = [
         ("data", "builtin:stories"),
         ("n_layer", "2"),
@@ -80,7 +80,7 @@ fn train(request: Request, group: Group, commands: &[Command]) -> Result<Vec<Eve
     Ok(events)
 }
 
-fn cpu() -> DeviceInfo {
+pub(super) fn cpu() -> DeviceInfo {
     gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info
 }
 
@@ -105,12 +105,21 @@ fn run_on(
     commands: &Receiver<Command>,
     emit: &mut dyn FnMut(&Event),
 ) -> Result<(), TrainError> {
+    let mut session = open(info, request, group, emit)?;
+    pollster::block_on(session.run(&mut &*commands))?;
+    session.finish()
+}
+
+pub(super) fn open(
+    info: DeviceInfo,
+    request: Request,
+    group: Group,
+    emit: &mut dyn FnMut(&Event),
+) -> Result<Session<'_>, TrainError> {
     let setup = Setup::new(request, &info, group)?;
     let watchdog = Watchdog::new(true);
     let device = OpenDevice { info, reason: String::new(), device: Device::flex(), watchdog };
-    let mut session = Session::open(setup, device, emit)?;
-    pollster::block_on(session.run(&mut &*commands))?;
-    session.finish()
+    Session::open(setup, device, emit)
 }
 
 /// Trains `request` on several ranks; returns the events of each.

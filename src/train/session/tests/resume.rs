@@ -48,6 +48,22 @@ fn the_best_evaluation_is_that_of_the_whole_run() {
 }
 
 #[test]
+fn a_worse_model_is_saved_only_if_all_are() {
+    let (_folder, run) = new_run();
+    let part = |more: &[(&str, &str)]| {
+        let settings = [("eval_interval", "5"), ("always_save_checkpoint", "false")];
+        request(&run, &[&settings, more].concat())
+    };
+    let saved = |events: &[Event]| -> Vec<u64> {
+        each!(events, Event::Checkpoint(saved) => saved.iter).collect()
+    };
+    assert_eq!(saved(&alone(&part(&[("max_iters", "10")]))), [5, 10]);
+    let rate = [("max_iters", "20"), ("learning_rate", "0.5"), ("decay_lr", "false")];
+    // The end of a run is saved in any case.
+    assert_eq!(saved(&resumed(part(&rate))), [20]);
+}
+
+#[test]
 fn each_update_has_the_learning_rate_of_its_iteration() {
     let (_folder, run) = new_run();
     let request = |last: &str| request(&run, &[("max_iters", last)]);
