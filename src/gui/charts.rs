@@ -259,7 +259,7 @@ impl ChartState {
 #[serde(default)]
 struct VisibleRange {
     follow: bool,
-    /// Where the visible range begins and ends; `None` shows everything.
+    /// The start and end of the visible range; `None` shows everything.
     #[serde(skip)]
     range: Option<[f64; 2]>,
     /// The last egui pass in which every chart resets to show everything.

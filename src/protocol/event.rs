@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::plan::{Class, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
 
-/// What has happened in a run. An `iter` counts the updates made before, losses are in nats per token.
+/// An update about a run. An `iter` counts the updates made before, losses are in nats per token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {

@@ -136,7 +136,7 @@ fn open_optimizer(
     let mut own = OwnStates::find(checkpoint, config, &origin.folder.path, group)?;
     if own.are_missing {
         let text = "not every rank has its optimizer state of this checkpoint: all continue with that of \
-                    rank 0, and losses will differ slightly from those of an undisturbed run";
+                    rank 0, and losses will differ slightly from an undisturbed run";
         origin.warnings.push(text.into());
     }
     let has_outer = config.trains_apart() && checkpoint.has_states(OUTER, group)?;

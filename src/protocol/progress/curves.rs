@@ -86,7 +86,7 @@ impl Series {
         around.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
     }
 
-    /// Returns the y at `x` of the line through the points, that of the nearest point beyond its
+    /// Returns the y at `x` of the line through the points, or the y of the nearest point beyond its
     /// ends, and `None` if the series is empty.
     pub fn interpolate(&self, x: f64) -> Option<f64> {
         let after = self.count_before(x);
@@ -129,7 +129,7 @@ impl Series {
         let mut shown = Vec::with_capacity(4 * columns + 6);
         shown.extend([around.start, begin]);
         let mut at = begin;
-        // The number of the strip, at least one more than that of the last: a conversion may round
+        // The strip's number must be above the last strip's number, but a conversion may round
         // its end down.
         let mut nth = f64::NEG_INFINITY;
         while at < end {

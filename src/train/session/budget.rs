@@ -23,7 +23,7 @@ pub(super) struct MemoryMonitor {
     pub peak: u64,
     /// What the run holds in host memory, where that is the memory of the device too.
     on_host: u64,
-    /// What other programs use, where it is known.
+    /// The bytes that other programs use, where known.
     pub others: Option<u64>,
     queried: Instant,
     /// Step boundaries in a row at which the pools held more than the budget, under the current
