@@ -4,7 +4,7 @@
 // scores and probabilities go through workgroup memory, [COLUMNS, ROWS], where each invocation of
 // the grid has its block.
 //
-// The size of subgroups is the driver's choice. With fewer than STRIPS of them in a workgroup, it
+// The size of subgroups may be the driver's choice. With fewer than STRIPS of them in a workgroup, it
 // takes its strips in rounds; with more, some only stage. Needs matrices8.wgsl or matrices16.wgsl,
 // attention_grid.wgsl.
 

@@ -22,12 +22,10 @@ fn store(at: u32, value: pack) {
 }
 
 @compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroups: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
+    let lane = invocation.lane;
+    let subgroup = subgroup_of(invocation);
+    let subgroups = subgroups_of(invocation);
     let pair = pair_of(p.first_pair + group.y);
     let mask_key = sequence_key(p.mask, pair.sequence);
     // The first keys have the most queries, so they start first without reordering.

@@ -65,12 +65,10 @@ fn rescale(sums: ptr<function, Sums>, by: vec4<f32>, strip: u32, cell: vec2<u32>
 }
 
 @compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroups: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
+    let lane = invocation.lane;
+    let subgroup = subgroup_of(invocation);
+    let subgroups = subgroups_of(invocation);
     let pair = pair_of(p.first_pair + group.y);
     let mask_key = sequence_key(p.mask, pair.sequence);
     // The last queries attend to the most keys. They start first, so that no long workgroup is left

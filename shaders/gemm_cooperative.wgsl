@@ -8,7 +8,7 @@
 // subgroup holds one part, the same matrix of each block, in registers. An invocation cannot read
 // an element of a matrix, so the result goes through workgroup memory, block by block.
 //
-// The size of subgroups is the driver's choice. With fewer than PARTS of them in a workgroup, it
+// The size of subgroups may be the driver's choice. With fewer than PARTS of them in a workgroup, it
 // computes its tile in rounds; with more, some only load. Needs gelu.wgsl, gemm_epilogue.wgsl.
 
 alias quad = vec4<f16>;
@@ -238,12 +238,10 @@ fn write_column_sums(column: u32, split: u32, sum: vec4<f32>, lane: u32) {
 }
 
 @compute @workgroup_size(WG)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroups: u32,
-) {
+fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
+    let lane = invocation.lane;
+    let subgroup = subgroup_of(invocation);
+    let subgroups = subgroups_of(invocation);
     let row = p.first_row + group.y % p.row_tiles * TILE_ROWS;
     let column = group.x * TILE_COLUMNS;
     let split = group.y / p.row_tiles;

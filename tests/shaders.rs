@@ -1,7 +1,12 @@
 //! Checks every variant of every kernel in `shaders/`: it parses, validates, respects the limits that
-//! WebGPU guarantees, and becomes HLSL for DirectX 12. Every file is part of a kernel.
+//! WebGPU guarantees, and becomes HLSL for DirectX 12. Every file is part of a kernel. `memory_model`
+//! checks the SPIR-V of kernels with cooperative matrices.
 
 #![cfg(feature = "wgpu")]
+
+#[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
+#[path = "shaders/memory_model.rs"]
+mod memory_model;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;

@@ -101,6 +101,8 @@ pub struct Spec {
     /// The source's name and the type of the elements of each buffer that is not always f32.
     stored: Vec<(&'static str, Element)>,
     pub matrices: Option<Matrices>,
+    /// The invocations of each subgroup, `SUBGROUP` in the source, where the device has one size.
+    pub subgroup: Option<u32>,
     constants: Vec<(&'static str, Constant)>,
 }
 
@@ -108,7 +110,7 @@ impl Spec {
     /// Returns a variant with `workgroup` invocations, one element per access, and no other constants.
     pub fn new(shader: &'static Shader, workgroup: u32) -> Self {
         let (stored, constants) = (Vec::new(), Vec::new());
-        Self { shader, workgroup, pack: 1, stored, matrices: None, constants }
+        Self { shader, workgroup, pack: 1, stored, matrices: None, subgroup: None, constants }
     }
 
     /// Sets the number of elements per memory access, see [`pack_of`].
@@ -124,9 +126,10 @@ impl Spec {
         self
     }
 
-    /// Adds the cooperative matrices of `matrices8.wgsl` or `matrices16.wgsl`.
-    pub fn multiplying(mut self, matrices: Matrices) -> Self {
-        self.matrices = Some(matrices);
+    /// Adds the cooperative matrices of `matrices8.wgsl` or `matrices16.wgsl`, which belong to subgroups
+    /// of this many invocations, or of as many as the driver chooses.
+    pub fn multiplying(mut self, matrices: Matrices, subgroup: Option<u32>) -> Self {
+        (self.matrices, self.subgroup) = (Some(matrices), subgroup);
         self
     }
 
@@ -172,11 +175,18 @@ impl Spec {
             };
         }
         text.push_str(if self.pack == 4 { wgsl!("pack4") } else { wgsl!("pack1") });
-        text.push_str(match self.matrices {
-            None => "",
-            Some(Matrices::Eight) => wgsl!("matrices8"),
-            Some(Matrices::Sixteen) => wgsl!("matrices16"),
-        });
+        if let Some(matrices) = self.matrices {
+            text.push_str(match matrices {
+                Matrices::Eight => wgsl!("matrices8"),
+                Matrices::Sixteen => wgsl!("matrices16"),
+            });
+            if let Some(subgroup) = self.subgroup {
+                let _ = writeln!(text, "const SUBGROUP = {subgroup}u;");
+                text.push_str(wgsl!("subgroups_of_one_size"));
+            } else {
+                text.push_str(wgsl!("subgroups_of_any_size"));
+            }
+        }
         let tensors = counts.iter().find(|&&(name, _)| name == "TENSORS");
         let tensors = tensors.map_or(1, |&(_, count)| count);
         for part in self.shader.parts {

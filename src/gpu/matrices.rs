@@ -80,7 +80,7 @@ mod probe {
 
     /// Matrices belong to whole subgroups, of up to 64 invocations.
     fn product(matrices: Matrices) -> Spec {
-        Spec::new(&PRODUCT, 64).multiplying(matrices)
+        Spec::new(&PRODUCT, 64).multiplying(matrices, None)
     }
 
     pub fn variants() -> Vec<Spec> {
@@ -134,8 +134,7 @@ mod probe {
         matrices: Matrices,
         factors: [&[u8]; 2],
     ) -> Result<Vec<f32>, String> {
-        let opened = webgpu::request(adapter, true).await;
-        let (device, queue) = opened.map_err(|error| error.to_string())?;
+        let (device, queue) = webgpu::request(adapter, true).await?;
         // wgpu's own handler would panic.
         let reported = Arc::new(OnceLock::new());
         let first = reported.clone();

@@ -21,6 +21,8 @@ mod instance;
 pub mod kernel;
 #[cfg(feature = "wgpu")]
 mod matrices;
+#[cfg(all(feature = "wgpu", any(windows, target_os = "linux", target_os = "freebsd")))]
+pub mod memory_model;
 mod meter;
 #[cfg(feature = "wgpu")]
 mod params;
@@ -35,6 +37,8 @@ mod select;
 mod transfer;
 #[cfg(feature = "wgpu")]
 mod unroll;
+#[cfg(all(feature = "wgpu", any(windows, target_os = "linux", target_os = "freebsd")))]
+mod vulkan;
 mod watchdog;
 #[cfg(feature = "wgpu")]
 mod webgpu;

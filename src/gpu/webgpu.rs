@@ -7,6 +7,8 @@ use burn_wgpu::WgpuSetup;
 
 use super::adapter::report;
 use super::instance::instances;
+#[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
+use super::vulkan;
 use super::{Backend, DeviceError, DeviceId, DeviceInfo, DeviceKind, Watchdog, matrices};
 use crate::config::{Abilities, Precision};
 
@@ -121,10 +123,13 @@ pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
 
 /// Opens a wgpu device with all limits of the adapter: WebGPU's default binding limit is smaller than
 /// GPT-2's embedding. Enables cooperative matrices, an experiment of wgpu, only for runs that use them.
+///
+/// # Errors
+/// If the driver refuses, with its reason.
 pub(super) async fn request(
     adapter: &wgpu::Adapter,
     uses_matrices: bool,
-) -> Result<(wgpu::Device, wgpu::Queue), wgpu::RequestDeviceError> {
+) -> Result<(wgpu::Device, wgpu::Queue), String> {
     let mut features = adapter
         .features()
         .difference(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS)
@@ -144,7 +149,11 @@ pub(super) async fn request(
         },
         ..Default::default()
     };
-    adapter.request_device(&descriptor).await
+    #[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
+    if let Some(opened) = uses_matrices.then(|| vulkan::request(adapter, &descriptor)).flatten() {
+        return opened;
+    }
+    adapter.request_device(&descriptor).await.map_err(|error| error.to_string())
 }
 
 /// Opens a device that [`devices`] listed, for a run in this precision.
@@ -164,7 +173,7 @@ pub(super) async fn open(
         return Err(DeviceError::TooSmall { name: info.name.clone(), what });
     }
     let opened = request(&adapter, precision.matrices().is_some()).await;
-    let (device, queue) = opened.map_err(|error| failed(error.to_string()))?;
+    let (device, queue) = opened.map_err(failed)?;
     let backend = adapter.get_info().backend;
     let reporting = device.clone();
     let setup = WgpuSetup { instance, adapter, device, queue, backend };

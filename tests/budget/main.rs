@@ -1,8 +1,9 @@
-//! Tests the budget and the recovery on a Vulkan driver (tests/driver) that counts, fails on request,
+//! Tests the budget, the recovery and cooperative matrices on a Vulkan driver (tests/driver) that counts, fails on request,
 //! and forwards to the software renderer. `BUDGET_CASES` sets the number of random runs.
 
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
+mod matrices;
 mod recovery;
 
 use std::io::{BufRead, BufReader, Write};

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn losses(run: &Run) -> Vec<(u64, f64)> {
+pub fn losses(run: &Run) -> Vec<(u64, f64)> {
     let steps = run.events.iter().filter(|event| event["event"] == "step");
     steps.map(|step| (step["iter"].as_u64().unwrap(), step["loss"].as_f64().unwrap())).collect()
 }

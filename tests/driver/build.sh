@@ -21,7 +21,7 @@ cat >"$out/version.c" <<'END'
 
 int main(int argc, char **argv)
 {
-    void *lib = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
+    void *lib = argc > 1 ? dlopen(argv[1], RTLD_LAZY) : NULL;
     PFN_vkGetInstanceProcAddr get =
         lib ? (PFN_vkGetInstanceProcAddr)dlsym(lib, "vk_icdGetInstanceProcAddr") : NULL;
     PFN_vkEnumerateInstanceVersion ask =

@@ -36,9 +36,9 @@
     X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceMemoryProperties2)                     \
     X(GetPhysicalDeviceProperties) X(GetPhysicalDeviceProperties2)
 #define DEVICE_FUNCTIONS(X)                                                                        \
-    X(AllocateMemory) X(DeviceWaitIdle) X(FreeMemory) X(GetDeviceQueue) X(GetDeviceQueue2)         \
-    X(GetFenceStatus) X(GetSemaphoreCounterValue) X(QueueBindSparse) X(QueueSubmit)                \
-    X(QueueSubmit2) X(QueueWaitIdle) X(WaitForFences) X(WaitSemaphores)
+    X(AllocateMemory) X(CreateShaderModule) X(DeviceWaitIdle) X(FreeMemory) X(GetDeviceQueue)      \
+    X(GetDeviceQueue2) X(GetFenceStatus) X(GetSemaphoreCounterValue) X(QueueBindSparse)            \
+    X(QueueSubmit) X(QueueSubmit2) X(QueueWaitIdle) X(WaitForFences) X(WaitSemaphores)
 #define FIELD(name) PFN_vk##name name;
 /* Looks up a function under its core name, else under its name as an extension. */
 #define LOOK_UP(get, handle, field, name)                                                          \
@@ -58,13 +58,15 @@ static struct {
     const char *driver, *once;
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
     uint64_t away;                                      /* seconds */
-    uint64_t cap, binding, heap;                        /* UINT64_MAX: unchanged */
+    uint64_t cap, binding, heap, subgroup;              /* UINT64_MAX: unchanged */
     bool refuse_rest, device_only;
     int report; /* a file descriptor, or -1 */
-} config = {.driver = "libvulkan_lvp.so", .cap = -1, .binding = -1, .heap = -1, .report = -1};
+} config = {.driver = "libvulkan_lvp.so",
+            .cap = -1, .binding = -1, .heap = -1, .subgroup = -1, .report = -1};
 
 static struct {
     uint64_t allocations, frees, bytes, peak_bytes, refused, failed, submits, waits, lost, hung;
+    uint64_t matrices, unmarked;
 } count;
 
 static pthread_mutex_t state = PTHREAD_MUTEX_INITIALIZER;
@@ -75,15 +77,15 @@ static void report(void)
 {
     if (config.report < 0)
         return;
-    char line[360];
+    char line[420];
 #define VALUE(name) ",\"" #name "\":%" PRIu64
     int n = snprintf(line, sizeof line,
                      "{\"pid\":%d" VALUE(allocations) VALUE(frees) VALUE(bytes) VALUE(peak_bytes)
                          VALUE(refused) VALUE(failed) VALUE(submits) VALUE(waits) VALUE(lost)
-                             VALUE(hung) "}",
+                             VALUE(hung) VALUE(matrices) VALUE(unmarked) "}",
                      (int)getpid(), count.allocations, count.frees, count.bytes, count.peak_bytes,
                      count.refused, count.failed, count.submits, count.waits, count.lost,
-                     count.hung);
+                     count.hung, count.matrices, count.unmarked);
     memset(line + n, ' ', sizeof line - n);
     line[sizeof line - 1] = '\n';
     if (pwrite(config.report, line, sizeof line, 0) != sizeof line)
@@ -170,7 +172,8 @@ static bool set(const char *name, const char *value)
                    {"HEAP", &config.heap, NULL},
                    {"LOSE_SUBMIT", &config.lose_submit, NULL},
                    {"LOSE_WAIT", &config.lose_wait, NULL},
-                   {"REFUSE", &config.refuse, &config.refuse_rest}};
+                   {"REFUSE", &config.refuse, &config.refuse_rest},
+                   {"SUBGROUP", &config.subgroup, NULL}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(name, numbers[i].name))
             return number(value, numbers[i].value, numbers[i].plus) ||
@@ -234,7 +237,8 @@ static void start(void)
         dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
     if (!configure())
         return;
-    void *lib = dlopen(config.driver, RTLD_NOW | RTLD_LOCAL);
+    /* As the loader does: functions that the driver never calls may be missing. */
+    void *lib = dlopen(config.driver, RTLD_LAZY | RTLD_LOCAL);
     if (!lib) {
         bad("DRIVER", config.driver, dlerror());
         return;
@@ -379,6 +383,33 @@ static void fault_FreeMemory(VkDevice handle, VkDeviceMemory memory,
     pthread_mutex_unlock(&state);
 }
 
+/* ---- Shaders --------------------------------------------------------------------------------- */
+
+/* Counts the modules with cooperative matrices, and those of them that load or store one without
+ * the memory operand NonPrivatePointer, the last word. */
+static VkResult fault_CreateShaderModule(VkDevice handle, const VkShaderModuleCreateInfo *info,
+                                         const VkAllocationCallbacks *callbacks,
+                                         VkShaderModule *out)
+{
+    enum { HEADER = 5, LOAD = 4457, STORE = 4458, NON_PRIVATE = 0x20 };
+    bool uses = false, marked = true;
+    uint32_t length = HEADER;
+    for (size_t at = 0; length && (at += length) < info->codeSize / 4;) {
+        const uint32_t *code = info->pCode + at, op = *code & 0xffff;
+        length = *code >> 16;
+        if (op == LOAD || op == STORE) {
+            uses = true;
+            marked &= length == (op == LOAD ? 7 : 6) && code[length - 1] & NON_PRIVATE;
+        }
+    }
+    pthread_mutex_lock(&state);
+    count.matrices += uses;
+    count.unmarked += !marked;
+    report();
+    pthread_mutex_unlock(&state);
+    return device_of(DEVICE, handle)->CreateShaderModule(handle, info, callbacks, out);
+}
+
 /* ---- Submits and waits ----------------------------------------------------------------------- */
 
 /* Counts a call and returns true if its device is lost, by this call or an earlier one. `fatal` is
@@ -513,6 +544,9 @@ static void fault_GetPhysicalDeviceProperties2(VkPhysicalDevice physical,
             largest = &((VkPhysicalDeviceVulkan11Properties *)s)->maxMemoryAllocationSize;
         if (largest)
             *largest = MIN(*largest, config.heap);
+        VkPhysicalDeviceSubgroupSizeControlProperties *sizes = (void *)s;
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES)
+            sizes->minSubgroupSize = MIN(sizes->minSubgroupSize, config.subgroup);
     }
 }
 

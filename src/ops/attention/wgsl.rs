@@ -58,8 +58,8 @@ enum Tiling {
     /// In workgroups of one subgroup, of this many invocations.
     Shuffled(u32),
     Blocked,
-    /// In a grid of this many by 16 invocations.
-    Cooperative(Matrices, u32),
+    /// In a grid of invocations that are subgroups of one size, or of any.
+    Cooperative(Matrices, Option<u32>),
 }
 
 impl Tiling {
@@ -69,9 +69,7 @@ impl Tiling {
             (Some(matrices), _)
                 if activation == Element::F16 && queue.workgroup_memory() >= COOPERATIVE_MEMORY =>
             {
-                // Four subgroups share the rows. Where the driver chooses their size, it is 64 at most.
-                let lanes = queue.subgroup().unwrap_or(64) / 4;
-                Tiling::Cooperative(matrices, if lanes <= 8 { 8 } else { 16 })
+                Tiling::Cooperative(matrices, queue.subgroup())
             }
             (_, Tier::Narrow(lanes)) => Tiling::Shuffled(lanes),
             (_, Tier::Wide) => Tiling::Blocked,
@@ -114,11 +112,13 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
                 // 512 vectors of four: the half of workgroup memory that the factors leave.
                 .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
         }
-        Tiling::Cooperative(matrices, lanes) => {
+        Tiling::Cooperative(matrices, subgroup) => {
             let side = matrices.side();
             let head = (size as u32).div_ceil(side);
+            // Four subgroups share the rows. Where the driver chooses their size, it is 64 at most.
+            let lanes = if subgroup.unwrap_or(64) <= 32 { 8 } else { 16 };
             Spec::new(&COOPERATIVE[pass as usize], 16 * lanes)
-                .multiplying(matrices)
+                .multiplying(matrices, subgroup)
                 .with("LANES", lanes)
                 .with("PER", COLUMNS / lanes)
                 .with("ROW_MATRICES", 16 / side)
@@ -163,8 +163,11 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
 pub(in crate::ops) fn cooperative_variants() -> Vec<Spec> {
     let mut specs = Vec::new();
     for matrices in [Matrices::Eight, Matrices::Sixteen] {
-        for (size, lanes) in [(1, 8), (13, 16), (64, 8), (64, 16), (80, 8), (128, 16)] {
-            let tiling = Tiling::Cooperative(matrices, lanes);
+        let of_one_size = [(1, 8), (64, 32), (80, 32)].map(|(size, lanes)| (size, Some(lanes)));
+        for (size, subgroup) in
+            of_one_size.into_iter().chain([13, 64, 128].map(|size| (size, None)))
+        {
+            let tiling = Tiling::Cooperative(matrices, subgroup);
             for pass in PASSES {
                 let variant = |dropout| spec(tiling, pass, Element::F16, size, dropout);
                 specs.extend([false, true].map(variant));

@@ -2,7 +2,7 @@
 
 use super::{Elements, Flags, Fusion, GemmLayout, Params, Product, Split, Variant, bands};
 use crate::config::Matrices;
-use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, shader};
+use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, shader};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 use crate::plan::products::{MANY_TILES, ranges_of_k};
 
@@ -14,22 +14,23 @@ static TILES: Shader = shader!(
 static SPLIT_SUM: Shader =
     shader!("gemm_split_sum", Params, ["gelu", "gemm_params", "gemm_epilogue", "gemm_split_sum"]);
 
-/// The units that multiply: matrices, by subgroups of `lanes` invocations.
+/// The units that multiply: matrices, by subgroups of one size or of any.
 #[derive(Clone, Copy)]
 struct Units {
     matrices: Matrices,
-    lanes: u32,
+    subgroup: Option<u32>,
 }
 
 impl Units {
-    fn of(queue: &Queue, matrices: Matrices) -> Self {
+    /// Returns the invocations of a workgroup for each of its parts.
+    fn lanes(self) -> u32 {
         // Where the driver chooses, on AMD, such kernels get 64. With another size they are slower.
-        Self { matrices, lanes: queue.subgroup().unwrap_or(64).clamp(8, 64) }
+        self.subgroup.unwrap_or(64).clamp(8, 64)
     }
 
     /// Returns the elements of k in workgroup memory: fewer for the small subgroups of software.
     fn depth(self) -> u32 {
-        if self.lanes < 32 { 16 } else { 32 }
+        if self.lanes() < 32 { 16 } else { 32 }
     }
 }
 
@@ -61,11 +62,11 @@ impl Tile {
 }
 
 fn spec(units: Units, tile: Tile, variant: Variant) -> Spec {
-    let workgroup = units.lanes * tile.row_parts * tile.column_parts;
+    let workgroup = units.lanes() * tile.row_parts * tile.column_parts;
     let [left, right] =
         tile.size(units.matrices).map(|side| side as u32 * units.depth() / 4 / workgroup);
     let spec = Spec::new(&TILES, workgroup)
-        .multiplying(units.matrices)
+        .multiplying(units.matrices, units.subgroup)
         .with("ROW_PARTS", tile.row_parts)
         .with("COLUMN_PARTS", tile.column_parts)
         .with("ROW_MATRICES", tile.row_matrices)
@@ -98,8 +99,10 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
                     flags: Flags { activation, bias_gradient, ..Flags::default() },
                     ..variant
                 };
-                for (tile, lanes) in [(LARGE, 8), (LARGE, 32), (SMALL, 32), (SMALL, 64)] {
-                    let units = Units { matrices, lanes };
+                for (tile, subgroup) in
+                    [(LARGE, Some(8)), (LARGE, Some(32)), (SMALL, Some(32)), (SMALL, None)]
+                {
+                    let units = Units { matrices, subgroup };
                     specs.extend([variant, of_range].map(|it| spec(units, tile, it)));
                 }
                 specs.push(sum_spec(variant));
@@ -124,7 +127,7 @@ impl Split {
 
 /// Computes a product of two factors in float16.
 pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Product) {
-    let units = Units::of(&kernels.queue, matrices);
+    let units = Units { matrices, subgroup: kernels.queue.subgroup() };
     let split = Split::of(units, product.size);
     if split.ranges > 1 {
         return multiply_ranges(kernels, units, product, split);
