@@ -11,21 +11,27 @@ mod memory_model;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use naga::back::hlsl;
+use naga::back::{hlsl, spv};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, FunctionInfo, ModuleInfo, ValidationFlags, Validator};
 use naga::{Block, Expression, Function, Handle, ScalarKind, Statement, Type, TypeInner};
-use wgpt::gpu::kernel::ParamType;
+use wgpt::config::Matrices;
+use wgpt::gpu::kernel::{ParamType, Spec};
 use wgpt::ops::kernel_variants;
 
 #[test]
 fn every_variant_is_valid() {
     let mut failures = Vec::new();
-    let (mut seen, mut by_key) = (BTreeSet::new(), HashMap::new());
+    let mut seen = BTreeSet::new();
+    let (mut by_key, mut by_name) = (HashMap::new(), HashMap::new());
     for spec in kernel_variants() {
         let source = spec.source();
-        let other = by_key.insert(spec.clone(), source.clone());
-        if other.is_some_and(|other| other != source) {
-            failures.push(format!("{}: another kernel has its key", spec.shader.name));
+        let others = [
+            by_key.insert(spec.clone(), source.clone()),
+            by_name.insert(spec.name(), source.clone()),
+        ];
+        if others.into_iter().flatten().any(|other| other != source) {
+            failures.push(format!("{}: another kernel has its key or its name", spec.name()));
         }
         if !seen.insert(source.clone()) {
             continue;
@@ -77,19 +83,21 @@ fn every_variant_is_valid() {
         if declared.flatten().collect::<Vec<_>>() != written {
             failures.push(format!("{variant}: the parameters are not {written:?}"));
         }
-        let mut layouter = naga::proc::Layouter::default();
-        layouter.update(module.to_ctx()).expect("a valid module has a layout");
-        let workgroup_memory: u32 = module
-            .global_variables
-            .iter()
-            .filter(|(_, variable)| variable.space == naga::AddressSpace::WorkGroup)
-            .map(|(_, variable)| layouter[variable.ty].size)
-            .sum();
+        let workgroup_memory = workgroup_memory(&module);
         if workgroup_memory > most_memory {
             failures.push(format!("{variant}: {workgroup_memory} bytes of workgroup memory"));
         }
     }
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n\n"));
+}
+
+/// Returns the bytes of workgroup memory that a valid module declares.
+fn workgroup_memory(module: &naga::Module) -> u32 {
+    let mut layouter = naga::proc::Layouter::default();
+    layouter.update(module.to_ctx()).expect("a valid module has a layout");
+    let variables = module.global_variables.iter().map(|(_, variable)| variable);
+    let shared = variables.filter(|variable| variable.space == naga::AddressSpace::WorkGroup);
+    shared.map(|variable| layouter[variable.ty].size).sum()
 }
 
 /// A field of a kernel's parameters: its path, its offset in bytes and its type.
@@ -130,6 +138,65 @@ fn laid_out(ty: ParamType, path: &str, offset: &mut u32) -> Vec<Field> {
     let of_member =
         |&(name, ty): &(&str, ParamType)| laid_out(ty, &format!("{path}.{name}"), offset);
     members.iter().flat_map(of_member).collect()
+}
+
+/// Writes the kernels that GPUs run in a preset's training, as wgpu hands them to a Vulkan driver, into the
+/// folder KERNELS: `NAME.spv`, and `kernels.tsv` with the workgroup memory of each. For
+/// scripts/gpu-compilers.sh.
+#[test]
+#[ignore = "writes files"]
+fn spirv_of_gpus_is_written() {
+    let folder = std::env::var("KERNELS").expect("the variable KERNELS names a folder");
+    let folder = Path::new(&folder);
+    let variants = kernel_variants();
+    let packed = variants.iter().filter(|spec| spec.pack == 4).map(|spec| spec.shader.name);
+    let packed: BTreeSet<&str> = packed.collect();
+    // Rows of all presets are multiples of four. Smaller workgroups are for software.
+    let is_used = |spec: &Spec| {
+        (spec.pack == 4 || !packed.contains(spec.shader.name))
+            && spec.workgroup >= 32
+            && spec.matrices != Some(Matrices::Eight)
+    };
+    let (mut index, mut seen) = (String::new(), BTreeSet::new());
+    for spec in variants.iter().filter(|spec| is_used(spec)) {
+        let source = spec.source();
+        if !seen.insert(source.clone()) {
+            continue;
+        }
+        let module = naga::front::wgsl::parse_str(&source).expect("a valid variant");
+        let words = to_spirv(&module).unwrap_or_else(|error| panic!("{}: {error}", spec.name()));
+        let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
+        std::fs::write(folder.join(format!("{}.spv", spec.name())), bytes).expect("a folder");
+        index += &format!("{}\t{}\n", spec.name(), workgroup_memory(&module));
+    }
+    std::fs::write(folder.join("kernels.tsv"), index).expect("a folder");
+    println!("{} kernels", seen.len());
+}
+
+/// Translates a kernel with the options of wgpu's Vulkan backend for a kernel without runtime checks.
+fn to_spirv(module: &naga::Module) -> Result<Vec<u32>, String> {
+    let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(module);
+    let info = info.map_err(|error| error.to_string())?;
+    let options = spv::Options {
+        lang_version: (1, 6),
+        flags: spv::WriterFlags::LABEL_VARYINGS | spv::WriterFlags::FORCE_POINT_SIZE,
+        fake_missing_bindings: false,
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Unchecked,
+            buffer: BoundsCheckPolicy::Unchecked,
+            image_load: BoundsCheckPolicy::Unchecked,
+            binding_array: BoundsCheckPolicy::Unchecked,
+        },
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::Native,
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..Default::default()
+    };
+    let entry = spv::PipelineOptions {
+        shader_stage: naga::ShaderStage::Compute,
+        entry_point: "main".into(),
+    };
+    spv::write_vec(module, &info, &options, Some(&entry)).map_err(|error| error.to_string())
 }
 
 #[test]

@@ -88,6 +88,14 @@ impl Element {
             _ => Element::F32,
         }
     }
+
+    /// Returns the type's name in WGSL.
+    fn wgsl(self) -> &'static str {
+        match self {
+            Element::F32 => "f32",
+            Element::F16 => "f16",
+        }
+    }
 }
 
 /// One variant of a kernel: all values that its source depends on.
@@ -145,6 +153,21 @@ impl Spec {
         self
     }
 
+    /// Returns a name that no other variant has: the shader, then what the header says, with dots between.
+    pub fn name(&self) -> String {
+        let mut parts = vec![self.shader.name.to_string(), format!("wg_{}", self.workgroup)];
+        if self.pack != 1 {
+            parts.push(format!("pack_{}", self.pack));
+        }
+        parts.extend(self.matrices.map(|matrices| format!("matrices_{}", matrices.side())));
+        parts.extend(self.stored.iter().map(|(name, element)| format!("{name}_{}", element.wgsl())));
+        parts.extend(self.constants.iter().filter_map(|&(name, value)| match value {
+            Constant::Count(value) => Some(format!("{name}_{value}").to_lowercase()),
+            Constant::Flag(value) => value.then(|| name.to_lowercase()),
+        }));
+        parts.join(".")
+    }
+
     /// Returns the WGSL text: the header, then the files with their marked parts and loops expanded.
     pub fn source(&self) -> String {
         let mut text = format!("// {}\n", self.shader.name);
@@ -157,7 +180,7 @@ impl Spec {
         }
         let _ = writeln!(text, "const WG = {}u;", self.workgroup);
         for (name, element) in &self.stored {
-            let element = if *element == Element::F16 { "f16" } else { "f32" };
+            let element = element.wgsl();
             let _ = match self.pack {
                 1 => writeln!(text, "alias {name} = {element};"),
                 pack => writeln!(text, "alias {name} = vec{pack}<{element}>;"),

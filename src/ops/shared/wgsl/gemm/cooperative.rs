@@ -99,11 +99,11 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
                     flags: Flags { activation, bias_gradient, ..Flags::default() },
                     ..variant
                 };
-                for (tile, subgroup) in
-                    [(LARGE, Some(8)), (LARGE, Some(32)), (SMALL, Some(32)), (SMALL, None)]
-                {
+                for subgroup in [Some(8), Some(32), None] {
                     let units = Units { matrices, subgroup };
-                    specs.extend([variant, of_range].map(|it| spec(units, tile, it)));
+                    specs.extend([variant, of_range].map(|it| spec(units, SMALL, it)));
+                    // Ranges of k are for products with few tiles.
+                    specs.push(spec(units, LARGE, variant));
                 }
                 specs.push(sum_spec(variant));
             }

@@ -303,10 +303,9 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
         };
         for blocks in [1, 2] {
             add(blocks, Elements::all(Element::F32));
-        }
-        // Tiles and types are independent of each other.
-        for elements in Elements::half(layout) {
-            add(1, elements);
+            for elements in Elements::half(layout) {
+                add(blocks, elements);
+            }
         }
     }
     specs
