@@ -142,35 +142,50 @@ fn laid_out(ty: ParamType, path: &str, offset: &mut u32) -> Vec<Field> {
 
 /// Writes the kernels that GPUs run in a preset's training, as wgpu hands them to a Vulkan driver, into the
 /// folder KERNELS: `NAME.spv`, and `kernels.tsv` with the workgroup memory of each. For
-/// scripts/gpu-compilers.sh.
+/// scripts/gpu-compilers.sh, which must refuse the last two.
 #[test]
 #[ignore = "writes files"]
 fn spirv_of_gpus_is_written() {
     let folder = std::env::var("KERNELS").expect("the variable KERNELS names a folder");
-    let folder = Path::new(&folder);
     let variants = kernel_variants();
     let packed = variants.iter().filter(|spec| spec.pack == 4).map(|spec| spec.shader.name);
     let packed: BTreeSet<&str> = packed.collect();
     // Rows of all presets are multiples of four. Smaller workgroups are for software.
-    let is_used = |spec: &Spec| {
+    let is_used = |spec: &&Spec| {
         (spec.pack == 4 || !packed.contains(spec.shader.name))
             && spec.workgroup >= 32
             && spec.matrices != Some(Matrices::Eight)
     };
+    let used = variants.iter().filter(is_used).map(|spec| (spec.name(), spec.source()));
+    let gathers = include_str!("../scripts/gpu-compilers/gathers.wgsl").to_string();
+    let refused = [("spills".to_string(), spilling()), ("gathers".to_string(), gathers)];
     let (mut index, mut seen) = (String::new(), BTreeSet::new());
-    for spec in variants.iter().filter(|spec| is_used(spec)) {
-        let source = spec.source();
+    for (name, source) in used.chain(refused) {
         if !seen.insert(source.clone()) {
             continue;
         }
         let module = naga::front::wgsl::parse_str(&source).expect("a valid variant");
-        let words = to_spirv(&module).unwrap_or_else(|error| panic!("{}: {error}", spec.name()));
+        let words = to_spirv(&module).unwrap_or_else(|error| panic!("{name}: {error}"));
         let bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
-        std::fs::write(folder.join(format!("{}.spv", spec.name())), bytes).expect("a folder");
-        index += &format!("{}\t{}\n", spec.name(), workgroup_memory(&module));
+        std::fs::write(Path::new(&folder).join(format!("{name}.spv")), bytes).expect("a folder");
+        index += &format!("{name}\t{}\n", workgroup_memory(&module));
     }
-    std::fs::write(folder.join("kernels.tsv"), index).expect("a folder");
+    std::fs::write(Path::new(&folder).join("kernels.tsv"), index).expect("a folder");
     println!("{} kernels", seen.len());
+}
+
+/// Returns a kernel that needs more values at once than any GPU has registers.
+fn spilling() -> String {
+    let (mut loads, mut stores) = (String::new(), String::new());
+    for i in 0..300 {
+        loads += &format!("let v{i} = x[{i}u * 64u + lane]; sum += v{i};\n");
+        stores += &format!("x[{i}u * 64u + lane] = v{i} * sum;\n");
+    }
+    format!(
+        "@group(0) @binding(0) var<storage, read_write> x: array<f32>;\n\
+         @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) lane: u32) {{\n\
+         var sum = 0.0;\n{loads}{stores}}}"
+    )
 }
 
 /// Translates a kernel with the options of wgpu's Vulkan backend for a kernel without runtime checks.

@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod errors;
 mod eval;
+mod nvidia;
 mod plan;
 mod ranks;
 mod reports;

@@ -4,7 +4,7 @@
 #   build.sh FOLDER        FOLDER is the folder of scripts/lavapipe.sh
 #
 # Writes FOLDER/nvidia.json, which VK_DRIVER_FILES names, and FOLDER/lib/libwgpt_nvk.so, NVK with the
-# stub in front. README.md next to this file has the other variables.
+# stub in front.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 source "$here/../../../scripts/lavapipe/mesa.sh"

@@ -1,0 +1,311 @@
+"""Compiles kernels for GPUs that are not here, checks what became of them, and writes the tables.
+
+    tables.py KERNELS COMPILE NVK RADV [--write FILE] [--ptx FOLDER PTXAS NVDISASM] [GPU...]
+
+KERNELS is the folder that the test spirv_of_gpus_is_written has filled, COMPILE the program of
+compile.c, NVK and RADV are drivers. FOLDER has a folder of PTX for each compute capability. The tables
+go into FILE, between its two marks. GPU names one of the GPUs below; without any, all are compiled for.
+"""
+
+import argparse
+import concurrent.futures
+import fnmatch
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import assembly
+
+MARKS = ("<!-- scripts/gpu-compilers.sh writes from here -->", "<!-- to here -->")
+
+# Kernels that may keep registers in memory, as `GPU: row`, with the reason.
+SPILLS = {
+    "RX 7900 XTX: attention_cooperative_backward_* up to 128":
+        "both sides of a wide head do not fit; GPT-2's heads have 64",
+}
+
+# Products that may load 16-bit elements one by one in their inner loops, with the reason.
+GATHERS = {
+    "RX 7900 XTX: gemm_cooperative *": "staged in the order of the buffer; to be mended",
+    "RX 7900 XTX: attention_cooperative_*": "staged in the order of the buffer; to be mended",
+}
+
+# Kernels that are made to fail, so that a check which finds nothing is noticed, and on which GPUs.
+MUST_FAIL = {"spills": "*", "gathers": "RX 7900 XTX"}
+
+
+class Gpu(NamedTuple):
+    name: str
+    driver: str  # nvk or radv
+    environment: dict
+    lanes: int  # of the subgroups that its kernels on matrices are made for
+    matrices: bool
+    most_warps: int  # of a multiprocessor, or waves of a SIMD
+    shared_memory: int  # KiB of a multiprocessor
+
+
+GPUS = [
+    Gpu("RTX 2060", "nvk", {"NVIDIA_STUB": "2060"}, 32, True, 32, 64),
+    Gpu("RTX 3060", "nvk", {"NVIDIA_STUB": "3060"}, 32, True, 48, 100),
+    Gpu("RTX 4070", "nvk", {"NVIDIA_STUB": "4070"}, 32, True, 48, 100),
+    Gpu("RX 6800", "radv", {"RADV_FORCE_FAMILY": "navi21"}, 64, False, 16, 128),
+    Gpu("RX 7900 XTX", "radv", {"RADV_FORCE_FAMILY": "navi31"}, 64, True, 16, 128),
+]
+
+
+class Driver(NamedTuple):
+    """The names of a driver's statistics."""
+
+    syntax: assembly.Syntax
+    text: str
+    registers: str
+    spilled: tuple
+    resident: str
+
+
+DRIVERS = {
+    "nvk": Driver(
+        assembly.NAK, "NAK assembly", "Number of GPRs", ("Spills to memory", "SLM size"),
+        "Max warps/SM",
+    ),
+    "radv": Driver(
+        assembly.ACO, "Assembly", "VGPRs", ("Spilled VGPRs", "Scratch size"), "Subgroups per SIMD"
+    ),
+}
+
+
+class Result(NamedTuple):
+    """A kernel on a GPU, or the worst of several. None is unknown."""
+
+    registers: int = 0
+    spilled: int = 0
+    resident: int = 1 << 30
+    memory: int = 0
+    per_multiply: float = 0
+    gathers: int = 0
+    variants: int = 0
+
+    def worst(self, other):
+        most = [max(pair) for pair in zip(self, other)]
+        result = Result(*most)
+        return result._replace(
+            resident=min(self.resident, other.resident), variants=self.variants + other.variants
+        )
+
+
+# --- a kernel's name ---------------------------------------------------------------------------
+
+
+def constants(name):
+    """Returns the shader, and what its header sets: `pack_4` is 4, `bias` is True."""
+    shader, *parts = name.split(".")
+    found = {}
+    for part in parts:
+        key, _, value = part.rpartition("_")
+        if value.isdigit():
+            found[key] = int(value)
+        elif value in ("f16", "f32"):
+            found[key] = value
+        else:
+            found[part] = True
+    return shader, found
+
+
+def lanes(shader, found):
+    """Returns the subgroup that a kernel on cooperative matrices is made for, None for the others."""
+    if shader == "gemm_cooperative":
+        return found["wg"] // (found["row_parts"] * found["column_parts"])
+    if shader.startswith("attention_cooperative"):
+        return 4 * found["lanes"]
+    return None
+
+
+def row(name):
+    """Returns the row of a kernel: variants that differ in what is fused share one."""
+    shader, found = constants(name)
+    words = [shader]
+    if shader == "gemm_staged":
+        words.append(f"{64 * found['row_blocks']} x {64 * found['column_blocks']}")
+    if shader == "gemm_cooperative":
+        rows = found["row_parts"] * found["row_matrices"]
+        columns = found["column_parts"] * found["column_matrices"]
+        words.append(f"{16 * rows} x {16 * columns}")
+    if shader in ("gemm_staged", "gemm_cooperative"):
+        transposed = (found.get("a_transposed"), found.get("b_transposed"))
+        words.append({(None, None): "nn", (None, True): "nt", (True, None): "tn"}[transposed])
+    if "size" in found and shader.startswith("attention"):
+        words.append("up to 64" if found["size"] * found.get("pack", 1) <= 64 else "up to 128")
+    stored = {value for value in found.values() if value in ("f16", "f32")}
+    if stored and "matrices" not in found:
+        words.append("f16" if "f16" in stored else "f32")
+    return " ".join(words)
+
+
+# --- what the drivers say ----------------------------------------------------------------------
+
+
+def compile_all(gpu, files, programs):
+    """Compiles kernels, a part of them on each CPU. Returns the driver's output, by kernel."""
+    parts = os.cpu_count() or 1
+    environment = {
+        **os.environ, **gpu.environment, "MESA_SHADER_CACHE_DISABLE": "true",
+    }
+
+    def run(part):
+        command = [programs["compile"], programs[gpu.driver], *part]
+        done = subprocess.run(command, capture_output=True, env=environment, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    with concurrent.futures.ThreadPoolExecutor(parts) as pool:
+        outputs = list(pool.map(run, [files[i::parts] for i in range(parts)]))
+    found = {}
+    for code, out, error in outputs:
+        texts = re.split(r"^kernel (.*)\n", out, flags=re.M)
+        found.update(zip(texts[1::2], texts[2::2]))
+        # A driver that crashes has said nothing of its last kernel.
+        if code:
+            last = texts[-2] if len(texts) > 1 else "its device"
+            found[last] = f"error exit code {code}: {error.strip()}"
+    return found
+
+
+def read(gpu, output, memory, invocations):
+    """Returns the result of a kernel from a driver's output."""
+    driver = DRIVERS[gpu.driver]
+    statistics = dict(re.findall(r"^(\S.*) = (\S+)$", output, flags=re.M))
+    _, _, text = output.partition(f"text {driver.text}\n")
+    loops = assembly.inner_loops(re.findall(r"^\t(.*)$", text, flags=re.M), driver.syntax)
+    # Loops with few multiplications prepare or finish the product.
+    most = max((loop.multiplies() for loop in loops), default=0)
+    main = [loop for loop in loops if 2 * loop.multiplies() > most]
+    multiplies = sum(loop.multiplies() for loop in main)
+    subgroup = int(re.search(r"^subgroup (\d+)", output, flags=re.M).group(1))
+    resident = min(int(statistics[driver.resident]), gpu.most_warps)
+    if gpu.driver == "nvk" and memory:
+        # NAK counts registers only. A workgroup reserves another KiB.
+        workgroups = (gpu.shared_memory << 10) // (memory + 1024)
+        resident = min(resident, workgroups * -(-invocations // subgroup))
+    return Result(
+        registers=int(statistics[driver.registers]),
+        spilled=max(int(statistics[key]) for key in driver.spilled),
+        resident=resident,
+        memory=memory,
+        per_multiply=sum(loop.instructions for loop in main) / multiplies if multiplies else 0,
+        gathers=sum(loop.gathers for loop in loops if loop.matrices),
+        variants=1,
+    )
+
+
+def results_of(gpu, kernels, programs, folder):
+    """Returns the worst result of each row on a GPU, and what went wrong."""
+    chosen = []
+    for name in kernels:
+        shader, found = constants(name)
+        needs_matrices = "matrices" in found or shader == "gathers"
+        if lanes(shader, found) in (None, gpu.lanes) and (gpu.matrices or not needs_matrices):
+            chosen.append(name)
+    outputs = compile_all(gpu, [str(folder / f"{name}.spv") for name in chosen], programs)
+    rows, problems = {}, []
+    for name in chosen:
+        output = outputs.get(name, "error the compiler crashed before")
+        error = re.search(r"^error .*", output, flags=re.M)
+        if error:
+            problems.append(f"{gpu.name}: {name}: {error.group()}")
+            continue
+        result = read(gpu, output, kernels[name], constants(name)[1].get("wg", 64))
+        rows[row(name)] = rows.get(row(name), Result()).worst(result)
+    problems += [f"{gpu.name}: {text}" for key, text in outputs.items() if key not in chosen]
+    return rows, problems
+
+
+# --- what is allowed ---------------------------------------------------------------------------
+
+
+def refused(gpu, rows):
+    """Returns the rows that spill or gather without being allowed to."""
+    found = {}
+    for name, result in rows.items():
+        place = f"{gpu.name}: {name}"
+        if result.spilled and not any(fnmatch.fnmatch(place, allowed) for allowed in SPILLS):
+            found[name] = f"{place}: spills {result.spilled}"
+        if result.gathers and not any(fnmatch.fnmatch(place, allowed) for allowed in GATHERS):
+            found[name] = f"{place}: loads {result.gathers} elements of 16 bits one by one"
+    return found
+
+
+def check(gpu, rows):
+    """Returns what is wrong with a GPU's kernels, and takes those that must fail out of its rows."""
+    wrong = refused(gpu, rows)
+    for name, where in MUST_FAIL.items():
+        made = rows.pop(name, None)
+        if not wrong.pop(name, None) and made and fnmatch.fnmatch(gpu.name, where):
+            wrong[name] = f"{gpu.name}: {name}.wgsl passes, so the check finds nothing"
+    return list(wrong.values())
+
+
+# --- the tables --------------------------------------------------------------------------------
+
+
+def table(gpu, rows):
+    resident = "warps" if gpu.driver == "nvk" else "waves of 64"
+    head = [
+        "kernel", "variants", "registers", "spilled", f"resident {resident}, of {gpu.most_warps}",
+        "workgroup memory", "instructions per multiplication", "16-bit loads",
+    ]
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    for name, result in sorted(rows.items()):
+        is_product = name.startswith(("gemm_staged", "gemm_coop", "attention", "probe_multiply"))
+        lines.append([
+            name, result.variants, result.registers, result.spilled or "", result.resident,
+            f"{result.memory / 1024:.1f} KiB" if result.memory else "",
+            f"{result.per_multiply:.2f}" if is_product and result.per_multiply else "",
+            result.gathers or "",
+        ])
+    return ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
+
+
+def write(path, tables):
+    before, _, rest = path.read_text().partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if not end:
+        sys.exit(f"error: {path} lacks the line {MARKS[0]} or {MARKS[1]}")
+    text = "\n\n".join([MARKS[0], *tables, MARKS[1]])
+    path.write_text(before + text + after)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernels", type=Path)
+    for program in ("compile", "nvk", "radv"):
+        parser.add_argument(program)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("gpus", nargs="*")
+    return parser.parse_args()
+
+
+def main():
+    given = arguments()
+    programs = {name: getattr(given, name) for name in ("compile", "nvk", "radv")}
+    lines = (given.kernels / "kernels.tsv").read_text().splitlines()
+    kernels = {name: int(memory) for name, memory in (line.split("\t") for line in lines)}
+    problems, tables = [], []
+    for gpu in (gpu for gpu in GPUS if not given.gpus or gpu.name in given.gpus):
+        rows, failures = results_of(gpu, kernels, programs, given.kernels)
+        problems += failures + check(gpu, rows)
+        tables += [f"### {gpu.name}", "\n".join(table(gpu, rows))]
+        count = sum(result.variants for result in rows.values())
+        print(f"{gpu.name}: {count} kernels", flush=True)
+    if given.write:
+        write(given.write, tables)
+    else:
+        print("\n\n".join(tables))
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
