@@ -1,10 +1,11 @@
 """Compiles kernels for GPUs that are not here, checks what became of them, and writes the tables.
 
-    tables.py KERNELS COMPILE NVK RADV [--write FILE] [--ptx FOLDER PTXAS NVDISASM] [GPU...]
+    tables.py KERNELS COMPILE NVK RADV [--write FILE] [--ptx FOLDER --cuda BIN] [GPU...]
 
 KERNELS is the folder that the test spirv_of_gpus_is_written has filled, COMPILE the program of
-compile.c, NVK and RADV are drivers. FOLDER has a folder of PTX for each compute capability. The tables
-go into FILE, between its two marks. GPU names one of the GPUs below; without any, all are compiled for.
+compile.c, NVK and RADV are drivers. FOLDER has CUDA's kernels as CAPABILITY/DTYPE/*.ptx, BIN has ptxas and
+nvdisasm. The tables go into FILE, between its two marks. GPU names one of the GPUs below; without any,
+all are compiled for.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import assembly
+import cuda
 
 MARKS = ("<!-- scripts/gpu-compilers.sh writes from here -->", "<!-- to here -->")
 
@@ -43,16 +45,21 @@ class Gpu(NamedTuple):
     environment: dict
     lanes: int  # of the subgroups that its kernels on matrices are made for
     matrices: bool
-    most_warps: int  # of a multiprocessor, or waves of a SIMD
-    shared_memory: int  # KiB of a multiprocessor
+    most_resident: int  # warps of a multiprocessor, or waves of a SIMD
+    shared_memory: int = 0  # KiB of a multiprocessor
+
+
+def of_nvidia(name, stub, capability):
+    multiprocessor = cuda.MULTIPROCESSORS[capability]
+    return Gpu(name, "nvk", {"NVIDIA_STUB": stub}, 32, True, *multiprocessor)
 
 
 GPUS = [
-    Gpu("RTX 2060", "nvk", {"NVIDIA_STUB": "2060"}, 32, True, 32, 64),
-    Gpu("RTX 3060", "nvk", {"NVIDIA_STUB": "3060"}, 32, True, 48, 100),
-    Gpu("RTX 4070", "nvk", {"NVIDIA_STUB": "4070"}, 32, True, 48, 100),
-    Gpu("RX 6800", "radv", {"RADV_FORCE_FAMILY": "navi21"}, 64, False, 16, 128),
-    Gpu("RX 7900 XTX", "radv", {"RADV_FORCE_FAMILY": "navi31"}, 64, True, 16, 128),
+    of_nvidia("RTX 2060", "2060", "75"),
+    of_nvidia("RTX 3060", "3060", "86"),
+    of_nvidia("RTX 4070", "4070", "89"),
+    Gpu("RX 6800", "radv", {"RADV_FORCE_FAMILY": "navi21"}, 64, False, 16),
+    Gpu("RX 7900 XTX", "radv", {"RADV_FORCE_FAMILY": "navi31"}, 64, True, 16),
 ]
 
 
@@ -178,25 +185,27 @@ def read(gpu, output, memory, invocations):
     statistics = dict(re.findall(r"^(\S.*) = (\S+)$", output, flags=re.M))
     _, _, text = output.partition(f"text {driver.text}\n")
     loops = assembly.inner_loops(re.findall(r"^\t(.*)$", text, flags=re.M), driver.syntax)
+    subgroup = int(re.search(r"^subgroup (\d+)", output, flags=re.M).group(1))
+    resident = int(statistics[driver.resident])
+    if gpu.driver == "radv":
+        # RADV says 32 where a SIMD has room for 16 waves of 64, and twice what its registers hold.
+        resident //= 2
+    elif memory:
+        # NAK counts registers only. A workgroup reserves another KiB.
+        workgroups = (gpu.shared_memory << 10) // (memory + 1024)
+        resident = min(resident, workgroups * -(-invocations // subgroup))
+    spilled = max(int(statistics[key]) for key in driver.spilled)
+    return result(int(statistics[driver.registers]), spilled, resident, memory, loops)
+
+
+def result(registers, spilled, resident, memory, loops):
     # Loops with few multiplications prepare or finish the product.
     most = max((loop.multiplies() for loop in loops), default=0)
     main = [loop for loop in loops if 2 * loop.multiplies() > most]
     multiplies = sum(loop.multiplies() for loop in main)
-    subgroup = int(re.search(r"^subgroup (\d+)", output, flags=re.M).group(1))
-    resident = min(int(statistics[driver.resident]), gpu.most_warps)
-    if gpu.driver == "nvk" and memory:
-        # NAK counts registers only. A workgroup reserves another KiB.
-        workgroups = (gpu.shared_memory << 10) // (memory + 1024)
-        resident = min(resident, workgroups * -(-invocations // subgroup))
-    return Result(
-        registers=int(statistics[driver.registers]),
-        spilled=max(int(statistics[key]) for key in driver.spilled),
-        resident=resident,
-        memory=memory,
-        per_multiply=sum(loop.instructions for loop in main) / multiplies if multiplies else 0,
-        gathers=sum(loop.gathers for loop in loops if loop.matrices),
-        variants=1,
-    )
+    per_multiply = sum(loop.instructions for loop in main) / multiplies if multiplies else 0
+    gathers = sum(loop.gathers for loop in loops if loop.matrices)
+    return Result(registers, spilled, resident, memory, per_multiply, gathers, variants=1)
 
 
 def results_of(gpu, kernels, programs, folder):
@@ -215,20 +224,34 @@ def results_of(gpu, kernels, programs, folder):
         if error:
             problems.append(f"{gpu.name}: {name}: {error.group()}")
             continue
-        result = read(gpu, output, kernels[name], constants(name)[1].get("wg", 64))
-        rows[row(name)] = rows.get(row(name), Result()).worst(result)
+        found = read(gpu, output, kernels[name], constants(name)[1].get("wg", 64))
+        rows[row(name)] = rows.get(row(name), Result()).worst(found)
     problems += [f"{gpu.name}: {text}" for key, text in outputs.items() if key not in chosen]
+    return rows, problems
+
+
+def cuda_results(folder, tools):
+    """Returns the worst result of each row of a compute capability, and what went wrong."""
+    rows, problems = {}, []
+    for path in sorted(folder.glob("*/*.ptx")):
+        try:
+            kernel = cuda.assemble(path, folder.name, tools)
+        except ValueError as error:
+            problems.append(f"compute capability {folder.name}: {path.name}: {error}")
+            continue
+        name = f"{kernel.name} {path.parent.name}"
+        rows[name] = rows.get(name, Result()).worst(result(*kernel[1:]))
     return rows, problems
 
 
 # --- what is allowed ---------------------------------------------------------------------------
 
 
-def refused(gpu, rows):
+def refused(gpu_name, rows):
     """Returns the rows that spill or gather without being allowed to."""
     found = {}
     for name, result in rows.items():
-        place = f"{gpu.name}: {name}"
+        place = f"{gpu_name}: {name}"
         if result.spilled and not any(fnmatch.fnmatch(place, allowed) for allowed in SPILLS):
             found[name] = f"{place}: spills {result.spilled}"
         if result.gathers and not any(fnmatch.fnmatch(place, allowed) for allowed in GATHERS):
@@ -238,7 +261,7 @@ def refused(gpu, rows):
 
 def check(gpu, rows):
     """Returns what is wrong with a GPU's kernels, and takes those that must fail out of its rows."""
-    wrong = refused(gpu, rows)
+    wrong = refused(gpu.name, rows)
     for name, where in MUST_FAIL.items():
         made = rows.pop(name, None)
         if not wrong.pop(name, None) and made and fnmatch.fnmatch(gpu.name, where):
@@ -249,15 +272,21 @@ def check(gpu, rows):
 # --- the tables --------------------------------------------------------------------------------
 
 
-def table(gpu, rows):
-    resident = "warps" if gpu.driver == "nvk" else "waves of 64"
+# The kernels whose inner loops multiply. In others, a loop with a multiply-add says nothing.
+PRODUCTS = (
+    "gemm_staged", "gemm_cooperative", "attention", "probe_multiply_add",
+    "matmul", "attend", "backward_queries", "backward_keys",
+)
+
+
+def table(resident, rows):
     head = [
-        "kernel", "variants", "registers", "spilled", f"resident {resident}, of {gpu.most_warps}",
+        "kernel", "variants", "registers", "spilled", f"resident {resident}",
         "workgroup memory", "instructions per multiplication", "16-bit loads",
     ]
     lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
     for name, result in sorted(rows.items()):
-        is_product = name.startswith(("gemm_staged", "gemm_coop", "attention", "probe_multiply"))
+        is_product = name.startswith(PRODUCTS)
         lines.append([
             name, result.variants, result.registers, result.spilled or "", result.resident,
             f"{result.memory / 1024:.1f} KiB" if result.memory else "",
@@ -282,8 +311,10 @@ def arguments():
     for program in ("compile", "nvk", "radv"):
         parser.add_argument(program)
     parser.add_argument("--write", type=Path)
+    parser.add_argument("--ptx", type=Path)
+    parser.add_argument("--cuda", type=Path)
     parser.add_argument("gpus", nargs="*")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def main():
@@ -292,12 +323,23 @@ def main():
     lines = (given.kernels / "kernels.tsv").read_text().splitlines()
     kernels = {name: int(memory) for name, memory in (line.split("\t") for line in lines)}
     problems, tables = [], []
+
+    def add(name, resident, rows, failures):
+        problems.extend(failures)
+        tables.extend([f"### {name}", "\n".join(table(resident, rows))])
+        count = sum(found.variants for found in rows.values())
+        print(f"{name}: {count} kernels", flush=True)
+
     for gpu in (gpu for gpu in GPUS if not given.gpus or gpu.name in given.gpus):
         rows, failures = results_of(gpu, kernels, programs, given.kernels)
-        problems += failures + check(gpu, rows)
-        tables += [f"### {gpu.name}", "\n".join(table(gpu, rows))]
-        count = sum(result.variants for result in rows.values())
-        print(f"{gpu.name}: {count} kernels", flush=True)
+        kind = "warps" if gpu.driver == "nvk" else "waves"
+        add(gpu.name, f"{kind}, of {gpu.most_resident}", rows, failures + check(gpu, rows))
+    for folder in sorted(given.ptx.iterdir(), key=lambda it: int(it.name)) if given.ptx else []:
+        rows, failures = cuda_results(folder, given.cuda)
+        name = f"CUDA, compute capability {folder.name[:-1]}.{folder.name[-1]}"
+        warps = cuda.MULTIPROCESSORS[folder.name].most_warps
+        failures += refused(name, rows).values()
+        add(name, f"warps, of {warps}", rows, failures)
     if given.write:
         write(given.write, tables)
     else:
