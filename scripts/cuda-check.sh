@@ -6,13 +6,16 @@
 # Without a driver, wgpt must say so and compute on the other devices. With a driver that computes
 # nothing (cuda-driver.c), the kernels of training and evaluation must compile to PTX, for GPUs of
 # several generations and without the toolkit, and a run must continue on another device. Needs a C
-# compiler. If the toolkit's ptxas is in PATH, it must accept that PTX without large spills of registers.
+# compiler. If the toolkit's ptxas is in PATH, it must accept that PTX without large spills of registers. If
+# the variable KEEP_PTX is set, it is a folder for the PTX of products and attention, which
+# scripts/gpu-compilers.sh reads.
 #
 # On a machine with an NVIDIA GPU, use scripts/gpu-check.sh.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 wgpt=$(realpath "$1")
+[[ -z ${KEEP_PTX:-} ]] || KEEP_PTX=$(realpath -m "$KEEP_PTX")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -102,6 +105,13 @@ assembles() {
     done
 }
 
+# keep DTYPE: keeps the kernels of a compute capability, if the caller wants them.
+keep() {
+    [[ -n ${KEEP_PTX:-} ]] || return 0
+    mkdir -p "$KEEP_PTX/$CUDA_DRIVER_CAPABILITY/$1"
+    cp ptx/*.ptx "$KEEP_PTX/$CUDA_DRIVER_CAPABILITY/$1"
+}
+
 # Compiles products and attention of a model as wide as their tiles. In float32 none may read a tf32. In
 # the other dtypes they must use the tensor cores, with the instructions in docs/kernels.md. On a GPU
 # without tensor cores wgpt must say so, and on a GPU without tf32 it must refuse tf32.
@@ -124,6 +134,7 @@ dtypes() {
                     ;;
             esac
             assembles
+            keep $dtype
             ! grep -q 'no tensor cores' stderr || fail "compute capability ${gpu%:*} has tensor cores"
             echo "compute capability $CUDA_DRIVER_CAPABILITY: products in $dtype"
         done
@@ -132,6 +143,7 @@ dtypes() {
     rm -f ptx/*
     compiles "${wide[@]}" --dtype=float16
     uses matmul 'wmma\.mma\.sync'
+    keep float16
     compiles "${wide[@]}" --dtype=bfloat16
     says '^warning: .* has no tensor cores for bfloat16' stderr
     expect 2 "${wide[@]}" --device=cuda:0 --dtype=tf32

@@ -6,6 +6,8 @@
 #   scripts/gpu-compilers.sh DRIVERS                prints a table for each GPU
 #   scripts/gpu-compilers.sh DRIVERS --write        writes the tables into docs/kernels.md
 #   scripts/gpu-compilers.sh DRIVERS "RX 7900 XTX"  only for this GPU; gpu-compilers/tables.py lists them
+#   PTX=FOLDER scripts/gpu-compilers.sh DRIVERS     also CUDA's kernels; FOLDER is from scripts/cuda-check.sh
+#   PTX=FOLDER scripts/gpu-compilers.sh DRIVERS cuda    only those
 #
 # DRIVERS is a folder for the drivers, which are downloaded once, see lavapipe/mesa.sh: NVK behind a stub
 # (tests/driver/nvidia) for NVIDIA, and RADV without hardware for AMD. If the variable KERNELS is set, it is
@@ -45,8 +47,20 @@ fi
 "$root/tests/driver/nvidia/build.sh" "$drivers"
 "${CC:-cc}" -std=gnu11 -O2 -Wall -Wextra -Werror -o "$work/compile" "$root/scripts/gpu-compilers/compile.c" -ldl
 
+# NVIDIA's assembler and disassembler are a part of a package of Python.
+if [[ -n ${PTX:-} ]]; then
+    if [[ ! -e $drivers/cuda/nvdisasm ]]; then
+        python3 -m venv "$work/python"
+        "$work/python/bin/pip" download --quiet --no-deps --only-binary=:all: --dest "$work" triton==3.5.1
+        python3 -m zipfile --extract "$work"/triton-*.whl "$work/triton"
+        mkdir -p "$drivers/cuda"
+        install "$work"/triton/triton/backends/nvidia/bin/{ptxas,nvdisasm} "$drivers/cuda"
+    fi
+    options+=(--ptx "$PTX" --cuda "$drivers/cuda")
+fi
+
 kernels=${KERNELS:-$work/kernels}
-if [[ -z ${KERNELS:-} ]]; then
+if [[ -z ${KERNELS:-} && $* != cuda ]]; then
     mkdir "$kernels"
     (cd "$root" && KERNELS=$kernels cargo test --release --test shaders -- --ignored spirv_of_gpus)
 fi

@@ -27,6 +27,8 @@ MARKS = ("<!-- scripts/gpu-compilers.sh writes from here -->", "<!-- to here -->
 SPILLS = {
     "RX 7900 XTX: attention_cooperative_backward_* up to 128":
         "both sides of a wide head do not fit; GPT-2's heads have 64",
+    "CUDA, *: matmul* *": "small tiles, 8 bytes",
+    "CUDA, *: backward_*": "gradients of attention without tensor cores",
 }
 
 # Products that may load 16-bit elements one by one in their inner loops, with the reason.
@@ -208,8 +210,10 @@ def result(registers, spilled, resident, memory, loops):
     return Result(registers, spilled, resident, memory, per_multiply, gathers, variants=1)
 
 
-def results_of(gpu, kernels, programs, folder):
+def results_of(gpu, programs, folder):
     """Returns the worst result of each row on a GPU, and what went wrong."""
+    lines = (folder / "kernels.tsv").read_text().splitlines()
+    kernels = {name: int(memory) for name, memory in (line.split("\t") for line in lines)}
     chosen = []
     for name in kernels:
         shader, found = constants(name)
@@ -297,12 +301,15 @@ def table(resident, rows):
 
 
 def write(path, tables):
+    """Replaces the tables of a file that are among the given, and adds the others."""
     before, _, rest = path.read_text().partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
+    inside, end, after = rest.partition(MARKS[1])
     if not end:
         sys.exit(f"error: {path} lacks the line {MARKS[0]} or {MARKS[1]}")
-    text = "\n\n".join([MARKS[0], *tables, MARKS[1]])
-    path.write_text(before + text + after)
+    _, *parts = re.split(r"^### (.*)\n", inside, flags=re.M)
+    all_tables = {**dict(zip(parts[::2], parts[1::2])), **tables}
+    sections = [f"### {name}\n\n{text.strip()}" for name, text in all_tables.items()]
+    path.write_text(before + "\n\n".join([MARKS[0], *sections, MARKS[1]]) + after)
 
 
 def arguments():
@@ -320,18 +327,16 @@ def arguments():
 def main():
     given = arguments()
     programs = {name: getattr(given, name) for name in ("compile", "nvk", "radv")}
-    lines = (given.kernels / "kernels.tsv").read_text().splitlines()
-    kernels = {name: int(memory) for name, memory in (line.split("\t") for line in lines)}
-    problems, tables = [], []
+    problems, tables = [], {}
 
     def add(name, resident, rows, failures):
         problems.extend(failures)
-        tables.extend([f"### {name}", "\n".join(table(resident, rows))])
+        tables[name] = "\n".join(table(resident, rows))
         count = sum(found.variants for found in rows.values())
         print(f"{name}: {count} kernels", flush=True)
 
     for gpu in (gpu for gpu in GPUS if not given.gpus or gpu.name in given.gpus):
-        rows, failures = results_of(gpu, kernels, programs, given.kernels)
+        rows, failures = results_of(gpu, programs, given.kernels)
         kind = "warps" if gpu.driver == "nvk" else "waves"
         add(gpu.name, f"{kind}, of {gpu.most_resident}", rows, failures + check(gpu, rows))
     for folder in sorted(given.ptx.iterdir(), key=lambda it: int(it.name)) if given.ptx else []:
@@ -343,7 +348,8 @@ def main():
     if given.write:
         write(given.write, tables)
     else:
-        print("\n\n".join(tables))
+        for name, text in tables.items():
+            print(f"\n{name}\n\n{text}")
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0
