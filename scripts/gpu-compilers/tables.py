@@ -189,13 +189,16 @@ def read(gpu, output, memory, invocations):
     loops = assembly.inner_loops(re.findall(r"^\t(.*)$", text, flags=re.M), driver.syntax)
     subgroup = int(re.search(r"^subgroup (\d+)", output, flags=re.M).group(1))
     resident = int(statistics[driver.resident])
+    waves = -(-invocations // subgroup)
     if gpu.driver == "radv":
-        # RADV says 32 where a SIMD has room for 16 waves of 64, and twice what its registers hold.
-        resident //= 2
-    elif memory:
-        # NAK counts registers only. A workgroup reserves another KiB.
-        workgroups = (gpu.shared_memory << 10) // (memory + 1024)
-        resident = min(resident, workgroups * -(-invocations // subgroup))
+        # RADV says 32 where a SIMD has room for 16 waves of 64, and twice what its registers hold. Four
+        # SIMDs share a workgroup.
+        workgroups = 4 * (resident // 2) // waves
+        resident = workgroups * waves / 4
+    else:
+        # NAK counts registers alone. A workgroup reserves another KiB.
+        workgroups = min(resident // waves, (gpu.shared_memory << 10) // (memory + 1024))
+        resident = workgroups * waves
     spilled = max(int(statistics[key]) for key in driver.spilled)
     return result(int(statistics[driver.registers]), spilled, resident, memory, loops)
 
@@ -292,7 +295,7 @@ def table(resident, rows):
     for name, result in sorted(rows.items()):
         is_product = name.startswith(PRODUCTS)
         lines.append([
-            name, result.variants, result.registers, result.spilled or "", result.resident,
+            name, result.variants, result.registers, result.spilled or "", f"{result.resident:g}",
             f"{result.memory / 1024:.1f} KiB" if result.memory else "",
             f"{result.per_multiply:.2f}" if is_product and result.per_multiply else "",
             result.gathers or "",
