@@ -199,7 +199,8 @@ def read(gpu, output, memory, invocations):
         # NAK counts registers alone. A workgroup reserves another KiB.
         workgroups = min(resident // waves, (gpu.shared_memory << 10) // (memory + 1024))
         resident = workgroups * waves
-    spilled = max(int(statistics[key]) for key in driver.spilled)
+    # An array that is no register has no spills, but memory.
+    spilled = next((int(statistics[key]) for key in driver.spilled if int(statistics[key])), 0)
     return result(int(statistics[driver.registers]), spilled, resident, memory, loops)
 
 
