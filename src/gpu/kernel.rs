@@ -160,7 +160,8 @@ impl Spec {
             parts.push(format!("pack_{}", self.pack));
         }
         parts.extend(self.matrices.map(|matrices| format!("matrices_{}", matrices.side())));
-        parts.extend(self.stored.iter().map(|(name, element)| format!("{name}_{}", element.wgsl())));
+        parts
+            .extend(self.stored.iter().map(|(name, element)| format!("{name}_{}", element.wgsl())));
         parts.extend(self.constants.iter().filter_map(|&(name, value)| match value {
             Constant::Count(value) => Some(format!("{name}_{value}").to_lowercase()),
             Constant::Flag(value) => value.then(|| name.to_lowercase()),
