@@ -1,11 +1,11 @@
 """Compiles kernels for GPUs that are not here, checks what became of them, and writes the tables.
 
-    tables.py KERNELS COMPILE NVK RADV [--write FILE] [--ptx FOLDER --cuda BIN] [GPU...]
+    tables.py KERNELS COMPILE NVK RADV DOCUMENT [--write] [--ptx FOLDER --cuda BIN] [GPU...]
 
 KERNELS is the folder that the test spirv_of_gpus_is_written has filled, COMPILE the program of
 compile.c, NVK and RADV are drivers. FOLDER has CUDA's kernels as CAPABILITY/DTYPE/*.ptx, BIN has ptxas and
-nvdisasm. The tables go into FILE, between its two marks. GPU names one of the GPUs below; without any,
-all are compiled for.
+nvdisasm. The tables go into DOCUMENT, between its two marks, or are printed; then DOCUMENT must have the
+same rows. GPU names one of the GPUs below; without any, all are compiled for.
 """
 
 import argparse
@@ -304,16 +304,30 @@ def table(resident, rows):
     return ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
 
 
-def write(path, tables):
-    """Replaces the tables of a file that are among the given, and adds the others."""
-    before, _, rest = path.read_text().partition(MARKS[0])
-    inside, end, after = rest.partition(MARKS[1])
-    if not end:
-        sys.exit(f"error: {path} lacks the line {MARKS[0]} or {MARKS[1]}")
-    _, *parts = re.split(r"^### (.*)\n", inside, flags=re.M)
-    all_tables = {**dict(zip(parts[::2], parts[1::2])), **tables}
-    sections = [f"### {name}\n\n{text.strip()}" for name, text in all_tables.items()]
-    path.write_text(before + "\n\n".join([MARKS[0], *sections, MARKS[1]]) + after)
+class Document:
+    """A page with tables under headings, between two marks."""
+
+    def __init__(self, path):
+        self.path = path
+        self.before, _, rest = path.read_text().partition(MARKS[0])
+        inside, end, self.after = rest.partition(MARKS[1])
+        if not end:
+            sys.exit(f"error: {path} lacks the line {MARKS[0]} or {MARKS[1]}")
+        _, *parts = re.split(r"^### (.*)\n", inside, flags=re.M)
+        self.tables = {name: text.strip() for name, text in zip(parts[::2], parts[1::2])}
+
+    def write(self, tables):
+        """Replaces the tables of the same names, and adds the others."""
+        sections = [f"### {name}\n\n{text}" for name, text in {**self.tables, **tables}.items()]
+        text = "\n\n".join([MARKS[0], *sections, MARKS[1]])
+        self.path.write_text(self.before + text + self.after)
+
+    def outdated(self, tables):
+        """Returns the tables that have other rows than these."""
+        def rows(text):
+            return [line.split("|")[1] for line in text.splitlines()]
+
+        return [name for name in tables if rows(self.tables.get(name, "")) != rows(tables[name])]
 
 
 def arguments():
@@ -321,7 +335,8 @@ def arguments():
     parser.add_argument("kernels", type=Path)
     for program in ("compile", "nvk", "radv"):
         parser.add_argument(program)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("document", type=Path)
+    parser.add_argument("--write", action="store_true")
     parser.add_argument("--ptx", type=Path)
     parser.add_argument("--cuda", type=Path)
     parser.add_argument("gpus", nargs="*")
@@ -349,11 +364,16 @@ def main():
         warps = cuda.MULTIPROCESSORS[folder.name].most_warps
         failures += refused(name, rows).values()
         add(name, f"warps, of {warps}", rows, failures)
+    document = Document(given.document)
     if given.write:
-        write(given.write, tables)
+        document.write(tables)
     else:
         for name, text in tables.items():
             print(f"\n{name}\n\n{text}")
+        problems += [
+            f"{given.document}: the table {name} has other rows; scripts/gpu-compilers.sh DRIVERS --write"
+            for name in document.outdated(tables)
+        ]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0
