@@ -323,11 +323,12 @@ class Document:
         self.path.write_text(self.before + text + self.after)
 
     def outdated(self, tables):
-        """Returns the tables that have other rows than these."""
+        """Returns the tables of the document that have other rows than these."""
         def rows(text):
             return [line.split("|")[1] for line in text.splitlines()]
 
-        return [name for name in tables if rows(self.tables.get(name, "")) != rows(tables[name])]
+        known = [name for name in tables if name in self.tables]
+        return [name for name in known if rows(self.tables[name]) != rows(tables[name])]
 
 
 def arguments():
