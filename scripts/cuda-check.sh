@@ -160,9 +160,12 @@ with_a_driver() {
     # A toolkit may contain functions that a driver does not.
     export CUDA_PATH=$PWD/no-toolkit
 
-    expect 0 devices
-    says '^cuda:0 +a GPU that computes nothing' stdout
+    CUDA_DRIVER_CONTEXT=context expect 0 devices
+    says '^cuda:0 +a GPU that computes nothing.* float32, tf32, bfloat16, float16' stdout
     ! grep -q 'no cuda device' stderr || fail 'the GPU is not listed'
+    [[ ! -e context ]] || fail 'listing the GPU takes memory of it'
+    CUDA_DRIVER_CAPABILITY=75 expect 0 devices
+    says '^cuda:0 .* float32, bfloat16, float16' stdout
 
     for gpu in "${gpus[@]}"; do
         export CUDA_DRIVER_CAPABILITY=${gpu%:*} CUDA_DRIVER_VERSION=${gpu#*:}

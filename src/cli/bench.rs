@@ -2,12 +2,12 @@
 
 use super::args::{BenchArgs, BenchPart, Global};
 use super::benchmark_row;
-use super::find_model::confirmed;
+use super::find_model::{confirmed, select_device};
 use super::print_failure;
 use super::torch::TorchStep;
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
 use crate::config::Layer;
-use crate::gpu::{self, DeviceInfo, Peaks};
+use crate::gpu::{DeviceInfo, Peaks};
 use crate::protocol::Failure;
 use crate::text::{self, known};
 use crate::worker::{Watched, watch};
@@ -24,7 +24,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     if let Some(path) = args.card.take() {
         return benchmark_row::run(args, &path, global);
     }
-    let selected = gpu::select(global.device()?)?;
+    let selected = select_device(global)?;
     let slow = !selected.info.kind.is_gpu();
     let (preset, changes) = if slow { SOFTWARE } else { ("gpt2", "batch_size = 4") };
     let layers = vec![Layer::preset(preset)?, Layer::toml(preset, changes)?];

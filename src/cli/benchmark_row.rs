@@ -6,11 +6,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::args::{BenchArgs, Global};
+use super::find_model::select_device;
 use super::print_failure;
 use crate::bench;
 use crate::config::{Config, Dtype, Layer};
 use crate::disk;
-use crate::gpu;
 use crate::protocol::{Failure, Reply, Request};
 use crate::report;
 use crate::text::count;
@@ -25,7 +25,7 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
         return Err(Failure::usage(text, "--card takes a file called *.json"));
     }
     check_vacant(path)?;
-    let info = gpu::select(global.device()?)?.info;
+    let info = select_device(global)?.info;
     // GPT-2 124M, if nothing else is asked for.
     let config = args.source.resolve(vec![Layer::preset("gpt2")?], None)?.config;
     let architecture = bench::architecture(&config);

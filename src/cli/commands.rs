@@ -7,13 +7,14 @@ use serde_json::json;
 
 use super::activity::style;
 use super::args::{ConfigAction, Global, PrepareArgs};
-use super::find_model::warn;
+use super::find_model::{warn, warn_with_hint};
 use crate::config::{KEYS, Matrices};
 use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
 use crate::doctor::DoctorReport;
-use crate::gpu::{self, DeviceInfo};
+use crate::gpu::{self, DeviceInfo, Search};
 use crate::protocol::Failure;
 use crate::text::{Table, bytes};
+use crate::worker::list_devices;
 
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure> {
     let options = PrepareOptions {
@@ -60,7 +61,9 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
 }
 
 pub(super) fn devices(json: bool, global: &Global) {
-    let devices = gpu::devices();
+    let listing = list_devices(Search::All);
+    listing.warnings().for_each(warn_with_hint);
+    let devices = listing.devices;
     if let Some(why) = gpu::why_no_cuda(&devices).filter(|_| !global.quiet) {
         message!("note: no cuda device: {why}");
     }
@@ -104,7 +107,8 @@ pub(super) fn doctor(json: bool) {
         runs: super::run_list::RUNS.into(),
         settings: None,
     };
-    let report = DoctorReport::gather(front_end);
+    let listing = list_devices(Search::All);
+    let report = DoctorReport::gather(front_end, &listing.devices, listing.problems());
     if json {
         output!("{}", json!(report));
     } else {

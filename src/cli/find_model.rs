@@ -8,12 +8,12 @@ use super::print_failure;
 use super::run_list::newest_model;
 use crate::config::Dtype;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
-use crate::gpu::{self, SelectedDevice};
+use crate::gpu::SelectedDevice;
 use crate::model::Gpt;
 use crate::ops::OpsMode;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
-use crate::worker::{Watched, watch};
+use crate::worker::{Watched, select, watch};
 
 /// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, Failure> {
@@ -36,6 +36,15 @@ pub(super) fn warn(warnings: &[String]) {
     for warning in warnings {
         message!("warning: {warning}");
     }
+}
+
+pub(super) fn warn_with_hint(Failure { text, hint, .. }: Failure) {
+    message!("warning: {text}\n  hint: {hint}");
+}
+
+/// Selects the device of the command, and warns about drivers that crash.
+pub(super) fn select_device(global: &Global) -> Result<SelectedDevice, Failure> {
+    Ok(select(global.device()?, warn_with_hint)?)
 }
 
 /// Returns the tokenizer of `data`, or else of the model.
@@ -88,7 +97,7 @@ pub(super) fn unknown_tokenizer(source: &ModelSource) -> Failure {
 /// Opens the device of a command that trains nothing, and loads a model onto it. Returns the model with
 /// the mode of its ops.
 pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, OpsMode), Failure> {
-    let device = gpu::open(global.device()?)?;
+    let device = select_device(global)?.open_float32()?;
     watch(&device, Watched::Command, |failure| print_failure(failure, false));
     if global.verbose > 0 {
         message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);

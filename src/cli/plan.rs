@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::args::{Global, PlanArgs};
-use super::find_model::{confirmed, warn};
+use super::find_model::{confirmed, select_device, warn};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
@@ -30,7 +30,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     }
     let (vocab, data) = data(&config)?;
     let selected = if args.measure || args.calibrate {
-        Some(confirmed(gpu::select(global.device()?)?, config.dtype, global.ops()?))
+        Some(confirmed(select_device(global)?, config.dtype, global.ops()?))
     } else {
         None
     };
@@ -136,10 +136,11 @@ fn device(
             (DeviceMemory::Unknown, None)
         }
         None => {
-            let device = match selected {
+            let mut device = match selected {
                 Some(selected) => selected.info.clone(),
-                None => gpu::select(choice)?.info,
+                None => select_device(global)?.info,
             };
+            warn(runs::avoid_matrices(&mut device, global.ops()?, config.dtype).as_slice());
             let mode = global.ops()?.for_run(config.dtype, &device)?;
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
             let profile = runs::device_profile(&device, mode);

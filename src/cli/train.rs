@@ -171,7 +171,7 @@ fn train_rank(
         output.emit(&Event::Warning { text });
     }
     let start = StartRun { elapsed, device, ..start };
-    Ok(train(start, place.as_ref(), group, control, output)?)
+    Ok(train(start, None, place.as_ref(), group, control, output)?)
 }
 
 /// Resolves the run folder and the configuration, on several ranks from what rank 0 has on its disk.

@@ -69,6 +69,11 @@ impl Abilities {
         all.into_iter().filter(|&(_, has)| has).map(|(dtype, _)| dtype).collect()
     }
 
+    /// Returns the same without cooperative matrices.
+    pub fn without_matrices(self) -> Self {
+        Self { matrices: None, emulated: false, ..self }
+    }
+
     /// Returns the precision in which `dtype` computes; `None` if it cannot.
     pub fn precision(self, dtype: Dtype) -> Option<Precision> {
         let dtype = match dtype {

@@ -66,13 +66,12 @@ const VARIABLES: &str = "WGPT_ WGPU_ VK_ MESA_ LP_ LIBGL_ DRI_PRIME CUDA_ CUBECL
     DISPLAY WAYLAND_ XDG_RUNTIME_DIR XDG_SESSION_TYPE XDG_CURRENT_DESKTOP DBUS_SESSION_BUS_ADDRESS";
 
 impl DoctorReport {
-    /// Gathers the report of this machine. Lists every device, which takes a moment and a little of
-    /// their memory.
+    /// Gathers the report of this machine, whose devices are `found`, but for those of the drivers that
+    /// `crashed` is about.
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn gather(front_end: FrontEnd) -> Self {
+    pub fn gather(front_end: FrontEnd, found: &[DeviceInfo], crashed: Vec<Problem>) -> Self {
         let FrontEnd { display, runs, settings } = front_end;
-        let found = gpu::devices();
-        let (taken, reason) = gpu::best(&found);
+        let (taken, reason) = gpu::best(found);
         let speeds = crate::runs::speeds_folder();
         let mut folders = vec![Folder::check("runs", &crate::disk::absolute(&runs))];
         folders.extend(settings.map(|path| Folder::check("settings", &path)));
@@ -83,15 +82,15 @@ impl DoctorReport {
             system: system(),
             devices: found.iter().map(device).collect(),
             auto: Some(format!("{}: {reason}", taken.id)),
-            no_cuda: gpu::why_no_cuda(&found),
+            no_cuda: gpu::why_no_cuda(found),
             mpi: crate::ranks::mpi_library().map(mpi),
             folders,
             display,
             file_dialogs,
             variables: variables(),
-            problems: Vec::new(),
+            problems: crashed,
         }
-        .with_problems(&found)
+        .with_problems(found)
     }
 
     #[cfg(target_arch = "wasm32")]
@@ -106,7 +105,7 @@ impl DoctorReport {
     }
 
     fn with_problems(mut self, devices: &[DeviceInfo]) -> Self {
-        self.problems = problem::of(&self, devices);
+        self.problems.extend(problem::of(&self, devices));
         self
     }
 }

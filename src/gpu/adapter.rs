@@ -1,9 +1,9 @@
 //! The limits and features that an adapter reports, for bug reports.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Limits and features of an adapter that decide which kernels run on it, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdapterReport {
     /// The PCI numbers of vendor and model, like `10de:2504`, where the backend has such numbers.
     pub ids: Option<String>,

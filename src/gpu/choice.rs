@@ -1,35 +1,77 @@
 //! Lists the devices, and chooses the device of a run: the one that is named, or the best.
 
+use serde::{Deserialize, Serialize};
+
 #[cfg(feature = "wgpu")]
 use super::webgpu;
 use super::{
     Backend, DeviceChoice, DeviceError, DeviceId, DeviceInfo, DeviceKind, OpenDevice,
     SelectedDevice, cuda,
 };
-use crate::config::Precision;
 
-const WITHOUT_CUDA: [Backend; 5] =
-    [Backend::Vulkan, Backend::Metal, Backend::Dx12, Backend::Gl, Backend::Cpu];
+/// The devices to search for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Search {
+    All,
+    /// The devices that `--device=auto` chooses from. Tries OpenGL only if no other backend has a GPU,
+    /// because its libraries load slowly and print warnings, and other backends are faster on the same
+    /// GPU.
+    Auto,
+    Only(Backend),
+}
+
+impl Search {
+    /// Returns the search for a choice. A device that is named needs the libraries of its own backend
+    /// only.
+    pub fn of(choice: DeviceChoice) -> Self {
+        match choice {
+            DeviceChoice::Auto => Self::Auto,
+            DeviceChoice::Named(id) => Self::Only(id.backend),
+        }
+    }
+
+    /// Returns the backends to search, the CPU last.
+    pub fn backends(self) -> Vec<Backend> {
+        use Backend::{Cpu, Cuda, Dx12, Gl, Metal, Vulkan};
+        match self {
+            Self::All | Self::Auto => vec![Cuda, Vulkan, Metal, Dx12, Gl, Cpu],
+            Self::Only(backend) => vec![backend],
+        }
+    }
+
+    /// Returns true if the search leaves `backend` out after it has found these devices.
+    pub fn skips(self, backend: Backend, found: &[DeviceInfo]) -> bool {
+        let has_gpu = || found.iter().any(|info| info.rank().is_some());
+        self == Self::Auto && backend == Backend::Gl && has_gpu()
+    }
+}
 
 /// Lists every device, the CPU last.
 pub fn devices() -> Vec<DeviceInfo> {
-    let mut found = list(&[Backend::Cuda]);
-    found.extend(list(&WITHOUT_CUDA));
+    list(Search::All, &[])
+}
+
+/// Lists the devices of a search, in this process, but for those of the backends in `without`.
+pub(crate) fn list(search: Search, without: &[Backend]) -> Vec<DeviceInfo> {
+    let mut found = Vec::new();
+    for backend in search.backends() {
+        if !without.contains(&backend) && !search.skips(backend, &found) {
+            found.extend(list_one(backend));
+        }
+    }
     found
 }
 
-/// Lists the devices of `backends`: those of CUDA, then those of wgpu, and the CPU last.
-fn list(backends: &[Backend]) -> Vec<DeviceInfo> {
-    let mut found = Vec::new();
-    if backends.contains(&Backend::Cuda) {
-        found.extend(cuda::devices());
+fn list_one(backend: Backend) -> Vec<DeviceInfo> {
+    match backend {
+        Backend::Cuda => cuda::devices(),
+        Backend::Cpu => vec![DeviceInfo::cpu()],
+        #[cfg(feature = "wgpu")]
+        backend => pollster::block_on(webgpu::devices(&[backend])),
+        #[cfg(not(feature = "wgpu"))]
+        _ => Vec::new(),
     }
-    #[cfg(feature = "wgpu")]
-    found.extend(pollster::block_on(webgpu::devices(backends)));
-    if backends.contains(&Backend::Cpu) {
-        found.push(DeviceInfo::cpu());
-    }
-    found
 }
 
 /// Explains why none of `found` is a CUDA device. Returns `None` if one is, or in a build without CUDA.
@@ -64,14 +106,38 @@ impl DeviceInfo {
     }
 }
 
-/// Selects the requested device. Searches its own backend only, so that a run loads no other libraries.
+/// Selects the requested device, in this process. Searches its own backend only, so that a run loads no
+/// other libraries.
 ///
 /// # Errors
 /// If it does not exist, or this build has no support for its backend.
 pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
-    let DeviceChoice::Named(id) = choice else { return Ok(select_best()) };
-    let found = list(&[id.backend]).into_iter().find(|info| info.id == id);
-    let info = found.ok_or_else(|| missing(id))?;
+    select_without(choice, &[])
+}
+
+/// Selects like [`select`], but leaves backends out whose drivers crash while they list devices.
+pub(crate) fn select_without(
+    choice: DeviceChoice,
+    without: &[Backend],
+) -> Result<SelectedDevice, DeviceError> {
+    choose(choice, list(Search::of(choice), without), || list(Search::All, without))
+}
+
+/// Selects the requested device from `found`, the result of its search. `all` lists every device, for an
+/// error that names them.
+///
+/// # Errors
+/// If it is not among them, or this build has no support for its backend.
+pub(crate) fn choose(
+    choice: DeviceChoice,
+    found: Vec<DeviceInfo>,
+    all: impl FnOnce() -> Vec<DeviceInfo>,
+) -> Result<SelectedDevice, DeviceError> {
+    let DeviceChoice::Named(id) = choice else {
+        let (info, reason) = best(&found);
+        return Ok(SelectedDevice { info, reason, auto: true });
+    };
+    let info = found.into_iter().find(|info| info.id == id).ok_or_else(|| missing(id, all))?;
     Ok(SelectedDevice::named(info, "as requested".into()))
 }
 
@@ -85,7 +151,7 @@ pub fn select_for_rank(choice: DeviceChoice, local: usize) -> Result<SelectedDev
     if choice != DeviceChoice::Auto || best.info.kind == DeviceKind::Cpu || local == 0 {
         return Ok(best);
     }
-    let found = list(&[best.info.id.backend]);
+    let found = list(Search::Only(best.info.id.backend), &[]);
     let too_few = || DeviceError::TooFew { number: local + 1, found: names(&found) };
     let info = other(&found, &best.info, local).ok_or_else(too_few)?;
     Ok(SelectedDevice::named(info.clone(), format!("GPU {local} of this machine")))
@@ -98,24 +164,22 @@ fn other<'a>(found: &'a [DeviceInfo], best: &DeviceInfo, local: usize) -> Option
     others.nth(local.checked_sub(1)?)
 }
 
-/// Opens the requested device for computing in float32.
+/// Selects and opens the requested device for computing in float32, in this process.
 ///
 /// # Errors
 /// If it does not exist, this build has no support for its backend, or its driver refuses.
 pub fn open(choice: DeviceChoice) -> Result<OpenDevice, DeviceError> {
-    let selected = select(choice)?;
-    let open = |device: &SelectedDevice| device.open(Precision::FLOAT32);
-    open(&selected).or_else(|error| open(&selected.fallback(error)?))
+    select(choice)?.open_float32()
 }
 
-fn missing(id: DeviceId) -> DeviceError {
+fn missing(id: DeviceId, all: impl FnOnce() -> Vec<DeviceInfo>) -> DeviceError {
     let cuda = id.backend == Backend::Cuda;
     let wgpu = !cuda && id.backend != Backend::Cpu;
     if (cuda && !cfg!(feature = "cuda")) || (wgpu && !cfg!(feature = "wgpu")) {
         return DeviceError::NotBuilt { backend: id.backend };
     }
-    let found = if cuda { devices() } else { list(&WITHOUT_CUDA) };
-    let (is_listed, found) = (found.iter().any(DeviceInfo::is_cuda), names(&found));
+    let all = all();
+    let (is_listed, found) = (all.iter().any(DeviceInfo::is_cuda), names(&all));
     if cuda && !is_listed {
         return DeviceError::NoCuda { id, why: cuda::absence(), found };
     }
@@ -125,18 +189,6 @@ fn missing(id: DeviceId) -> DeviceError {
 fn names(found: &[DeviceInfo]) -> String {
     let names: Vec<String> = found.iter().map(|info| info.id.to_string()).collect();
     names.join(", ")
-}
-
-/// Selects the best device. Tries OpenGL only if no other backend has a GPU, because its libraries
-/// load slowly and print warnings, and other backends are faster on the same GPU.
-fn select_best() -> SelectedDevice {
-    let mut found = list(&[Backend::Cuda, Backend::Vulkan, Backend::Metal, Backend::Dx12]);
-    if found.iter().all(|info| info.rank().is_none()) {
-        found.extend(list(&[Backend::Gl]));
-    }
-    found.push(DeviceInfo::cpu());
-    let (info, reason) = best(&found);
-    SelectedDevice { info, reason, auto: true }
 }
 
 /// Returns the best of `found`, which `--device=auto` takes, and the reason.
@@ -205,6 +257,24 @@ mod tests {
             assert!(reason.contains(because), "{reason}");
             assert_eq!(reason.contains("same GPU"), because.contains("same GPU"), "{reason}");
         }
+    }
+
+    #[test]
+    fn opengl_is_searched_if_no_other_backend_has_a_gpu() {
+        let software = info(Backend::Vulkan, DeviceKind::Software);
+        let gpu = info(Backend::Dx12, DeviceKind::Integrated);
+        for (search, found, skips) in [
+            (Search::Auto, vec![], false),
+            (Search::Auto, vec![software.clone()], false),
+            (Search::Auto, vec![software, gpu.clone()], true),
+            (Search::All, vec![gpu.clone()], false),
+            (Search::Only(Backend::Gl), vec![gpu], false),
+        ] {
+            assert_eq!(search.skips(Backend::Gl, &found), skips, "{search:?} after {found:?}");
+            assert!(!search.skips(Backend::Vulkan, &found));
+        }
+        let none = list(Search::All, &Search::All.backends());
+        assert!(none.is_empty(), "{none:?}");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! NVIDIA GPUs through burn's CUDA backend.
 
+use std::ffi::CStr;
+
 use burn::tensor::Device;
 use burn_cubecl::CubeDevice;
+use cudarc::driver::{result, sys};
 
-use super::{Backend, DeviceId, DeviceInfo, DeviceKind, dtypes, meter};
+use super::{Backend, DeviceId, DeviceInfo, DeviceKind, meter};
 use crate::config::{Abilities, Dtype};
 
 /// The library that opens CUDA. It comes with NVIDIA's driver.
@@ -30,34 +33,48 @@ fn version(loaded: &str) -> Option<&str> {
     words.find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Lists the GPUs that the CUDA driver reports, which are none without a driver. This opens all of
-/// them, and each takes memory until the process ends.
+/// Lists the GPUs that the CUDA driver reports, which are none without a driver. This opens none of them:
+/// a context takes 150 to 450 MB of a GPU's memory until the process ends.
 pub(super) fn devices() -> Vec<DeviceInfo> {
-    // burn's own list would also open the devices of the other APIs, whose drivers print messages.
-    (0..)
-        .take_while(|&index| CubeDevice::cuda(index).is_ok())
-        .map(|index| {
-            let gpu = Device::cuda(index);
-            let (dtypes, identity) = (dtypes(&gpu), gpu.identity());
-            let address = identity.as_ref().and_then(|gpu| gpu.physical.as_ref()?.pci_address);
-            DeviceInfo {
-                id: DeviceId { backend: Backend::Cuda, index },
-                name: identity.map_or_else(|| "NVIDIA GPU".to_string(), |gpu| gpu.name),
-                kind: DeviceKind::Discrete,
-                driver: "CUDA".into(),
-                max_binding: None,
-                // In Vulkan's form, under which the driver reports free memory.
-                pci: address.map(|address| address.to_string()),
-                abilities: Abilities {
-                    tf32: dtypes.contains(&Dtype::Tf32),
-                    bfloat16: dtypes.contains(&Dtype::Bfloat16),
-                    float16: dtypes.contains(&Dtype::Float16),
-                    ..Abilities::default()
-                },
-                adapter: None,
-            }
-        })
-        .collect()
+    // burn's own list would also open the devices of the other APIs, whose drivers print messages. This
+    // looks for the driver's library and counts its GPUs.
+    let count = (0..).take_while(|&index| CubeDevice::cuda(index).is_ok()).count();
+    (0..count).filter_map(|index| describe(index).ok()).collect()
+}
+
+/// Asks the driver about a GPU. Its library must be there.
+#[allow(unsafe_code, reason = "queries of the driver that cudarc has as unsafe functions only")]
+fn describe(index: usize) -> Result<DeviceInfo, result::DriverError> {
+    result::init()?;
+    let device = result::device::get(index as i32)?;
+    let name = result::device::get_name(device).unwrap_or_else(|_| "NVIDIA GPU".into());
+    let capability = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+    let mut address = [0_u8; 32];
+    // SAFETY: cudarc asks for a device that `get` returned, and CUDA for room for the number of bytes that
+    // it is given with the address. Neither call keeps a pointer.
+    let (major, has_address) = unsafe {
+        let length = address.len() as i32;
+        let found = sys::cuDeviceGetPCIBusId(address.as_mut_ptr().cast(), length, device);
+        (result::device::get_attribute(device, capability)?, found.result().is_ok())
+    };
+    let address = CStr::from_bytes_until_nul(&address).ok().and_then(|text| text.to_str().ok());
+    Ok(DeviceInfo {
+        id: DeviceId { backend: Backend::Cuda, index },
+        name,
+        kind: DeviceKind::Discrete,
+        driver: "CUDA".into(),
+        max_binding: None,
+        // In Vulkan's form, under which the driver reports free memory.
+        pci: address.filter(|_| has_address).map(str::to_ascii_lowercase),
+        // cubecl's kernels store all of them on every GPU, but for tf32.
+        abilities: Abilities {
+            tf32: major >= 8,
+            bfloat16: true,
+            float16: true,
+            ..Abilities::default()
+        },
+        adapter: None,
+    })
 }
 
 /// Returns a warning if this NVIDIA GPU has no tensor cores for `dtype`, which slows products down.

@@ -26,6 +26,13 @@ pub enum DeviceError {
         why: String,
         found: String,
     },
+    #[error("no device `{device}`: its driver crashed while it listed its devices ({how})")]
+    Crashed {
+        /// The device as `--device` takes it.
+        device: String,
+        /// The end of the process that listed them: `signal 11`.
+        how: String,
+    },
     #[error("{name} ran out of memory")]
     OutOfMemory { name: String },
     #[error("the device stopped: {reason}")]
@@ -98,6 +105,10 @@ impl DeviceError {
                 "install NVIDIA's driver (on Debian with libcuda1) and check that `nvidia-smi` lists \
                  the GPU; it also computes with --device=vulkan, and --device=auto takes the best \
                  device"
+            }
+            DeviceError::Crashed { .. } => {
+                "update the driver, or use another device (`wgpt devices`): --device=auto leaves this \
+                 driver out"
             }
             DeviceError::OutOfMemory { .. } => {
                 "other programs may be using the memory: continue with --resume and a smaller \

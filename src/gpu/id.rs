@@ -3,11 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::DeviceError;
 use crate::plan::Backend;
 
 /// A device's name on the command line: the backend and the index among its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceId {
     pub backend: Backend,
     pub index: usize,

@@ -3,6 +3,7 @@
 //! Only this module and `ops` name wgpu or cubecl.
 
 use burn::tensor::{DType, Device};
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Abilities, Dtype};
 use crate::plan::DeviceLine;
@@ -45,6 +46,8 @@ mod webgpu;
 
 pub use adapter::AdapterReport;
 #[cfg(not(target_arch = "wasm32"))]
+pub(crate) use choice::{Search, choose, list, select_without};
+#[cfg(not(target_arch = "wasm32"))]
 pub use choice::{best, devices, open, select, select_for_rank, why_no_cuda};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use cuda::without_tensor_cores;
@@ -64,13 +67,15 @@ pub use select::select_in_browser;
 pub use select::{OpenDevice, SelectedDevice};
 pub(crate) use transfer::{Reading, begin_read, is_done};
 pub use watchdog::{AllowedSilence, Watchdog};
+#[cfg(all(feature = "gui", not(target_arch = "wasm32")))]
+pub(crate) use webgpu::apis;
 
 /// The name of the thread that tries out a device. A panic there is a result of the test and not a
 /// bug of wgpt, so panic hooks don't report it.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) const PROBE_THREAD: &str = "probe";
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceInfo {
     pub id: DeviceId,
     pub name: String,

@@ -5,8 +5,6 @@ use burn::tensor::Device;
 #[cfg(feature = "wgpu")]
 use super::webgpu;
 use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Watchdog};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::config::Abilities;
 use crate::config::Precision;
 
 #[derive(Clone, Debug)]
@@ -41,13 +39,20 @@ impl SelectedDevice {
         #[cfg(feature = "wgpu")]
         if let Err(reason) = webgpu::confirm_matrices(&self.info) {
             let DeviceInfo { id, name, abilities, .. } = &mut self.info;
-            *abilities = Abilities { matrices: None, emulated: false, ..*abilities };
+            *abilities = abilities.without_matrices();
             return Some(format!(
                 "{name} ({id}) lists cooperative matrices but does not multiply them: {reason}; \
                  computing without them"
             ));
         }
         None
+    }
+
+    /// Opens the device for computing in float32, or else the CPU if the user has not named the device.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn open_float32(&self) -> Result<OpenDevice, DeviceError> {
+        let open = |device: &Self| device.open(Precision::FLOAT32);
+        open(self).or_else(|error| open(&self.fallback(error)?))
     }
 
     #[cfg(not(target_arch = "wasm32"))]

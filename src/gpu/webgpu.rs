@@ -33,13 +33,16 @@ struct Listed {
     adapter: wgpu::Adapter,
 }
 
+/// Returns wgpu's names of `backends`.
+pub fn apis(backends: &[Backend]) -> wgpu::Backends {
+    let is_wanted = |api: &wgpu::Backend| backend(*api).is_some_and(|own| backends.contains(&own));
+    wgpu::Backend::ALL.into_iter().filter(is_wanted).map(wgpu::Backends::from).collect()
+}
+
 /// Lists the adapters of `backends` that have compute shaders.
 async fn adapters(backends: &[Backend]) -> Vec<Listed> {
-    let is_wanted = |api: &wgpu::Backend| backend(*api).is_some_and(|own| backends.contains(&own));
-    let wanted = wgpu::Backend::ALL.into_iter().filter(is_wanted);
-    let wanted = wanted.map(wgpu::Backends::from).collect();
     let mut listed: Vec<Listed> = Vec::new();
-    for instance in instances(wanted) {
+    for instance in instances(apis(backends)) {
         for adapter in list(&instance).await {
             let flags = adapter.get_downlevel_capabilities().flags;
             if !flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS) {

@@ -299,15 +299,9 @@ pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar)
 
 /// Describes a device by its API and kind: `Vulkan, graphics card`.
 fn kind(device: &DeviceLine) -> String {
-    let backend = match device.backend {
-        Backend::Vulkan => "Vulkan",
-        Backend::Dx12 => "DirectX 12",
-        Backend::Gl => "OpenGL",
-        Backend::Metal => "Metal",
-        Backend::Cuda => "CUDA",
-        Backend::WebGpu => "WebGPU",
-        Backend::Cpu => return "CPU".into(),
-    };
+    if device.backend == Backend::Cpu {
+        return "CPU".into();
+    }
     let kind = match device.kind {
         DeviceKind::Discrete => "graphics card",
         DeviceKind::Integrated => "integrated graphics",
@@ -316,7 +310,7 @@ fn kind(device: &DeviceLine) -> String {
         DeviceKind::Cpu => "cpu",
         DeviceKind::Unknown => "unknown",
     };
-    format!("{backend}, {kind}")
+    format!("{}, {kind}", device.backend.title())
 }
 
 #[cfg(test)]

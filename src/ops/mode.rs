@@ -103,9 +103,7 @@ impl OpsMode {
         match self.implementation {
             Implementation::Auto => device.abilities,
             Implementation::Reference => Abilities::default(),
-            Implementation::Wide | Implementation::Cube => {
-                Abilities { matrices: None, ..device.abilities }
-            }
+            Implementation::Wide | Implementation::Cube => device.abilities.without_matrices(),
         }
     }
 

@@ -17,6 +17,21 @@ words! {
     }
 }
 
+impl Backend {
+    /// Returns its name in sentences.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Vulkan => "Vulkan",
+            Self::Dx12 => "DirectX 12",
+            Self::Metal => "Metal",
+            Self::Gl => "OpenGL",
+            Self::WebGpu => "WebGPU",
+            Self::Cuda => "CUDA",
+        }
+    }
+}
+
 words! {
     /// The kind of hardware that a device is.
     pub enum DeviceKind {

@@ -24,11 +24,9 @@ pub use progress::{
 };
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
 
-#[cfg(target_arch = "wasm32")]
-pub(crate) use request::Topic;
 pub(crate) use request::{
     DataInfo, Destination, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, StorageUsage,
-    StoredData, StoredModel, Texts, View,
+    StoredData, StoredModel, Texts, Topic, View,
 };
 pub use worker_message::{Exit, Failure};
 pub(crate) use worker_message::{

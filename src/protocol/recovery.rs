@@ -7,16 +7,20 @@ use std::time::Duration;
 use crate::plan::{DeviceKind, Plan, smaller_or_offloaded};
 use crate::protocol::{Cause, Command, Event, ReplanReason, RunError, Setting, Waiting};
 
-/// Failures in a row, with no new update in between, that end a run.
+/// Crashes in a row, with no new update in between, that end a run; and the failures in a row after which
+/// a run may give up a device that is lost.
 const MAX_FAILURES: u32 = 3;
 
 /// The same of ranks that ran out of memory. Each has at most some twenty smaller plans, and one without ends
 /// the run: this only ends a run in which they have no effect.
 const MAX_OF_RANKS: u32 = 1000;
 
-/// Seconds to wait before each restart, about five minutes in all: a driver reset takes seconds, a
-/// driver update, a suspended machine or an external GPU minutes.
-const DELAYS: [u64; 9] = [1, 2, 5, 15, 30, 60, 60, 60, 60];
+/// The time that a lost device has to make a new update: a driver reset takes seconds, a driver update, a
+/// suspended machine or an external GPU minutes.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Seconds to wait before each restart. The last one repeats.
+const DELAYS: [u64; 6] = [1, 2, 5, 15, 30, 60];
 
 /// The failure of a trainer, with what its events said before.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +30,10 @@ pub struct TrainerFailure {
     pub iteration: u64,
     /// The kind of its device, once that was open.
     pub device: Option<DeviceKind>,
+    /// True if it used cooperative matrices; `None` before it had listed the devices.
+    pub uses_matrices: Option<bool>,
+    /// How its process crashed, if it did: `signal 11`.
+    pub crash: Option<String>,
     pub error: RunError,
 }
 
@@ -77,8 +85,9 @@ impl AppliedCommands {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Emit `events`, which report the failure and the wait, wait for `delay`, and start another trainer,
-    /// which may use `plan` at most; `None` leaves the former limit.
-    Restart { events: Vec<Event>, delay: Duration, plan: Option<Plan> },
+    /// which may use `plan` at most; `None` leaves the former limit. From then on trainers use no
+    /// cooperative matrices if `avoids_matrices` is set.
+    Restart { events: Vec<Event>, delay: Duration, plan: Option<Plan>, avoids_matrices: bool },
     /// End the run with [`Exit::DeviceFailed`](super::Exit::DeviceFailed).
     GiveUp(RunError),
     /// End a run that has never had its device, with [`Exit::NoDevice`](super::Exit::NoDevice).
@@ -87,17 +96,24 @@ pub enum Decision {
 
 /// The state of the policy over the life of a run.
 ///
-/// A device that is lost gets `MAX_FAILURES` attempts to train, each after a longer wait. One
-/// that cannot be opened has not trained: it is waited for until all `DELAYS` have passed. Out of
-/// memory needs no wait but a smaller plan, which a rank keeps for itself. An update that no trainer
-/// made before resets all of it.
+/// A device that is lost, or that cannot be opened, is waited for until `LIMIT` has passed since its first
+/// failure, with longer and longer pauses. It may open and fail again at once for all that time, as while
+/// its driver is replaced. A trainer that crashes without such a report gets `MAX_FAILURES` attempts, all
+/// but the first without cooperative matrices, because a driver may crash on them. Out of memory needs no
+/// wait but a smaller plan, which a rank keeps for itself. An update that no trainer made before resets
+/// all of it.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Updates made by any trainer.
     pub furthest: u64,
-    /// Failures since then of trainers that had a device.
+    /// Failures since then, but for those of a device that is lost.
     failures: u32,
+    /// Pauses since then.
     waits: usize,
+    /// The time of the first failure since then that was followed by a pause.
+    since: Option<Duration>,
+    /// True if the device has been lost since then.
+    is_lost: bool,
     /// Failures since then of ranks that ran out of memory; `None` if the run has one process.
     of_ranks: Option<u32>,
     /// True once a trainer had its device open.
@@ -112,10 +128,13 @@ impl Recovery {
         Self { of_ranks: Some(0), ..Self::default() }
     }
 
-    pub fn decide(&mut self, failure: TrainerFailure) -> Decision {
-        if failure.iteration > self.furthest {
-            (self.furthest, self.failures, self.waits) = (failure.iteration, 0, 0);
-            self.of_ranks = self.of_ranks.map(|_| 0);
+    /// Decides what follows a failure at the time `now`, counted from any fixed moment.
+    pub fn decide(&mut self, failure: TrainerFailure, now: Duration) -> Decision {
+        let has_new_updates = failure.iteration > self.furthest;
+        if has_new_updates {
+            let (furthest, opened) = (failure.iteration, self.opened);
+            let of_ranks = self.of_ranks.map(|_| 0);
+            *self = Self { furthest, opened, of_ranks, ..Self::default() };
         }
         self.out_of_memory = None;
         let cause = failure.error.cause;
@@ -123,18 +142,13 @@ impl Recovery {
             failure.device.is_some() || cause.is_some_and(|cause| cause != Cause::Unavailable);
         match cause {
             Some(Cause::Unavailable) if !self.opened => Decision::NoDevice(failure.error),
-            Some(Cause::Unavailable) => {
-                let text = format!("{}; trying again", failure.error.text);
-                self.wait(failure.error, text, Vec::new())
-            }
             Some(Cause::OutOfMemory) => self.after_out_of_memory(failure),
-            Some(Cause::DeviceLost) | None => {
-                self.failures += 1;
-                if self.failures >= MAX_FAILURES {
-                    return give_up_after(self.failures, failure.error);
-                }
-                let replan = replan(ReplanReason::DeviceLost, &failure, None);
-                self.wait(failure.error, "restarting".into(), vec![replan])
+            Some(Cause::Unavailable | Cause::DeviceLost) | None => {
+                // Each rank has its own device, and reports nothing of it here.
+                let may_avoid = !has_new_updates && self.of_ranks.is_none();
+                let avoids_matrices =
+                    may_avoid && failure.crash.is_some() && failure.uses_matrices == Some(true);
+                self.wait(failure, now, avoids_matrices)
             }
         }
     }
@@ -177,20 +191,64 @@ impl Recovery {
         };
         let event = replan(ReplanReason::OutOfMemory, &failure, plan.clone());
         self.out_of_memory = Some(failure.error.text);
-        Decision::Restart { events: vec![event], delay: Duration::ZERO, plan }
+        let (events, delay) = (vec![event], Duration::ZERO);
+        Decision::Restart { events, delay, plan, avoids_matrices: false }
     }
 
-    fn wait(&mut self, error: RunError, text: String, mut events: Vec<Event>) -> Decision {
-        let Some(&seconds) = DELAYS.get(self.waits) else {
-            let minutes = DELAYS.iter().sum::<u64>().div_ceil(60);
-            let text = format!("{}; it did not return within {minutes} minutes", error.text);
-            return give_up(error, text);
+    /// Restarts after a pause, unless the device has had its time, or the trainer its attempts.
+    fn wait(&mut self, failure: TrainerFailure, now: Duration, avoids_matrices: bool) -> Decision {
+        let is_unavailable = failure.error.cause == Some(Cause::Unavailable);
+        self.is_lost |= failure.error.cause.is_some();
+        let elapsed = now.saturating_sub(*self.since.get_or_insert(now));
+        let left = LIMIT.saturating_sub(elapsed).as_secs();
+        let attempt = self.waits as u32 + 1;
+        let attempts = if self.is_lost {
+            if left == 0 && attempt >= MAX_FAILURES {
+                let minutes = elapsed.as_secs().div_ceil(60);
+                let text =
+                    format!("{}; it did not work again in {minutes} minutes", failure.error.text);
+                return give_up(failure.error, text);
+            }
+            attempts_in(left, self.waits).max(MAX_FAILURES - 1)
+        } else {
+            self.failures += 1;
+            if self.failures >= MAX_FAILURES {
+                return give_up_after(self.failures, failure.error);
+            }
+            MAX_FAILURES - 1
         };
+        let (mut events, mut text) = (Vec::new(), "restarting".to_string());
+        if is_unavailable {
+            text = format!("{}; trying again", failure.error.text);
+        } else {
+            events.push(replan(ReplanReason::DeviceLost, &failure, None));
+        }
+        if avoids_matrices {
+            let text = "it crashed while it used the cooperative matrices of its device; the run \
+                        continues without them, which is slower";
+            events.push(Event::Warning { text: text.into() });
+        }
+        let seconds = if left == 0 { pause(self.waits) } else { pause(self.waits).min(left) };
         self.waits += 1;
-        let (attempt, attempts) = (self.waits as u32, DELAYS.len() as u32);
         events.push(Event::Waiting(Waiting { text, attempt, attempts, seconds }));
-        Decision::Restart { events, delay: Duration::from_secs(seconds), plan: None }
+        let delay = Duration::from_secs(seconds);
+        Decision::Restart { events, delay, plan: None, avoids_matrices }
     }
+}
+
+/// Returns the seconds of the pause that follows that many others.
+fn pause(waits: usize) -> u64 {
+    DELAYS[waits.min(DELAYS.len() - 1)]
+}
+
+/// Returns the number of attempts if that many pauses are over, `left` seconds remain, and every attempt
+/// fails at once.
+fn attempts_in(mut left: u64, mut waits: usize) -> u32 {
+    while left > 0 {
+        left = left.saturating_sub(pause(waits));
+        waits += 1;
+    }
+    waits as u32
 }
 
 fn give_up_after(failures: u32, error: RunError) -> Decision {
@@ -221,7 +279,7 @@ mod tests {
         let plan = Plan { micro_batch: 4, accumulation: 1, grad_checkpoint: true, ..plan };
         let error = RunError { text: "it stopped".into(), cause, ..RunError::default() };
         let device = Some(DeviceKind::Discrete);
-        TrainerFailure { plan: Some(plan), iteration, device, error }
+        TrainerFailure { plan: Some(plan), iteration, device, error, ..TrainerFailure::default() }
     }
 
     fn unavailable() -> TrainerFailure {
@@ -243,71 +301,130 @@ mod tests {
         }
     }
 
+    const ZERO: Duration = Duration::ZERO;
+
+    /// Lets each attempt fail in the way that `fail` gives it, `seconds` after it began, until the policy
+    /// gives up. Returns the pauses and the last error.
+    fn attempts(
+        recovery: &mut Recovery,
+        seconds: u64,
+        mut fail: impl FnMut(usize) -> TrainerFailure,
+    ) -> (Vec<u64>, RunError) {
+        let (mut pauses, mut now) = (Vec::new(), Duration::from_secs(1000));
+        loop {
+            match recovery.decide(fail(pauses.len()), now) {
+                Decision::Restart { events, delay, .. } => {
+                    let Some(Event::Waiting(waiting)) = events.last() else { panic!("{events:?}") };
+                    assert_eq!(u64::from(waiting.attempt), pauses.len() as u64 + 1);
+                    assert!(waiting.attempt <= waiting.attempts, "{waiting:?}");
+                    pauses.push(delay.as_secs());
+                    now += delay + Duration::from_secs(seconds);
+                }
+                decision => return (pauses, last_error(decision)),
+            }
+        }
+    }
+
     #[test]
     fn a_run_that_makes_new_updates_is_always_restarted() {
         let mut recovery = Recovery::default();
         for iteration in 1..10 {
-            let decision = recovery.decide(failure(iteration, LOST));
+            let now = Duration::from_secs(1000 * iteration);
+            let decision = recovery.decide(failure(iteration, LOST), now);
             assert_eq!(delay(&decision), Some(1), "{decision:?}");
         }
-        // The ninth was the first of three.
-        assert_eq!(delay(&recovery.decide(failure(9, None))), Some(2));
-        let RunError { text, cause, .. } = last_error(recovery.decide(failure(9, None)));
-        assert!(text.contains("3 failures"), "{text}");
-        assert_eq!(cause, LOST);
+        assert_eq!(recovery.furthest, 9);
     }
 
     #[test]
-    fn a_lost_device_is_waited_for_five_minutes() {
+    fn a_lost_device_has_five_minutes_in_which_it_may_open_and_fail() {
         let mut recovery = Recovery::default();
-        let first = recovery.decide(failure(7, LOST));
-        let Decision::Restart { events, delay: wait, plan: None } = first else {
+        let first = recovery.decide(failure(7, LOST), ZERO);
+        let Decision::Restart { events, plan: None, avoids_matrices: false, .. } = first else {
             panic!("{first:?}")
         };
         assert!(matches!(&events[0], Event::Replan { reason: ReplanReason::DeviceLost, .. }));
-        assert_eq!(events[1].to_string(), "restarting in 1 s (attempt 1 of 9)");
-        let (mut attempts, mut waited) = (1, wait.as_secs());
-        let last = loop {
-            match recovery.decide(unavailable()) {
-                Decision::Restart { events, delay, .. } => {
-                    assert_eq!(events.len(), 1);
-                    attempts += 1;
-                    waited += delay.as_secs();
-                }
-                decision => break last_error(decision),
-            }
-        };
-        assert_eq!((attempts, waited), (9, 293));
-        assert!(last.text.contains("5 minutes"), "{last:?}");
+        assert_eq!(events[1].to_string(), "restarting in 1 s (attempt 1 of 10)");
+
+        let expected = [1, 2, 5, 15, 30, 60, 60, 60, 60, 7];
+        let is_lost = |fails: usize| failure(7, if fails % 3 == 2 { None } else { LOST });
+        let in_turn = |fails| if fails % 2 == 0 { is_lost(fails) } else { unavailable() };
+        let opens = attempts(&mut Recovery::default(), 0, is_lost);
+        let does_not = attempts(&mut Recovery::default(), 0, in_turn);
+        for (pauses, last) in [opens, does_not] {
+            assert_eq!(pauses, expected);
+            assert!(last.text.ends_with("it did not work again in 5 minutes"), "{last:?}");
+            assert!(last.cause.is_some());
+        }
+        // Attempts that last as long as the limit get three in all.
+        let (pauses, last) = attempts(&mut Recovery::default(), 300, is_lost);
+        assert_eq!(pauses, [1, 2]);
+        assert!(last.text.ends_with("in 11 minutes"), "{last:?}");
     }
 
     #[test]
-    fn opening_a_device_in_vain_is_no_failed_attempt_to_train() {
+    fn a_new_update_gives_the_device_its_time_again() {
         let mut recovery = Recovery::default();
-        recovery.decide(failure(7, LOST));
-        for seconds in [2, 5, 15, 30] {
-            assert_eq!(delay(&recovery.decide(unavailable())), Some(seconds));
+        let late = Duration::from_secs(200);
+        assert_eq!(delay(&recovery.decide(failure(7, LOST), ZERO)), Some(1));
+        assert_eq!(delay(&recovery.decide(unavailable(), late)), Some(2));
+        assert_eq!(delay(&recovery.decide(failure(8, LOST), late * 2)), Some(1));
+        assert_eq!(delay(&recovery.decide(failure(8, LOST), late * 3)), Some(2));
+    }
+
+    #[test]
+    fn a_trainer_that_crashes_has_three_attempts() {
+        let (pauses, last) = attempts(&mut Recovery::default(), 0, |_| failure(0, None));
+        assert_eq!(pauses, [1, 2]);
+        assert!(last.text.contains("3 failures"), "{last:?}");
+        assert_eq!(last.cause, LOST);
+    }
+
+    #[test]
+    fn a_crash_without_a_new_update_leaves_cooperative_matrices_out() {
+        let crashed = |iteration, uses_matrices| TrainerFailure {
+            uses_matrices,
+            crash: Some("signal 11".into()),
+            ..failure(iteration, None)
+        };
+        let avoids = |recovery: &mut Recovery, failure| match recovery.decide(failure, ZERO) {
+            Decision::Restart { events, avoids_matrices, .. } => {
+                let warns = events.iter().any(|event| matches!(event, Event::Warning { .. }));
+                assert_eq!(warns, avoids_matrices, "{events:?}");
+                avoids_matrices
+            }
+            decision => panic!("{decision:?}"),
+        };
+        for (failure, expected) in [
+            (crashed(0, Some(true)), true),
+            (crashed(0, Some(false)), false),
+            (crashed(0, None), false),
+            (crashed(5, Some(true)), false),
+            // It was killed, or it said why it ended.
+            (TrainerFailure { crash: None, ..crashed(0, Some(true)) }, false),
+        ] {
+            assert_eq!(avoids(&mut Recovery::default(), failure.clone()), expected, "{failure:?}");
         }
-        assert_eq!(delay(&recovery.decide(failure(7, LOST))), Some(60));
-        // A new update starts over.
-        assert_eq!(delay(&recovery.decide(failure(8, LOST))), Some(1));
-        assert_eq!(delay(&recovery.decide(unavailable())), Some(2));
+        let mut recovery = Recovery::default();
+        assert!(!avoids(&mut recovery, crashed(5, Some(true))));
+        assert!(avoids(&mut recovery, crashed(5, Some(true))));
+        assert!(!avoids(&mut Recovery::of_ranks(), crashed(0, Some(true))));
     }
 
     #[test]
     fn a_device_that_was_never_open_is_refused_at_once() {
         let mut recovery = Recovery::default();
         let is_refused = |decision| matches!(decision, Decision::NoDevice(_));
-        assert!(is_refused(recovery.decide(unavailable())));
+        assert!(is_refused(recovery.decide(unavailable(), ZERO)));
         let killed = TrainerFailure { device: None, ..failure(0, None) };
-        assert_eq!(delay(&recovery.decide(killed)), Some(1));
-        assert!(is_refused(recovery.decide(unavailable())));
+        assert_eq!(delay(&recovery.decide(killed, ZERO)), Some(1));
+        assert!(is_refused(recovery.decide(unavailable(), ZERO)));
     }
 
     #[test]
     fn out_of_memory_restarts_at_once_with_a_smaller_plan() {
         let mut recovery = Recovery::default();
-        let decision = recovery.decide(failure(0, OUT_OF_MEMORY));
+        let decision = recovery.decide(failure(0, OUT_OF_MEMORY), ZERO);
         assert_eq!(delay(&decision), Some(0));
         let Decision::Restart { events, plan, .. } = decision else { unreachable!() };
         let [Event::Replan { reason, from, to, .. }] = &events[..] else { panic!("{events:?}") };
@@ -320,7 +437,7 @@ mod tests {
             TrainerFailure { plan: failed.plan.map(shrink), ..failed }
         };
         // The optimizer's place is the last thing that changes.
-        let Decision::Restart { plan, .. } = recovery.decide(smallest(false)) else {
+        let Decision::Restart { plan, .. } = recovery.decide(smallest(false), ZERO) else {
             panic!("the optimizer fits in host memory")
         };
         assert!(plan.is_some_and(|plan| plan.offload_optimizer));
@@ -328,7 +445,7 @@ mod tests {
         let device = Some(DeviceKind::Integrated);
         let unified = TrainerFailure { device, ..smallest(false) };
         for smallest in [smallest(true), unified] {
-            let last = last_error(Recovery::default().decide(smallest));
+            let last = last_error(Recovery::default().decide(smallest, ZERO));
             assert!(last.text.ends_with("its steps cannot be split smaller"), "{last:?}");
         }
     }
@@ -338,15 +455,15 @@ mod tests {
         let mut recovery = Recovery::of_ranks();
         let of_rank = |cause| TrainerFailure { plan: None, ..failure(0, cause) };
         for _ in 1..MAX_OF_RANKS {
-            let decision = recovery.decide(of_rank(OUT_OF_MEMORY));
+            let decision = recovery.decide(of_rank(OUT_OF_MEMORY), ZERO);
             assert!(matches!(decision, Decision::Restart { plan: None, .. }), "{decision:?}");
         }
         // Other failures are counted by themselves.
-        assert_eq!(delay(&recovery.decide(of_rank(LOST))), Some(1));
-        assert_eq!(delay(&recovery.decide(of_rank(LOST))), Some(2));
+        assert_eq!(delay(&recovery.decide(of_rank(LOST), ZERO)), Some(1));
+        assert_eq!(delay(&recovery.decide(of_rank(LOST), ZERO)), Some(2));
         let refused = Recovery::of_ranks().refused(&of_rank(OUT_OF_MEMORY).error);
         assert_eq!(refused.unwrap().text, "it stopped");
-        let last = last_error(recovery.decide(of_rank(OUT_OF_MEMORY)));
+        let last = last_error(recovery.decide(of_rank(OUT_OF_MEMORY), ZERO));
         assert!(last.text.contains("1000 failures"), "{last:?}");
     }
 
@@ -355,11 +472,11 @@ mod tests {
         let refusal = RunError { text: "it does not fit".into(), ..RunError::default() };
         let mut recovery = Recovery::default();
         assert_eq!(recovery.refused(&refusal), None);
-        recovery.decide(failure(0, OUT_OF_MEMORY));
+        recovery.decide(failure(0, OUT_OF_MEMORY), ZERO);
         let RunError { text, cause, .. } = recovery.refused(&refusal).unwrap();
         assert_eq!(text, "it stopped, and a smaller plan was refused: it does not fit");
         assert_eq!(cause, OUT_OF_MEMORY);
-        recovery.decide(failure(1, LOST));
+        recovery.decide(failure(1, LOST), ZERO);
         assert_eq!(recovery.refused(&refusal), None);
     }
 }

@@ -9,6 +9,8 @@ use crate::bench::BenchmarkRow;
 use crate::config::Config;
 use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::{DeviceInfo, Search};
 use crate::model::Architecture;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::Implementation;
@@ -21,6 +23,10 @@ use crate::runs::{About, RunSummary, Tail};
 pub(crate) enum Request {
     /// Lists the devices: [`Reply::Devices`].
     Devices,
+    /// Searches for devices in the process that answers, which their drivers may crash:
+    /// [`Reply::Listed`]. `verbose` is the number of `-v` for what the drivers say.
+    #[cfg(not(target_arch = "wasm32"))]
+    ListDevices { search: Search, verbose: u8 },
     /// Gathers what a bug report needs: [`Reply::Report`].
     Doctor { front_end: FrontEnd },
     /// Reads the limits of a device, given as `--device` takes it: [`Reply::Device`].
@@ -94,6 +100,9 @@ pub(crate) enum Reply {
     Report { text: String },
     /// The devices of this machine. In a browser the one device, once it is open.
     Devices { devices: Vec<DeviceLine> },
+    /// The devices that a search has found.
+    #[cfg(not(target_arch = "wasm32"))]
+    Listed { devices: Vec<DeviceInfo> },
     /// The memory and the limits of a device.
     Device { device: DeviceProfile },
     /// A data set, or why it cannot be read.
@@ -184,7 +193,7 @@ pub(crate) enum Job {
     Other,
 }
 
-/// Something that prevents training in a browser, or makes it slow.
+/// Something that prevents training, or makes it slow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Obstacle {
     /// A later obstacle of the same topic replaces this one.
@@ -200,12 +209,14 @@ impl Obstacle {
     }
 }
 
-/// The part of the browser that an [`Obstacle`] is about.
+/// The part of the browser or the machine that an [`Obstacle`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Topic {
     /// WebGPU, its adapter and its limits.
     Device,
+    /// A driver that crashes while it lists devices.
+    Driver,
     /// An adapter that computes in software.
     SoftwareAdapter,
     /// Storage that loses everything when the page closes.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, SumDtype};
 use crate::ops::Implementation;
-use crate::plan::Plan;
+use crate::plan::{Backend, Plan};
 use crate::protocol::{Cause, Command, Event, Reply, Request, RunError, StopReason};
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
@@ -37,6 +37,8 @@ pub(crate) enum FromWorker {
     Ready { version: u32 },
     /// To a request.
     Reply(Reply),
+    /// The run has selected its device, which it opens next, and uses cooperative matrices or not.
+    Selected { uses_matrices: bool },
     /// Of the run.
     Event(Box<Event>),
     /// The run no longer trains.
@@ -55,6 +57,10 @@ pub(crate) struct StartRun {
     pub device: String,
     /// The name of the device that former workers of this run have opened.
     pub device_name: Option<String>,
+    /// The backends to leave out: their drivers crashed while they listed devices.
+    pub without: Vec<Backend>,
+    /// True once a former worker of this run has crashed with cooperative matrices: this one uses none.
+    pub avoids_matrices: bool,
     pub implementation: Implementation,
     /// The time in former workers.
     pub elapsed: Duration,
@@ -178,6 +184,7 @@ mod tests {
             FromWorker::Reply(Reply::Stored { data: vec![], models: vec![], usage }),
             FromWorker::Reply(Reply::Failed { job, text, hint }),
             FromWorker::Ready { version: MESSAGES_VERSION },
+            FromWorker::Selected { uses_matrices: true },
             FromWorker::Ended(RunEnd::Stopped { reason: StopReason::MaxTime }),
             FromWorker::Ended(RunEnd::Failed(Failure::default())),
             FromWorker::Heartbeat,

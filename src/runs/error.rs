@@ -183,6 +183,7 @@ impl TrainError {
             DeviceError::Missing { .. }
             | DeviceError::TooFew { .. }
             | DeviceError::NoCuda { .. }
+            | DeviceError::Crashed { .. }
             | DeviceError::Open { .. } => Some(Cause::Unavailable),
             DeviceError::Unknown { .. }
             | DeviceError::NotBuilt { .. }

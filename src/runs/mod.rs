@@ -2,6 +2,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod checkpoint;
+mod crashes;
 mod data_path;
 mod device_profile;
 mod error;
@@ -16,6 +17,7 @@ pub use device_profile::device_profile;
 pub use error::TrainError;
 pub use model_source::ModelSource;
 
+pub(crate) use crashes::{avoid_matrices, remember_matrices_crash};
 pub(crate) use data_path::{absolute_data, find_data};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use folder::json_line;

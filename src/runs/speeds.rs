@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+
 use crate::config::Precision;
 use crate::disk;
 use crate::gpu::{Backend, DeviceInfo};
@@ -26,7 +28,7 @@ type Speeds = BTreeMap<String, Vec<SpeedPoint>>;
 /// Returns the speed of a device in the precision of `mode`: measured, else from the peak that its
 /// vendor publishes, if that is known.
 pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
-    let measured = || DeviceSpeed::measured(read(&file()?).remove(&key(device, mode)?)?);
+    let measured = || DeviceSpeed::measured(read::<Speeds>(&file()?).remove(&key(device, mode)?)?);
     let published = || {
         // In another precision than f32, CUDA has kernels with peaks of their own.
         let is_known = device.id.backend != Backend::Cuda || mode.precision == Precision::FLOAT32;
@@ -38,7 +40,7 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
 
 pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]) {
     if let (Some(file), Some(key)) = (file(), key(device, mode)) {
-        let mut speeds = read(&file);
+        let mut speeds: Speeds = read(&file);
         add(&mut speeds, key, points);
         // It is only a cache.
         let _ = disk::replace_json(&file, &speeds);
@@ -59,22 +61,23 @@ pub(crate) fn folder() -> Option<PathBuf> {
 
 /// Returns `None`: a browser has no cache folder.
 #[cfg(target_arch = "wasm32")]
-fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     None
 }
 
 /// Returns the key of a device and dtype. Another driver or another version of wgpt may have another
 /// speed. `None` for ops that were chosen to debug.
-fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
+pub(super) fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
     let DeviceInfo { id, name, driver, .. } = device;
     let is_usual = mode.implementation == Implementation::Auto;
     let dtype = mode.precision.dtype();
     is_usual.then(|| format!("{name}, {}, {driver}, {dtype}, {VERSION}", id.backend))
 }
 
-const VERSION: &str = concat!("wgpt ", env!("CARGO_PKG_VERSION"));
+pub(super) const VERSION: &str = concat!("wgpt ", env!("CARGO_PKG_VERSION"));
 
-fn read(file: &Path) -> Speeds {
+/// Reads a file of this folder. One that is missing or damaged is empty.
+pub(super) fn read<T: DeserializeOwned + Default>(file: &Path) -> T {
     let text = disk::read(file).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
 }
@@ -107,18 +110,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("new/wgpt").join(SPEEDS_FILE);
         let key = format!("a GPU, {VERSION}");
-        let mut speeds = read(&file);
+        let mut speeds: Speeds = read(&file);
         assert_eq!(speeds.get(&key), None);
         add(&mut speeds, key.clone(), &[point(1e6, 1e-5), point(1e9, 1e-3)]);
         disk::replace_json(&file, &speeds).unwrap();
-        let found = read(&file);
+        let found: Speeds = read(&file);
         assert_eq!(found, speeds);
         let speed = DeviceSpeed::measured(found[&key].clone()).unwrap();
         assert!(
             (speed.seconds(Work { flop: 4e9, ops: 4.0, host_seconds: 0.0 }) - 4e-3).abs() < 1e-9
         );
         disk::write(&file, "{\"a\": [{\"fl").unwrap();
-        assert_eq!(read(&file), Speeds::default());
+        assert_eq!(read::<Speeds>(&file), Speeds::default());
     }
 
     #[test]

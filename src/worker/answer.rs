@@ -5,13 +5,14 @@ use std::path::Path;
 
 use super::data_requests::{self as data, free_path};
 #[cfg(not(target_arch = "wasm32"))]
-use super::desktop::export_folder;
+use super::desktop::{export_folder, list_devices, select};
 use crate::config::{Config, Dtype, Layer, resolve};
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::data::Dataset;
 use crate::disk;
 use crate::doctor::DoctorReport;
-use crate::gpu::{self, DeviceInfo};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::gpu::{self, DeviceInfo, Search};
 use crate::ops::OpsMode;
 use crate::protocol::{Destination, Failure, Progress, Reply, Request, StoredModel};
 #[cfg(any(target_arch = "wasm32", test))]
@@ -34,17 +35,25 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
     Ok(Some(match request {
         #[cfg(not(target_arch = "wasm32"))]
         Request::Devices => {
-            Reply::Devices { devices: gpu::devices().iter().map(DeviceInfo::line).collect() }
+            let listing = list_devices(Search::All);
+            listing.obstacle().map(Reply::Obstacle).into_iter().for_each(&mut *reply);
+            Reply::Devices { devices: listing.devices.iter().map(DeviceInfo::line).collect() }
         }
         #[cfg(not(target_arch = "wasm32"))]
+        Request::ListDevices { search, .. } => Reply::Listed { devices: gpu::list(search, &[]) },
+        #[cfg(not(target_arch = "wasm32"))]
         Request::Device { choice } => {
-            let info = gpu::select(choice.parse()?)?.info;
+            // The list of devices has the warnings.
+            let mut info = select(choice.parse()?, |_| {})?.info;
+            runs::avoid_matrices(&mut info, OpsMode::AUTO, Dtype::Auto);
             let mode = OpsMode::AUTO.for_run(Dtype::Auto, &info)?;
             Reply::Device { device: runs::device_profile(&info, mode) }
         }
         #[cfg(not(target_arch = "wasm32"))]
         Request::Doctor { front_end } => {
-            Reply::Report { text: DoctorReport::gather(front_end).to_string() }
+            let listing = list_devices(Search::All);
+            let report = DoctorReport::gather(front_end, &listing.devices, listing.problems());
+            Reply::Report { text: report.to_string() }
         }
         // The worker describes its one device by itself, once it is open.
         #[cfg(target_arch = "wasm32")]

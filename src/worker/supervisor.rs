@@ -7,14 +7,16 @@
 //! The supervisor has no clock and no process of its own, so that a program and a page share it: they
 //! pass on what happens, and differ in their [`Transport`].
 
+use std::fmt;
 use std::io;
 use std::mem::take;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::gpu::DeviceError;
 use crate::protocol::{
-    AppliedCommands, Cause, Command, Decision, Event, Exit, FromWorker, Recovery, RunEnd, RunError,
-    StartRun, StopReason, TrainerFailure,
+    AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Recovery, RunEnd,
+    RunError, StartRun, StopReason, TrainerFailure,
 };
 
 /// The way to the worker of a run, and to whoever watches the run.
@@ -30,6 +32,34 @@ pub(super) trait Transport {
     fn record(&mut self, run: &Path, event: &Event);
 
     fn emit(&mut self, event: Event);
+}
+
+/// How the process of a worker ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ProcessEnd {
+    Code(u8),
+    /// An error in its own code, or in a driver's, ended it: `signal 11`.
+    Crashed(String),
+    /// Something else ended it, like a person or the system.
+    Killed,
+}
+
+impl ProcessEnd {
+    fn code(&self) -> Option<u8> {
+        if let Self::Code(code) = self { Some(*code) } else { None }
+    }
+}
+
+/// Continues a sentence about the process.
+impl fmt::Display for ProcessEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // A process that was killed on Windows has code 1.
+            Self::Killed | Self::Code(1) => f.write_str("was killed"),
+            Self::Code(code) => write!(f, "crashed (exit code {code})"),
+            Self::Crashed(how) => write!(f, "crashed ({how})"),
+        }
+    }
 }
 
 pub(super) struct Supervisor<T> {
@@ -107,6 +137,9 @@ impl<T: Transport> Supervisor<T> {
                 }
                 self.end = Some(end);
             }
+            FromWorker::Selected { uses_matrices } => {
+                self.failure.uses_matrices = Some(uses_matrices);
+            }
             FromWorker::Ready { .. } | FromWorker::Reply(_) | FromWorker::Heartbeat => {}
         }
     }
@@ -125,16 +158,16 @@ impl<T: Transport> Supervisor<T> {
         }
     }
 
-    /// Takes the end of the worker, with the exit code of its process; `None` if a signal killed it.
-    pub fn worker_ended(&mut self, status: Option<u8>, now: Duration) {
+    /// Takes the end of the worker and of its process.
+    pub fn worker_ended(&mut self, process: ProcessEnd, now: Duration) {
         let (end, mut failure) = (self.end.take(), take(&mut self.failure));
         let is_reported = matches!(end, Some(RunEnd::Failed(_)));
         let code = match end {
             // The launcher's code is that of the first rank that has failed.
-            _ if self.has_ranks => status,
-            Some(RunEnd::Stopped { .. }) => return self.finish(status.unwrap_or(0)),
+            _ if self.has_ranks => process.code(),
+            Some(RunEnd::Stopped { .. }) => return self.finish(process.code().unwrap_or(0)),
             Some(RunEnd::Failed(failure)) => Some(failure.exit as u8),
-            None => status,
+            None => process.code(),
         };
         if !self.is_recoverable(code, is_reported, &failure) {
             if code == Some(Exit::DoesNotFit as u8)
@@ -148,9 +181,7 @@ impl<T: Transport> Supervisor<T> {
             return self.finish(code.unwrap_or(1));
         }
         if failure.error.text.is_empty() {
-            failure.error.text = crash(code, self.has_ranks);
-            failure.error.hint =
-                "the lines above may explain it; -v shows the messages of the driver".into();
+            self.explain(&mut failure, process);
         }
         if self.has_ranks {
             // Of one rank; another may have failed. Each keeps its own limit.
@@ -160,18 +191,41 @@ impl<T: Transport> Supervisor<T> {
             failure.error.cause.get_or_insert(Cause::DeviceLost);
             return self.give_up(failure.error);
         }
-        match self.recovery.decide(failure) {
+        match self.recovery.decide(failure, now) {
             Decision::GiveUp(error) => self.give_up(error),
             Decision::NoDevice(error) => {
                 // The run was never touched: its record stays as it is.
                 self.transport.emit(Event::Error(error));
                 self.finish(Exit::NoDevice as u8);
             }
-            Decision::Restart { events, delay, plan } => {
+            Decision::Restart { events, delay, plan, avoids_matrices } => {
                 events.into_iter().for_each(|event| self.report(event));
+                self.start.avoids_matrices |= avoids_matrices;
                 self.start.max_plan = plan.or(self.start.max_plan.take());
                 self.restart_at = Some(now + delay);
             }
+        }
+    }
+
+    /// Completes the failure of a worker that has not said why it ended.
+    fn explain(&self, failure: &mut TrainerFailure, process: ProcessEnd) {
+        let error = &mut failure.error;
+        error.hint = "the lines above may explain it; -v shows the messages of the driver".into();
+        error.text = match &process {
+            ProcessEnd::Code(code @ 128..) if self.has_ranks => {
+                format!(
+                    "a rank was killed (exit code {code} of the launcher, which names it above)"
+                )
+            }
+            process => format!("the trainer process {process}"),
+        };
+        if let ProcessEnd::Crashed(how) = process {
+            if failure.uses_matrices.is_none() && !self.has_ranks {
+                let device = self.start.device.clone();
+                let crashed = DeviceError::Crashed { device, how: how.clone() };
+                *error = Failure::from(crashed).into();
+            }
+            failure.crash = Some(how);
         }
     }
 
@@ -226,18 +280,6 @@ impl<T: Transport> Supervisor<T> {
 
     fn finish(&mut self, exit_code: u8) {
         (self.restart_at, self.exit_code) = (None, Some(exit_code));
-    }
-}
-
-/// Says how a worker has ended that did not say so itself.
-fn crash(code: Option<u8>, has_ranks: bool) -> String {
-    match code {
-        // A process that was killed on Windows has code 1.
-        None | Some(1) => "the trainer process was killed".into(),
-        Some(code @ 128..) if has_ranks => {
-            format!("a rank was killed (exit code {code} of the launcher, which names it above)")
-        }
-        Some(code) => format!("the trainer process crashed (exit code {code})"),
     }
 }
 

@@ -4,6 +4,7 @@
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
 mod matrices;
+mod crashes;
 mod recovery;
 
 use std::io::{BufRead, BufReader, Write};

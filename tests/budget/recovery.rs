@@ -1,4 +1,4 @@
-//! Tests failures of the device: out of memory, a lost device, and a device that stays unavailable.
+//! Tests failures of the device: out of memory, a lost device, and one that does not work for a while.
 
 use super::*;
 
@@ -98,20 +98,24 @@ fn a_run_continues_after_its_device_was_lost() {
     }
     println!("{fired_count} of {} losses fired", points());
     assert!(fired_count * 10 >= points() * 9, "{fired_count}");
-    // If the device is lost every time, the run gives up.
-    let start = Instant::now();
-    let run = Run::new(&args, &[("FAULT_LOSE_SUBMIT", "20")]);
-    assert_eq!(run.output.status.code(), Some(5), "{}", run.stderr());
-    let text = run.event("error").expect("an error")["text"].to_string();
-    assert!(text.contains("3 failures"), "{text}");
-    println!("gave up after {:?}", start.elapsed());
 }
 
-/// A run waits for a device that is lost and cannot be opened for a while, and ends with the losses
-/// of an undisturbed one. `AWAY_SECONDS` sets that time; the default is 4.
+/// If the device is lost every time, the run gives up after five minutes.
 #[test]
-fn a_run_waits_for_a_lost_device() {
-    let seconds: u64 = std::env::var("AWAY_SECONDS").map_or(4, |n| n.parse().expect("a number"));
+#[ignore = "takes five minutes"]
+fn a_device_that_is_lost_every_time_ends_the_run() {
+    let start = Instant::now();
+    let run = Run::new(&small_run(), &[("FAULT_LOSE_SUBMIT", "20")]);
+    println!("gave up after {:?}", start.elapsed());
+    assert_eq!(run.output.status.code(), Some(5), "{}", run.stderr());
+    assert!(start.elapsed() >= Duration::from_secs(300));
+    let text = run.event("error").expect("an error")["text"].to_string();
+    assert!(text.contains("did not work again in"), "{text}");
+}
+
+/// Loses the device for a while in the way of `fault`, and checks that the run waits and ends with the losses
+/// of an undisturbed one. Returns its waits.
+fn assert_survives(fault: &str, seconds: u64) -> Vec<Value> {
     let args = small_run();
     let whole = Run::new(&args, &[]);
     let undisturbed = losses(&whole);
@@ -122,22 +126,44 @@ fn a_run_waits_for_a_lost_device() {
     let faults = [
         ("FAULT_LOSE_SUBMIT", submit.as_str()),
         ("FAULT_ONCE", once.to_str().expect("a path")),
-        ("FAULT_AWAY", away.as_str()),
+        (fault, away.as_str()),
     ];
     let start = Instant::now();
     let run = Run::new(&args, &faults);
-    println!("away for {seconds} s: {:?} in {:?}", run.output.status.code(), start.elapsed());
+    println!("{fault}={seconds}: {:?} in {:?}", run.output.status.code(), start.elapsed());
     assert!(run.output.status.success(), "{}", run.stderr());
     assert!(once.exists() && start.elapsed() >= Duration::from_secs(seconds));
     assert_same_losses(&run, &undisturbed, 0.0);
     assert_eq!(losses(&run).last(), undisturbed.last());
-    let waits: Vec<&Value> =
-        run.events.iter().filter(|event| event["event"] == "waiting").collect();
+    let waits = run.events.iter().filter(|event| event["event"] == "waiting");
+    let waits: Vec<Value> = waits.cloned().collect();
     waits.iter().for_each(|wait| println!("{wait}"));
-    // The supervisor waits once after the loss, and once after each attempt to open the device.
+    // The supervisor waits once after the loss, and once after each attempt in vain.
     assert!(waits.len() >= 2, "{waits:?}");
-    assert!(waits[1]["text"].to_string().contains("could not open"), "{}", waits[1]);
     assert!(run.recorded.contains("\"waiting\""), "events.jsonl has no wait");
+    waits
+}
+
+/// `AWAY_SECONDS` sets the time for which the device cannot be opened; the default is 4.
+#[test]
+fn a_run_waits_for_a_lost_device() {
+    let seconds: u64 = std::env::var("AWAY_SECONDS").map_or(4, |n| n.parse().expect("a number"));
+    let waits = assert_survives("FAULT_AWAY", seconds);
+    assert!(waits[1]["text"].to_string().contains("could not open"), "{}", waits[1]);
+}
+
+/// A device that opens, and is lost again at once, has the same time.
+#[test]
+fn a_run_waits_for_a_device_that_is_lost_again_and_again() {
+    let waits = assert_survives("FAULT_LOSE_FOR", 20);
+    assert!(waits.len() > 3, "{waits:?}");
+}
+
+/// Two minutes without a device are survived, too.
+#[test]
+#[ignore = "takes two minutes"]
+fn a_run_waits_two_minutes() {
+    assert_survives("FAULT_AWAY", 120);
 }
 
 /// A signal stops a run that waits for its device at once.

@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <libgen.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -55,9 +56,10 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 /* ---- Settings and report --------------------------------------------------------------------- */
 
 static struct {
-    const char *driver, *once;
+    const char *driver, *once, *crash_in;               /* a function's name without vk */
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
-    uint64_t away;                                      /* seconds */
+    uint64_t crash_matrices;                            /* 0: never */
+    uint64_t away, lose_for;                            /* seconds */
     uint64_t cap, binding, heap, subgroup;              /* UINT64_MAX: unchanged */
     bool refuse_rest, device_only;
     int report; /* a file descriptor, or -1 */
@@ -109,25 +111,25 @@ static bool may_fire(void)
     return !config.once || once == OURS;
 }
 
-/* Returns true if the device is away: for `away` seconds from the first attempt to open it after a
- * fault of any process. That attempt writes a byte into the file of `once`, empty until then. */
-static bool is_away(void)
+/* Returns true for `seconds` from the first attempt to open a device after a fault of any process. That
+ * attempt writes a byte into the file of `once`, empty until then. */
+static bool is_within(uint64_t seconds)
 {
     struct stat file;
     struct timespec now;
-    if (!config.away || stat(config.once, &file) || clock_gettime(CLOCK_REALTIME, &now))
+    if (!seconds || stat(config.once, &file) || clock_gettime(CLOCK_REALTIME, &now))
         return false;
     if (!file.st_size) {
         int fd = open(config.once, O_WRONLY | O_APPEND | O_CLOEXEC);
         if (fd < 0 || write(fd, "!", 1) != 1)
-            fprintf(stderr, "wgpt-fault: FAULT_AWAY: %s: %s\n", config.once, strerror(errno));
+            fprintf(stderr, "wgpt-fault: FAULT_ONCE: %s: %s\n", config.once, strerror(errno));
         if (fd >= 0)
             close(fd);
         return true;
     }
     double since = difftime(now.tv_sec, file.st_mtim.tv_sec) +
                    (now.tv_nsec - file.st_mtim.tv_nsec) * 1e-9;
-    return since < (double)config.away;
+    return since < (double)seconds;
 }
 
 static bool bad(const char *name, const char *value, const char *why)
@@ -168,8 +170,10 @@ static bool set(const char *name, const char *value)
     } numbers[] = {{"AWAY", &config.away, NULL},
                    {"BINDING", &config.binding, NULL},
                    {"CAP", &config.cap, NULL},
+                   {"CRASH_MATRICES", &config.crash_matrices, NULL},
                    {"HANG_WAIT", &config.hang_wait, NULL},
                    {"HEAP", &config.heap, NULL},
+                   {"LOSE_FOR", &config.lose_for, NULL},
                    {"LOSE_SUBMIT", &config.lose_submit, NULL},
                    {"LOSE_WAIT", &config.lose_wait, NULL},
                    {"REFUSE", &config.refuse, &config.refuse_rest},
@@ -184,6 +188,10 @@ static bool set(const char *name, const char *value)
     if (!strcmp(name, "DRIVER")) {
         config.driver = value;
         return *value || bad(name, value, "write a library's path");
+    }
+    if (!strcmp(name, "CRASH_IN")) {
+        config.crash_in = strdup(value);
+        return (*value >= 'A' && *value <= 'Z') || bad(name, value, "write a function without vk");
     }
     if (!strcmp(name, "ONCE")) {
         config.once = strdup(value); /* used late: the program may change its environment */
@@ -214,8 +222,8 @@ static bool configure(void)
         fine = set(name, equals + 1);
         free(name);
     }
-    if (fine && config.away && !config.once)
-        fine = bad("AWAY", "", "needs FAULT_ONCE");
+    if (fine && (config.away || config.lose_for) && !config.once)
+        fine = bad(config.away ? "AWAY" : "LOSE_FOR", "", "needs FAULT_ONCE");
     return fine;
 }
 
@@ -271,6 +279,8 @@ struct device {
     VkPhysicalDeviceMemoryProperties memory;
     pthread_mutex_t queues;
     atomic_bool lost, hung;
+    bool doomed;   /* lost at its first submit or wait */
+    bool matrices; /* opened with cooperative matrices */
 };
 
 enum kind { DEVICE, QUEUE, MEMORY, SEMAPHORE };
@@ -410,6 +420,16 @@ static VkResult fault_CreateShaderModule(VkDevice handle, const VkShaderModuleCr
     return device_of(DEVICE, handle)->CreateShaderModule(handle, info, callbacks, out);
 }
 
+/* ---- Crashes --------------------------------------------------------------------------------- */
+
+/* Ends the process as a driver's bad access does. It takes the place of any function. */
+static void crash(void)
+{
+    signal(SIGSEGV, SIG_DFL);
+    raise(SIGSEGV);
+    abort();
+}
+
 /* ---- Submits and waits ----------------------------------------------------------------------- */
 
 /* Counts a call and returns true if its device is lost, by this call or an earlier one. `fatal` is
@@ -424,7 +444,7 @@ static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t 
 {
     pthread_mutex_lock(&state);
     uint64_t nth = ++*calls;
-    bool fire = nth == fatal && !d->lost && may_fire();
+    bool fire = !d->lost && (d->doomed || (nth == fatal && may_fire()));
     if (nth == hanging && !d->lost && may_fire()) {
         d->hung = true;
         count.hung++;
@@ -453,7 +473,14 @@ static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t 
         pthread_mutex_unlock(&d->queues);                                                          \
         return result;                                                                             \
     }
-#define LOST_AT_SUBMIT lost_at(d, &count.submits, config.lose_submit, 0)
+static bool lost_at_submit(struct device *d)
+{
+    bool lost = lost_at(d, &count.submits, config.lose_submit, 0);
+    if (d->matrices && config.crash_matrices && count.submits >= config.crash_matrices)
+        crash();
+    return lost;
+}
+#define LOST_AT_SUBMIT lost_at_submit(d)
 SUBMIT(QueueSubmit, VkSubmitInfo, LOST_AT_SUBMIT)
 SUBMIT(QueueSubmit2, VkSubmitInfo2, LOST_AT_SUBMIT)
 SUBMIT(QueueBindSparse, VkBindSparseInfo, d->lost)
@@ -645,7 +672,7 @@ static VkResult fault_CreateInstance(const VkInstanceCreateInfo *info,
 static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCreateInfo *requested,
                                    const VkAllocationCallbacks *callbacks, VkDevice *out)
 {
-    if (is_away())
+    if (is_within(config.away))
         return VK_ERROR_INITIALIZATION_FAILED;
     VkDeviceCreateInfo info = *requested;
     VkExtensionProperties *list;
@@ -660,6 +687,7 @@ static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCrea
     info.enabledExtensionCount = 0;
     for (uint32_t i = 0; i < requested->enabledExtensionCount; i++) {
         const char *name = requested->ppEnabledExtensionNames[i];
+        d->matrices |= !strcmp(name, "VK_KHR_cooperative_matrix");
         if (!hide || strcmp(name, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME))
             names[info.enabledExtensionCount++] = name;
     }
@@ -674,6 +702,7 @@ static VkResult fault_CreateDevice(VkPhysicalDevice physical, const VkDeviceCrea
     DEVICE_FUNCTIONS(LOOK_UP_DEVICE)
     d->handle = *out;
     d->physical = physical;
+    d->doomed = is_within(config.lose_for);
     real.GetPhysicalDeviceMemoryProperties(physical, &d->memory);
     pthread_mutex_init(&d->queues, NULL);
     remember(DEVICE, *out, d);
@@ -722,6 +751,10 @@ static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name)
         {"vk_icdNegotiateLoaderICDInterfaceVersion",
          (PFN_vkVoidFunction)vk_icdNegotiateLoaderICDInterfaceVersion},
     };
+    size_t crashing = config.crash_in ? strlen(config.crash_in) : 0;
+    if (function && crashing && !strncmp(name + 2, config.crash_in, crashing) &&
+        (!name[2 + crashing] || !strcmp(name + 2 + crashing, "KHR")))
+        return (PFN_vkVoidFunction)crash;
     for (size_t i = 0; function && i < sizeof table / sizeof *table; i++) {
         size_t length = strlen(table[i].name);
         if (!strncmp(name, table[i].name, length) &&

@@ -35,6 +35,7 @@ fn an_obstacle_stays_until_a_device_opens_or_its_topic_changes() {
         obstacle("device", "this browser has no WebGPU"),
         obstacle("quota", "the storage is small"),
         obstacle("quota", "the storage is full"),
+        obstacle("driver", "the Vulkan driver crashed"),
     ] {
         window.state_mut().take(reply);
     }
@@ -44,6 +45,7 @@ fn an_obstacle_stays_until_a_device_opens_or_its_topic_changes() {
     window.state_mut().take(Reply::Devices { devices: Vec::new() });
     assert!(!has(&mut window, "This browser has no WebGPU."));
     assert!(has(&mut window, "The storage is full."));
+    assert!(has(&mut window, "The Vulkan driver crashed."));
 }
 
 fn data(vocab_size: u32) -> DataInfo {

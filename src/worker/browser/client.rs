@@ -19,7 +19,7 @@ use crate::protocol::{
 };
 use crate::runs::Tail;
 use crate::web;
-use crate::worker::supervisor::{Supervisor, Transport};
+use crate::worker::supervisor::{ProcessEnd, Supervisor, Transport};
 use crate::worker::{Ended, Trainer, trainer};
 
 /// The attribute of `<body>` that names the worker's script.
@@ -200,7 +200,9 @@ impl Client {
                 state.replies.push(reply);
                 (state.wake)();
             }
-            FromWorker::Event(_) => self.supervise(|run, _| run.receive(message)),
+            FromWorker::Event(_) | FromWorker::Selected { .. } => {
+                self.supervise(|run, _| run.receive(message));
+            }
             FromWorker::Ended(end) => {
                 let has_device_failed =
                     matches!(&end, RunEnd::Failed(failure) if failure.cause.is_some());
@@ -208,7 +210,7 @@ impl Client {
                 if has_device_failed {
                     self.replace_worker();
                 } else {
-                    self.supervise(|run, now| run.worker_ended(Some(0), now));
+                    self.supervise(|run, now| run.worker_ended(ProcessEnd::Code(0), now));
                 }
             }
         }
@@ -270,7 +272,7 @@ impl Client {
     /// Starts another worker, which continues the run after the delay that the supervisor asks for.
     fn replace_worker(&self) {
         self.start_worker();
-        self.supervise(|run, now| run.worker_ended(None, now));
+        self.supervise(|run, now| run.worker_ended(ProcessEnd::Killed, now));
         let client = self.clone();
         wasm_bindgen_futures::spawn_local(async move {
             // After another failure in the meantime, a later time is due. And browsers round their clock,

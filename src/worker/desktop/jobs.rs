@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::listing::select;
 use super::serve::send;
 use super::watch::{Watched, watch};
 use crate::bench::{self, BenchmarkRow};
@@ -26,7 +27,8 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
     let answered = match request {
         Request::Sample(request) => {
             let open = async || {
-                let device = gpu::open(request.device.parse()?)?;
+                let warn = |warning: Failure| say(&format!("warning: {}", warning.text));
+                let device = select(request.device.parse()?, warn)?.open_float32()?;
                 watch(&device, Watched::Command, fail);
                 Ok::<_, TrainError>(device)
             };
@@ -51,6 +53,7 @@ fn measure(
     say: fn(&str),
     fail: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<BenchmarkRow, Failure> {
+    // Whoever asks has selected the device.
     let mut selected = gpu::select(device.parse()?)?;
     if let Some(text) = mode.confirm(config.dtype, &mut selected) {
         say(&format!("warning: {text}"));

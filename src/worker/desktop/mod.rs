@@ -2,6 +2,7 @@
 
 mod commands;
 mod jobs;
+mod listing;
 mod pipe;
 mod place;
 mod request;
@@ -27,6 +28,7 @@ use run::{RunFolder, RunProcess};
 pub(crate) use commands::Control;
 pub(in crate::worker) use jobs::export_folder;
 pub(crate) use jobs::write_model_folder;
+pub(crate) use listing::{list_devices, select};
 #[cfg(windows)]
 pub(crate) use pipe::detach;
 pub(crate) use pipe::launched;

@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command as Process, Stdio};
+use std::process::{Child, ChildStdin, Command as Process, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anstream::ColorChoice;
 
 use crate::config::VARIABLE_PREFIX;
 use crate::protocol::{Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
+use crate::worker::supervisor::ProcessEnd;
 
 /// A handle of a worker's process that another thread can kill.
 #[derive(Clone, Debug, Default)]
@@ -25,15 +26,44 @@ impl WorkerProcess {
         }
     }
 
-    /// Waits for the end of the process; returns its exit code, which a process that was killed does not
-    /// have on Unix, and may have on Windows.
-    pub fn wait(&self) -> Option<i32> {
-        let mut child = self.lock().take()?;
-        child.wait().ok()?.code()
+    pub fn wait(&self) -> ProcessEnd {
+        let child = self.lock().take();
+        let status = child.and_then(|mut child| child.wait().ok());
+        status.map_or(ProcessEnd::Killed, ProcessEnd::from)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Child>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(unix)]
+impl From<ExitStatus> for ProcessEnd {
+    fn from(status: ExitStatus) -> Self {
+        use signal_hook::consts::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+        const ERRORS: [i32; 7] = [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP];
+        match std::os::unix::process::ExitStatusExt::signal(&status) {
+            Some(signal) if ERRORS.contains(&signal) => Self::Crashed(format!("signal {signal}")),
+            Some(_) => Self::Killed,
+            None => {
+                status.code().and_then(|code| code.try_into().ok()).map_or(Self::Killed, Self::Code)
+            }
+        }
+    }
+}
+
+#[cfg(windows)]
+impl From<ExitStatus> for ProcessEnd {
+    fn from(status: ExitStatus) -> Self {
+        // An exception, like an access violation, which is 0xC0000005. Ctrl-C is one, too.
+        const CTRL_C: u32 = 0xC000_013A;
+        match status.code().map(|code| code as u32) {
+            Some(code) if code <= u32::from(u8::MAX) => Self::Code(code as u8),
+            Some(code) if code >= 0xC000_0000 && code != CTRL_C => {
+                Self::Crashed(format!("exit code {code:#010X}"))
+            }
+            _ => Self::Killed,
+        }
     }
 }
 
@@ -144,6 +174,20 @@ pub(crate) fn detach(process: &mut Process) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_crash_is_told_from_a_kill_and_from_an_exit() {
+        for (script, expected, said) in [
+            ("exit 5", ProcessEnd::Code(5), "crashed (exit code 5)"),
+            ("kill -SEGV $$", ProcessEnd::Crashed("signal 11".into()), "crashed (signal 11)"),
+            ("kill -KILL $$", ProcessEnd::Killed, "was killed"),
+            ("kill -TERM $$", ProcessEnd::Killed, "was killed"),
+        ] {
+            let end = ProcessEnd::from(Process::new("sh").arg("-c").arg(script).status().unwrap());
+            assert_eq!((end.to_string().as_str(), end), (said, expected), "{script}");
+        }
+    }
 
     #[test]
     fn lines_are_passed_on_without_their_ends() {

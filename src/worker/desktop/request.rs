@@ -11,6 +11,7 @@ use super::pipe::{spawn, worker};
 use crate::protocol::{
     Failure, FromWorker, Job, Reply, Request, SampleInput, SampleRequest, ToWorker,
 };
+use crate::worker::supervisor::ProcessEnd;
 
 /// Has a worker of its own answer a request, with the variables of this process; returns the last reply.
 pub(crate) fn ask(request: Request) -> Result<Reply, Failure> {
@@ -22,7 +23,7 @@ pub(crate) fn ask(request: Request) -> Result<Reply, Failure> {
 }
 
 /// Has a worker answer a request. The worker ends when its stdin, which is returned, closes.
-fn start(
+pub(super) fn start(
     process: io::Result<Process>,
     request: Request,
 ) -> Result<(Child, ChildStdin, impl Iterator<Item = Reply> + Send), Failure> {
@@ -37,12 +38,8 @@ fn start(
 }
 
 fn killed(status: io::Result<ExitStatus>) -> Failure {
-    let text = match status.ok().and_then(|status| status.code()) {
-        // A process that was killed on Windows has code 1.
-        None | Some(1) => "the process that worked on it was killed".into(),
-        Some(code) => format!("the process that worked on it crashed (exit code {code})"),
-    };
-    Failure::new(text, "")
+    let end = status.map_or(ProcessEnd::Killed, ProcessEnd::from);
+    Failure::new(format!("the process that worked on it {end}"), "")
 }
 
 /// Has a worker generate a text, until the returned value is dropped: then the stdin of the worker closes.

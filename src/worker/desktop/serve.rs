@@ -47,6 +47,10 @@ impl RunOutput for Messages {
         self.is_first.then(|| print_set_up(send_event))
     }
 
+    fn selected(&self, uses_matrices: bool) {
+        send(&FromWorker::Selected { uses_matrices });
+    }
+
     fn on_failure(&self) -> fn(&Failure) {
         |failure| send(&FromWorker::Ended(RunEnd::Failed(failure.clone())))
     }
@@ -93,8 +97,13 @@ pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
             train(*start, true, output)
         }
         Ok(ToWorker::Request(request)) => {
-            start_logging(0);
-            if matches!(request, Request::Sample(_) | Request::Measure { .. }) {
+            let (verbose, ends_with_owner) = match request {
+                Request::ListDevices { verbose, .. } => (verbose, true),
+                Request::Sample(_) | Request::Measure { .. } => (0, true),
+                _ => (0, false),
+            };
+            start_logging(verbose);
+            if ends_with_owner {
                 exit_with_owner();
             }
             serve_request(request, say);

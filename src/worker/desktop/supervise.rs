@@ -14,7 +14,7 @@ use super::commands::Control;
 use super::pipe::{WorkerProcess, read_lines, send, spawn, worker};
 use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker};
 use crate::runs::{EVENTS_FILE, record};
-use crate::worker::supervisor::{Supervisor, Transport};
+use crate::worker::supervisor::{ProcessEnd, Supervisor, Transport};
 
 /// The interval at which commands are polled while the worker is silent.
 const POLL: Duration = Duration::from_millis(50);
@@ -88,16 +88,15 @@ impl Workers<'_> {
         Err(RecvTimeoutError::Timeout)
     }
 
-    /// Waits for the end of the worker; returns its exit code.
-    fn wait(&mut self) -> Option<u8> {
+    /// Waits for the end of the worker.
+    fn wait(&mut self) -> ProcessEnd {
         self.pipes = None;
-        let code = self.process.wait();
+        let end = self.process.wait();
         if let Some(errors) = self.errors.take() {
             // Else this process could exit before their last line.
             let _ = errors.join();
         }
-        // A process that was killed on Windows may have a code that is larger than a byte.
-        u8::try_from(code?).ok()
+        end
     }
 }
 
@@ -127,8 +126,8 @@ pub(crate) fn supervise(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
                 failed = None;
-                let status = supervisor.transport.wait();
-                supervisor.worker_ended(status, began.elapsed());
+                let end = supervisor.transport.wait();
+                supervisor.worker_ended(end, began.elapsed());
             }
         }
         if supervisor.has_failed()

@@ -4,12 +4,17 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::commands::Control;
+use super::listing::list_devices;
 use super::place::Place;
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
-use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, SelectedDevice};
+use crate::gpu::{
+    self, Backend, DeviceChoice, DeviceError, DeviceInfo, OpenDevice, Search, SelectedDevice,
+};
+use crate::ops::OpsMode;
 use crate::protocol::{Event, Failure, StartRun, StopReason, Task, Working};
 use crate::ranks::Group;
+use crate::runs;
 use crate::train::{Request, Session, Setup, TrainError};
 
 /// The time that the setup of a run must have lasted before it is reported as an event.
@@ -24,6 +29,9 @@ pub(crate) trait RunOutput {
 
     /// Reports that the run is being set up, until the returned value is dropped.
     fn set_up(&mut self) -> Option<Sender<()>>;
+
+    /// Reports that the device is selected, and if the run uses its cooperative matrices.
+    fn selected(&self, _uses_matrices: bool) {}
 
     /// Returns the function that reports the failure that ends the process.
     fn on_failure(&self) -> fn(&Failure);
@@ -62,24 +70,39 @@ pub(crate) fn host(
     say: fn(&str),
     output: &mut dyn RunOutput,
 ) -> Result<u8, Failure> {
-    let device = start.device.parse()?;
+    let device: DeviceChoice = start.device.parse()?;
     for text in start.resolve()? {
         output.emit(&Event::Warning { text });
     }
-    if supervised && uses_gpu(device) {
+    let (selected, is_cpu) = match device {
+        DeviceChoice::Named(id) => (None, id.backend == Backend::Cpu),
+        DeviceChoice::Auto => {
+            let listing = list_devices(Search::Auto);
+            start.without = listing.without();
+            for Failure { text, hint, .. } in listing.warnings() {
+                output.emit(&Event::Warning { text: format!("{text}; {hint}") });
+            }
+            let selected = gpu::choose(device, listing.devices, Vec::new)?;
+            let is_cpu = selected.info.id.backend == Backend::Cpu;
+            (Some(selected), is_cpu)
+        }
+    };
+    // The CPU does not fail in ways that only the end of its process clears.
+    if supervised && !is_cpu {
         let emit = &mut |event: &Event| output.emit(event);
         return supervise(start, None, control, say, emit).map_err(|error| {
             let text = format!("cannot start the trainer process: {error}");
             Failure::new(text, "--no-supervise trains in one process")
         });
     }
-    Ok(train(start, None, Group::alone(), control, output)?)
+    Ok(train(start, selected, None, Group::alone(), control, output)?)
 }
 
 /// Trains a run in this process, which may be one of several ranks: then it has its `place` among them.
-/// Returns the exit code for this process.
+/// `selected` is its device, if that is known already. Returns the exit code for this process.
 pub(crate) fn train(
     start: StartRun,
+    selected: Option<SelectedDevice>,
     place: Option<&Place>,
     group: Group,
     control: &Control,
@@ -87,20 +110,30 @@ pub(crate) fn train(
 ) -> Result<u8, TrainError> {
     let device = start.device.parse()?;
     let (device_name, quiet) = (start.device_name.clone(), start.quiet);
+    let (without, is_restart, avoids) =
+        (start.without.clone(), start.is_restart, start.avoids_matrices);
     let (request, warnings) = start.into_request()?;
     for text in warnings {
         output.emit(&Event::Warning { text });
     }
     let setting_up = output.set_up();
-    let selected = match place {
-        Some(place) => gpu::select_for_rank(device, place.launch.local_rank),
-        None => gpu::select(device),
-    }?;
+    let mut selected = match (selected, place) {
+        (Some(selected), _) => selected,
+        (None, Some(place)) => gpu::select_for_rank(device, place.launch.local_rank)?,
+        (None, None) => gpu::select_without(device, &without)?,
+    };
     if let Some(name) = device_name.filter(|name| *name != selected.info.name) {
         // Another device in the place of a lost one: with a GPU gone, `vulkan:0` may be a software renderer.
         let reason = format!("{} has taken its place", selected.info.name);
         return Err(DeviceError::Open { id: selected.info.id, name, reason }.into());
     }
+    // Each rank has its own device, and all of them compute in the same precision.
+    let mut crashed = if place.is_some() {
+        None
+    } else {
+        let warn = |text| output.emit(&Event::Warning { text });
+        leave_out_matrices(&request, &mut selected.info, avoids, (!is_restart).then_some(warn))
+    };
     let (setup, device) = set_up(&request, selected, group, output)?;
     let watched = match place {
         Some(place) => {
@@ -115,13 +148,44 @@ pub(crate) fn train(
         let precision = request.mode.abilities(info).explain(request.config.dtype);
         output.say(&format!("precision: {precision}"));
     }
-    let mut emit = |event: &Event| output.emit(event);
+    let mut emit = |event: &Event| {
+        // It trains without them, so they were the reason for the crash.
+        if matches!(event, Event::Step(_))
+            && let Some((device, mode)) = crashed.take()
+        {
+            runs::remember_matrices_crash(&device, mode);
+        }
+        output.emit(event);
+    };
     let mut session = Session::open(setup, device, &mut emit)?;
     drop(setting_up);
     let reason = pollster::block_on(session.run(&mut &control.commands))?;
     session.finish()?;
     output.ended(reason);
     Ok(if reason == StopReason::Stopped { control.exit_code() } else { 0 })
+}
+
+/// Removes the cooperative matrices from a device if they have crashed a former trainer of this run, which
+/// `avoids` says, or of another one, which `warn` takes a warning about. Returns the device with them, and
+/// the mode of a run with them, in the first case.
+fn leave_out_matrices(
+    request: &Request,
+    device: &mut DeviceInfo,
+    avoids: bool,
+    warn: Option<impl FnOnce(String)>,
+) -> Option<(DeviceInfo, OpsMode)> {
+    let (dtype, with_matrices) = (request.config.dtype, device.clone());
+    if !avoids {
+        let text = runs::avoid_matrices(device, request.mode, dtype)?;
+        if let Some(warn) = warn {
+            warn(text);
+        }
+        return None;
+    }
+    let mode = request.mode.for_run(dtype, device).ok()?;
+    mode.precision.matrices()?;
+    device.abilities = device.abilities.without_matrices();
+    Some((with_matrices, mode))
 }
 
 /// Sets the run up, then opens its device: a run that does not fit is refused before that.
@@ -134,6 +198,8 @@ fn set_up(
     // Ranks have no other device to try, and agree once.
     let mut group = Some(group);
     loop {
+        let mode = request.mode.for_run(request.config.dtype, &found.info);
+        output.selected(mode.is_ok_and(|mode| mode.precision.matrices().is_some()));
         if let Some(text) = request.mode.confirm(request.config.dtype, &mut found) {
             output.emit(&Event::Warning { text });
         }
@@ -142,16 +208,6 @@ fn set_up(
         match found.open(setup.job.mode.precision) {
             Ok(device) => return Ok((setup, device)),
             Err(error) => found = found.fallback(error)?,
-        }
-    }
-}
-
-/// Returns true if the device can fail in ways that only the end of its process clears.
-fn uses_gpu(choice: DeviceChoice) -> bool {
-    match choice {
-        DeviceChoice::Named(id) => id.backend != Backend::Cpu,
-        DeviceChoice::Auto => {
-            gpu::select(choice).is_ok_and(|found| found.info.id.backend != Backend::Cpu)
         }
     }
 }

@@ -67,8 +67,17 @@ fn run(
     messages: Vec<FromWorker>,
     status: Option<u8>,
 ) -> Vec<Event> {
+    end(supervisor, messages, status.map_or(ProcessEnd::Killed, ProcessEnd::Code))
+}
+
+/// The same with an end that has no exit code.
+fn end(
+    supervisor: &mut Supervisor<Recorded>,
+    messages: Vec<FromWorker>,
+    process: ProcessEnd,
+) -> Vec<Event> {
     messages.into_iter().for_each(|message| supervisor.receive(message));
-    supervisor.worker_ended(status, NOW);
+    supervisor.worker_ended(process, NOW);
     take(&mut supervisor.transport.events)
 }
 
@@ -131,6 +140,46 @@ fn a_killed_worker_is_started_again_and_one_that_reported_an_error_is_not() {
         assert!(matches!(&events[..], [Event::Error(_)]), "{events:?}");
         assert_eq!((supervisor.exit_code, supervisor.transport.recorded), (Some(code), 0));
     }
+}
+
+fn selected() -> FromWorker {
+    FromWorker::Selected { uses_matrices: true }
+}
+
+#[test]
+fn a_worker_that_crashes_gets_a_successor_without_cooperative_matrices() {
+    let crashed = || ProcessEnd::Crashed("signal 11".into());
+    let mut supervisor = supervisor(false);
+    let events = end(&mut supervisor, vec![selected(), started()], crashed());
+    let [_, Event::Replan { text, .. }, Event::Warning { text: warning }, _] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(text, "the trainer process crashed (signal 11)");
+    assert!(warning.contains("without"), "{warning}");
+    // It says so once, and all later workers keep to it.
+    for attempt in 2..4 {
+        supervisor.tick(NOW * attempt).unwrap();
+        let events = end(&mut supervisor, vec![selected(), started(), lost()], crashed());
+        assert!(!events.iter().any(|event| matches!(event, Event::Warning { .. })), "{events:?}");
+    }
+    let starts = supervisor.transport.starts.iter().map(|start| start.avoids_matrices);
+    assert_eq!(starts.collect::<Vec<_>>(), [false, true, true]);
+}
+
+#[test]
+fn a_driver_that_crashes_while_it_lists_is_a_device_that_is_not_there() {
+    let crashed = || ProcessEnd::Crashed("signal 11".into());
+    let mut never_open = supervisor(false);
+    let events = end(&mut never_open, Vec::new(), crashed());
+    let [Event::Error(error)] = &events[..] else { panic!("{events:?}") };
+    assert!(error.text.ends_with("crashed while it listed its devices (signal 11)"), "{error:?}");
+    assert_eq!(never_open.exit_code, Some(Exit::NoDevice as u8));
+    // A run that had its device waits for it.
+    let mut lost_before = supervisor(false);
+    run(&mut lost_before, vec![selected(), started(), lost()], Some(5));
+    lost_before.tick(NOW * 2).unwrap();
+    let events = end(&mut lost_before, Vec::new(), crashed());
+    assert!(matches!(&events[..], [Event::Waiting(_)]), "{events:?}");
 }
 
 #[test]

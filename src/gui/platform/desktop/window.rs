@@ -11,8 +11,10 @@ use winit::event_loop::{ControlFlow, EventLoop};
 
 use super::RUNS;
 use crate::doctor::{Check, FrontEnd};
+use crate::gpu::{Backend, Search, apis};
 use crate::gui::{App, Options};
 use crate::protocol::Failure;
+use crate::worker::list_devices;
 
 /// The hint for a missing shared library, which winit loads at run time.
 const LIBRARIES: &str = "install the libraries of the display (on Debian and Ubuntu: libx11-6, \
@@ -88,12 +90,14 @@ pub fn open(options: Options) -> Result<(), Failure> {
         .with_drag_and_drop(true);
     // A screenshot looks the same on every machine: it takes nothing from earlier windows.
     let persist = options.screenshot.is_none();
-    let native = eframe::NativeOptions {
+    let mut native = eframe::NativeOptions {
         viewport,
         persist_window: persist,
         persistence_path: (!persist).then(|| std::env::temp_dir().join("wgpt-screenshot.ron")),
         ..Default::default()
     };
+    // The window loads drivers to draw, and one that crashes would end it.
+    leave_out(&mut native, &list_devices(Search::All).without());
     // eframe only logs that it cannot draw to the display, and returns as if the window had been closed.
     let has_drawn = Rc::new(Cell::new(false));
     let draws = has_drawn.clone();
@@ -108,6 +112,13 @@ pub fn open(options: Options) -> Result<(), Failure> {
         return Ok(());
     }
     Err(cannot_open("no graphics driver can draw to this display", DRIVER))
+}
+
+/// Keeps a window from the graphics APIs of `backends`, to draw with others.
+fn leave_out(native: &mut eframe::NativeOptions, backends: &[Backend]) {
+    if let eframe::egui_wgpu::WgpuSetup::CreateNew(setup) = &mut native.wgpu_options.wgpu_setup {
+        setup.instance_descriptor.backends.remove(apis(backends));
+    }
 }
 
 /// Describes the window of a process that has not opened one. Connects to the display to try it.
@@ -147,6 +158,24 @@ mod tests {
     #[test]
     fn the_icon_decodes() {
         assert_eq!(eframe::icon_data::from_png_bytes(ICON).unwrap().width, 128);
+    }
+
+    #[test]
+    fn a_window_does_not_draw_with_a_driver_that_crashes() {
+        let backends = |crashed: &[Backend]| {
+            let mut native = eframe::NativeOptions::default();
+            leave_out(&mut native, crashed);
+            match native.wgpu_options.wgpu_setup {
+                eframe::egui_wgpu::WgpuSetup::CreateNew(setup) => {
+                    setup.instance_descriptor.backends
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let [vulkan, gl] = [Backend::Vulkan, Backend::Gl].map(|backend| apis(&[backend]));
+        assert!(backends(&[]).contains(vulkan | gl));
+        assert!(backends(&[Backend::Vulkan]).contains(gl));
+        assert!(!backends(&[Backend::Vulkan]).intersects(vulkan));
     }
 
     #[test]
