@@ -12,7 +12,7 @@ use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::parse_network;
-use crate::protocol::Failure;
+use crate::protocol::{Failure, SelfTestOptions};
 use crate::version;
 
 mod models;
@@ -69,6 +69,12 @@ pub(super) struct Global {
     #[arg(long, global = true, value_name = "MODE", hide = true, help_heading = DEBUGGING)]
     #[arg(value_parser = Suggested::new(Implementation::WORDS.iter().copied()))]
     ops: Option<String>,
+    /// Rely on the device's kernels without a test
+    #[arg(long, global = true)]
+    no_self_test: bool,
+    /// Seconds that a test of kernels may take
+    #[arg(long, global = true, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
+    self_test_limit: Option<u64>,
     /// Print warnings of the graphics libraries; -vv and -vvv print details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -107,6 +113,14 @@ impl Global {
         }
         device.parse::<DeviceChoice>()?;
         Ok(device)
+    }
+
+    pub fn self_test(&self) -> SelfTestOptions {
+        SelfTestOptions {
+            skip: self.no_self_test,
+            limit: self.self_test_limit,
+            ..SelfTestOptions::default()
+        }
     }
 
     /// Returns the mode of the flag, or else of `WGPT_OPS`, or else auto.
@@ -241,9 +255,13 @@ pub(super) enum Subcommands {
     /// Report what a bug report needs: build, machine, devices, folders, and problems with them
     #[command(after_help = examples(&[
         ("wgpt doctor", "to read and to paste"),
+        ("wgpt doctor --kernels", "to test each kernel of the best device"),
         ("wgpt doctor --json", "for a program"),
     ]))]
     Doctor {
+        /// Test the kernels of the device instead, in each of its dtypes: print the largest error of each
+        #[arg(long)]
+        kernels: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,

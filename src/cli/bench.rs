@@ -2,7 +2,7 @@
 
 use super::args::{BenchArgs, BenchPart, Global};
 use super::benchmark_row;
-use super::find_model::{confirmed, select_device};
+use super::find_model::{proven, select_device};
 use super::print_failure;
 use super::torch::TorchStep;
 use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
@@ -31,8 +31,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let config = args.source.resolve(layers, None)?.config;
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
     torch.retain(|step| step.measured(&config, bench::architecture(&config).vocab_size as u32));
-    let mode = global.ops()?;
-    let selected = confirmed(selected, config.dtype, mode);
+    let (selected, mode) = proven(selected, &config, global)?;
     let (device, mode) = mode.open(config.dtype, selected)?;
     let json = args.json;
     watch(&device, Watched::Command, move |failure| print_failure(failure, json));

@@ -6,14 +6,14 @@ use super::activity::Activity;
 use super::args::Global;
 use super::print_failure;
 use super::run_list::newest_model;
-use crate::config::Dtype;
+use crate::config::Config;
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::SelectedDevice;
 use crate::model::Gpt;
 use crate::ops::OpsMode;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
-use crate::worker::{Watched, select, watch};
+use crate::worker::{Proven, Watched, prove, select, watch};
 
 /// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, Failure> {
@@ -108,11 +108,25 @@ pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, 
     Ok((model, global.ops()?.on(device.info.kind)))
 }
 
-/// Checks the cooperative matrices of a device if steps in `dtype` would use them. If they fail, this
-/// prints a warning and returns the device without them.
-pub(super) fn confirmed(mut device: SelectedDevice, dtype: Dtype, mode: OpsMode) -> SelectedDevice {
-    if let Some(text) = mode.confirm(dtype, &mut device) {
+/// Returns a device with a way to compute steps of `config` whose kernels are right. Prints a warning if it
+/// is not the fastest. If the user has not named the device and there is none, this returns the CPU.
+pub(super) fn proven(
+    device: SelectedDevice,
+    config: &Config,
+    global: &Global,
+) -> Result<(SelectedDevice, OpsMode), Failure> {
+    let say = |text: &str| {
+        if !global.quiet {
+            message!("{text}");
+        }
+    };
+    let proven = prove(device.clone(), global.ops()?, config, global.self_test(), &say);
+    let Proven { device, mode, warning, .. } = match proven {
+        Ok(proven) => proven,
+        Err(error) => return Ok((device.fallback(error)?, global.ops()?)),
+    };
+    if let Some(text) = warning {
         message!("warning: {text}");
     }
-    device
+    Ok((device, mode))
 }

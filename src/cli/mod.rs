@@ -65,6 +65,7 @@ mod event_printer;
 mod export;
 mod find_model;
 mod help;
+mod kernels;
 mod manual;
 mod next;
 mod pages;
@@ -153,7 +154,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Subcommands::Export(args) => export::export(args, &global)?,
         Subcommands::Import { model, output } => export::import(&model, &output, &global)?,
         Subcommands::Devices { json } => commands::devices(json, &global),
-        Subcommands::Doctor { json } => commands::doctor(json),
+        Subcommands::Doctor { kernels: true, json } => kernels::run(json, &global)?,
+        Subcommands::Doctor { json, .. } => commands::doctor(json),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(action) => commands::config(action)?,

@@ -3,12 +3,13 @@
 use serde_json::{Value, json};
 
 use super::args::{Global, PlanArgs};
-use super::find_model::{confirmed, select_device, warn};
+use super::find_model::{proven, select_device, warn};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
 use crate::data::{DataErrorKind, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
+use crate::ops::OpsMode;
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
     Limits, PlanError, RanksEstimate, Row, Shares, Totals,
@@ -29,15 +30,16 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
         return Err(Failure::usage(text, "leave out --measure or --shard_optimizer"));
     }
     let (vocab, data) = data(&config)?;
-    let selected = if args.measure || args.calibrate {
-        Some(confirmed(select_device(global)?, config.dtype, global.ops()?))
+    let (selected, mode) = if args.measure || args.calibrate {
+        let (selected, mode) = proven(select_device(global)?, &config, global)?;
+        (Some(selected), mode)
     } else {
-        None
+        (None, global.ops()?)
     };
     if let (true, Some(selected)) = (args.calibrate, &selected) {
-        calibrate(&config, selected.clone(), global)?;
+        calibrate(&config, selected.clone(), mode, global.quiet)?;
     }
-    let device = device(&config, args.target, selected.as_ref(), global)?;
+    let device = device(&config, args.target, selected.as_ref(), mode, global)?;
     let (limits, mut budget) = device.profile.limits(config.vram_budget, config.dtype);
     let speed = device.profile.speed.as_ref();
     let limits = limits.sharded(&config, ranks as usize);
@@ -58,7 +60,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     }
     let measured = match selected {
         Some(selected) if args.measure && fixes.is_none() => {
-            Some(measure(&config, vocab, &forecast, selected, global)?)
+            Some(measure(&config, vocab, &forecast, selected, mode)?)
         }
         _ => None,
     };
@@ -126,6 +128,7 @@ fn device(
     config: &Config,
     target: Option<Target>,
     selected: Option<&SelectedDevice>,
+    mode: OpsMode,
     global: &Global,
 ) -> Result<PlannedDevice, Failure> {
     let choice = global.device()?;
@@ -140,8 +143,10 @@ fn device(
                 Some(selected) => selected.info.clone(),
                 None => select_device(global)?.info,
             };
-            warn(runs::avoid_matrices(&mut device, global.ops()?, config.dtype).as_slice());
-            let mode = global.ops()?.for_run(config.dtype, &device)?;
+            let mut mode = mode;
+            let slower = runs::kernel_verdicts::avoid_faulty(&mut device, &mut mode, config.dtype);
+            warn(slower.as_slice());
+            let mode = mode.for_run(config.dtype, &device)?;
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
             let profile = runs::device_profile(&device, mode);
             let precision = profile.abilities.explain(config.dtype);
@@ -174,9 +179,14 @@ fn device(
     Ok(PlannedDevice { profile, precision, is_unknown, no_time })
 }
 
-fn calibrate(config: &Config, selected: SelectedDevice, global: &Global) -> Result<(), Failure> {
-    let (device, mode) = global.ops()?.open(config.dtype, selected)?;
-    if !global.quiet {
+fn calibrate(
+    config: &Config,
+    selected: SelectedDevice,
+    mode: OpsMode,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let (device, mode) = mode.open(config.dtype, selected)?;
+    if !quiet {
         message!("measuring {} ({})...", device.info.name, device.info.id);
     }
     let points = bench::calibrate(&device, mode)?;
@@ -190,9 +200,9 @@ fn measure(
     vocab: u32,
     forecast: &Forecast,
     selected: SelectedDevice,
-    global: &Global,
+    mode: OpsMode,
 ) -> Result<u64, Failure> {
-    let (device, mode) = global.ops()?.open(config.dtype, selected)?;
+    let (device, mode) = mode.open(config.dtype, selected)?;
     if gpu::memory(&device.device).is_none() {
         let text = format!("{} has no memory pools to measure", device.info.name);
         return Err(Failure::usage(text, "give a GPU: --device=vulkan:0"));

@@ -8,7 +8,6 @@ use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{Style, Styles};
 
 use super::args::flag_or_variable;
-use crate::gpu::PROBE_THREAD;
 
 /// The labels at the beginning of a line, in the colours of clap's own messages.
 const LABELS: [(&str, &Style); 4] = [
@@ -94,11 +93,11 @@ pub(super) fn has_color() -> bool {
 pub(super) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let file = panic.location().map_or("", std::panic::Location::file);
-        // These are caught and become an error message or a warning: in the thread that tries out a
-        // device, and in the crates that load the libraries of the window.
+        // These are caught and become an error message: in the crates that load the libraries of the
+        // window.
         let loads_libraries =
             ["xkbcommon-dl", "wayland-sys"].iter().any(|name| file.contains(name));
-        if loads_libraries || std::thread::current().name() == Some(PROBE_THREAD) {
+        if loads_libraries {
             return;
         }
         let text = panic.payload_as_str().unwrap_or("no message");

@@ -210,6 +210,7 @@ fn resolve(
     let start = StartRun {
         device: global.typed_device(),
         implementation: global.ops()?.implementation,
+        self_test: global.self_test(),
         shares: share,
         sum_dtype: allreduce_dtype,
         verbose: global.verbose,

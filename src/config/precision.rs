@@ -69,9 +69,10 @@ impl Abilities {
         all.into_iter().filter(|&(_, has)| has).map(|(dtype, _)| dtype).collect()
     }
 
-    /// Returns the same without cooperative matrices.
+    /// Returns the abilities without the units that multiply matrices: neither cooperative matrices nor
+    /// the tensor cores of CUDA, which multiply its float16 too.
     pub fn without_matrices(self) -> Self {
-        Self { matrices: None, emulated: false, ..self }
+        Self { float16: self.float16 && !self.bfloat16, ..Self::default() }
     }
 
     /// Returns the precision in which `dtype` computes; `None` if it cannot.

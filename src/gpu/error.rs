@@ -43,6 +43,9 @@ pub enum DeviceError {
     TooSmall { name: String, what: String },
     #[error("could not open {name} ({id}): {reason}")]
     Open { id: DeviceId, name: String, reason: String },
+    /// No way to compute in a dtype passed the test of its kernels.
+    #[error("{name} ({id}) does not compute in {dtype} as it should: {reason}")]
+    Untrusted { id: DeviceId, name: String, dtype: Dtype, reason: String },
 }
 
 impl DeviceError {
@@ -127,6 +130,10 @@ impl DeviceError {
                  build with `--features cuda`, tf32 a GPU from 2020 or later"
             }
             DeviceError::TooSmall { .. } => "use another device (`wgpt devices`), or --device=cpu",
+            DeviceError::Untrusted { .. } => {
+                "update the driver, or use another --dtype or --device; `wgpt doctor --kernels` tests all \
+                 kernels again, and --no-self-test uses them as they are"
+            }
             DeviceError::Open { .. } => {
                 "try another backend of the same GPU (`wgpt devices`), update its driver, or use \
                  --device=cpu"

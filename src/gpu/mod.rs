@@ -70,11 +70,6 @@ pub use watchdog::{AllowedSilence, Watchdog};
 #[cfg(all(feature = "gui", not(target_arch = "wasm32")))]
 pub(crate) use webgpu::apis;
 
-/// The name of the thread that tries out a device. A panic there is a result of the test and not a
-/// bug of wgpt, so panic hooks don't report it.
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) const PROBE_THREAD: &str = "probe";
-
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceInfo {
     pub id: DeviceId,

@@ -18,7 +18,6 @@ mod kernels {
 
     use super::Peaks;
     use crate::gpu::kernel::{Queue, Shader, Spec, Workgroups, params, shader};
-    use crate::gpu::matrices;
     use crate::gpu::meter::cube;
     use crate::gpu::{DeviceError, wait};
 
@@ -50,7 +49,7 @@ mod kernels {
     }
 
     pub fn variants() -> Vec<Spec> {
-        [&COPY, &MULTIPLY_ADD].map(spec).into_iter().chain(matrices::variants()).collect()
+        [&COPY, &MULTIPLY_ADD].map(spec).to_vec()
     }
 
     /// Measures the peaks of `device`, with less work if it is `slow`; `None` if it does not run WGSL.

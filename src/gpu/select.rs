@@ -32,22 +32,6 @@ impl SelectedDevice {
         Self { info, reason, auto: false }
     }
 
-    /// Checks that the device multiplies the cooperative matrices that it lists. If it does not,
-    /// removes them from its abilities and returns a warning. Opens the device for the check.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn confirm_matrices(&mut self) -> Option<String> {
-        #[cfg(feature = "wgpu")]
-        if let Err(reason) = webgpu::confirm_matrices(&self.info) {
-            let DeviceInfo { id, name, abilities, .. } = &mut self.info;
-            *abilities = abilities.without_matrices();
-            return Some(format!(
-                "{name} ({id}) lists cooperative matrices but does not multiply them: {reason}; \
-                 computing without them"
-            ));
-        }
-        None
-    }
-
     /// Opens the device for computing in float32, or else the CPU if the user has not named the device.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open_float32(&self) -> Result<OpenDevice, DeviceError> {

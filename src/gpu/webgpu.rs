@@ -116,14 +116,6 @@ async fn find(id: DeviceId) -> Option<Listed> {
     adapters(&[id.backend]).await.into_iter().find(|listed| listed.info.id == id)
 }
 
-#[cfg(not(target_arch = "wasm32"))]
-pub(super) fn confirm_matrices(info: &DeviceInfo) -> Result<(), String> {
-    let Some(listed) = info.abilities.matrices else { return Ok(()) };
-    // Opening a device that is gone will fail and report the reason.
-    let Some(Listed { adapter, .. }) = pollster::block_on(find(info.id)) else { return Ok(()) };
-    matrices::confirm(&adapter, listed)
-}
-
 /// Opens a wgpu device with all limits of the adapter: WebGPU's default binding limit is smaller than
 /// GPT-2's embedding. Enables cooperative matrices, an experiment of wgpu, only for runs that use them.
 ///

@@ -18,6 +18,7 @@ mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
 mod mode;
+mod self_test;
 mod shared;
 mod softmax;
 mod update_control;
@@ -34,6 +35,7 @@ pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
 };
 pub use mode::{Implementation, OpsMode};
+pub use self_test::{Check, KernelError, KernelShapes, SelfTest};
 pub use softmax::softmax;
 pub use update_control::{UpdateControl, UpdateSettings, update_control};
 

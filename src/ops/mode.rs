@@ -5,7 +5,7 @@ use crate::config::Matrices;
 use crate::config::{Abilities, Dtype, Precision, words};
 use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
 #[cfg(not(target_arch = "wasm32"))]
-use crate::gpu::{OpenDevice, SelectedDevice, without_tensor_cores};
+use crate::gpu::{OpenDevice, SelectedDevice};
 
 words! {
     #[derive(Default)]
@@ -67,21 +67,23 @@ impl OpsMode {
         Ok(self.in_precision(precision).on(device.kind))
     }
 
-    /// Checks what a run in `dtype` would multiply with, the cooperative matrices of a device or the
-    /// tensor cores of an NVIDIA GPU: see [`SelectedDevice::confirm_matrices`]. Returns a warning if
-    /// they fail or are not there.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn confirm(self, dtype: Dtype, device: &mut SelectedDevice) -> Option<String> {
-        let mode = self.for_run(dtype, &device.info).ok()?;
-        match mode.precision.matrices() {
-            Some(_) => device.confirm_matrices(),
-            None => without_tensor_cores(&device.info, mode.precision.dtype()),
+    /// Returns the next slower way to compute in `dtype` on a device, for when its kernels in this mode
+    /// are not to be trusted: without units that multiply matrices, which `device` then has no more, and
+    /// after that by tensor operations. `None` if there is none in that dtype.
+    pub fn slower(self, dtype: Dtype, device: &mut DeviceInfo) -> Option<Self> {
+        let precision = self.for_run(dtype, device).ok()?.precision;
+        let tiles = device.abilities.without_matrices();
+        let in_tiles = tiles.precision(dtype).filter(|in_tiles| *in_tiles != precision);
+        if self.implementation == Implementation::Auto && in_tiles.is_some() {
+            device.abilities = tiles;
+            return Some(self);
         }
+        let reference = Self { implementation: Implementation::Reference, ..self };
+        (!self.is_reference() && reference.for_run(dtype, device).is_ok()).then_some(reference)
     }
 
-    /// Opens a device for training steps in `dtype`, after [`confirm`](Self::confirm), and returns it with
-    /// the mode of the steps. If the user has not named the device and it cannot be opened, this opens the
-    /// CPU.
+    /// Opens a device for training steps in `dtype`, and returns it with the mode of the steps. If the user
+    /// has not named the device and it cannot be opened, this opens the CPU.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(
         self,
@@ -126,6 +128,32 @@ impl OpsMode {
 mod tests {
     use super::*;
     use crate::config::Matrices;
+
+    #[test]
+    fn what_is_not_trusted_is_replaced_by_the_next_slower_way() {
+        let of = |abilities| DeviceInfo { abilities, ..DeviceInfo::cpu() };
+        let matrices = Some(Matrices::Sixteen);
+        let vulkan = Abilities { float16: true, matrices, ..Abilities::default() };
+        let cuda = Abilities { tf32: true, bfloat16: true, float16: true, ..Abilities::default() };
+        let (tiles, reference) = (Implementation::Auto, Implementation::Reference);
+        for (abilities, dtype, expected) in [
+            (vulkan, Dtype::Auto, vec![(tiles, Dtype::Float32), (reference, Dtype::Float32)]),
+            // A dtype that was asked for is never changed.
+            (vulkan, Dtype::Float16, vec![(tiles, Dtype::Float16)]),
+            (vulkan, Dtype::Float32, vec![(reference, Dtype::Float32)]),
+            (cuda, Dtype::Auto, vec![(tiles, Dtype::Float32), (reference, Dtype::Float32)]),
+            (cuda, Dtype::Bfloat16, vec![]),
+        ] {
+            let (mut device, mut mode, mut ways) = (of(abilities), OpsMode::AUTO, Vec::new());
+            while let Some(slower) = mode.slower(dtype, &mut device) {
+                let run = slower.for_run(dtype, &device).unwrap();
+                assert_eq!(run.precision.matrices(), None);
+                ways.push((run.implementation, run.precision.dtype()));
+                mode = slower;
+            }
+            assert_eq!(ways, expected, "{abilities:?} in {dtype}");
+        }
+    }
 
     #[test]
     fn only_a_devices_own_kernels_multiply_matrices() {

@@ -28,7 +28,9 @@ pub(crate) use request::{
     DataInfo, Destination, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, StorageUsage,
     StoredData, StoredModel, Texts, Topic, View,
 };
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use request::{KernelProgress, KernelTests};
 pub use worker_message::{Exit, Failure};
 pub(crate) use worker_message::{
-    FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, StartRun, ToWorker,
+    FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, SelfTestOptions, StartRun, ToWorker,
 };

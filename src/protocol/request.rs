@@ -7,13 +7,15 @@ use serde::{Deserialize, Serialize};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::bench::BenchmarkRow;
 use crate::config::Config;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::config::Precision;
 use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{DeviceInfo, Search};
 use crate::model::Architecture;
 #[cfg(not(target_arch = "wasm32"))]
-use crate::ops::Implementation;
+use crate::ops::{Implementation, KernelError, KernelShapes};
 use crate::plan::DeviceProfile;
 use crate::protocol::{DeviceLine, Failure, Progress};
 use crate::runs::{About, RunSummary, Tail};
@@ -67,6 +69,37 @@ pub(crate) enum Request {
     /// Measures training steps on a device, given as `--device` takes it: [`Reply::Measured`].
     #[cfg(not(target_arch = "wasm32"))]
     Measure { config: Box<Config>, device: String, implementation: Implementation },
+    /// Compares kernels of a device with the CPU's: [`Reply::Kernels`] many times, unless the driver ends
+    /// the process.
+    #[cfg(not(target_arch = "wasm32"))]
+    TestKernels(KernelTests),
+}
+
+/// The kernels to test, and how.
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KernelTests {
+    /// As `--device` takes it.
+    pub device: String,
+    pub implementation: Implementation,
+    pub precision: Precision,
+    pub shapes: KernelShapes,
+    /// The number of the first check, from 0.
+    pub first: usize,
+}
+
+/// The progress of [`Request::TestKernels`].
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum KernelProgress {
+    /// The kernels of a check are about to run: if no more comes, it is because of them.
+    Testing(String),
+    Tested(KernelError),
+    /// The device or its driver has reported an error, and the process is about to exit.
+    Failed(Failure),
+    /// Every check has run.
+    Done,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,6 +180,8 @@ pub(crate) enum Reply {
     /// The speed of training steps.
     #[cfg(not(target_arch = "wasm32"))]
     Measured { row: Box<BenchmarkRow> },
+    #[cfg(not(target_arch = "wasm32"))]
+    Kernels { progress: KernelProgress },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
     /// A request failed: what failed and where, and what to do next. The hint is empty where the

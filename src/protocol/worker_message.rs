@@ -59,9 +59,8 @@ pub(crate) struct StartRun {
     pub device_name: Option<String>,
     /// The backends to leave out: their drivers crashed while they listed devices.
     pub without: Vec<Backend>,
-    /// True once a former worker of this run has crashed with cooperative matrices: this one uses none.
-    pub avoids_matrices: bool,
     pub implementation: Implementation,
+    pub self_test: SelfTestOptions,
     /// The time in former workers.
     pub elapsed: Duration,
     /// The limit of the plan after the device ran out of memory.
@@ -76,6 +75,17 @@ pub(crate) struct StartRun {
     pub verbose: u8,
     /// True to print no messages about device and precision.
     pub quiet: bool,
+}
+
+/// How a device's kernels are tested before a run relies on them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SelfTestOptions {
+    /// True to rely on them without a test.
+    pub skip: bool,
+    /// The seconds that each of them may take; `None` for the usual ones.
+    pub limit: Option<u64>,
+    /// True once a former worker of this run has crashed with cooperative matrices: this one uses none.
+    pub avoids_matrices: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -152,7 +162,8 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
-    use crate::protocol::{Job, Progress, StorageUsage, View};
+    use crate::ops::KernelError;
+    use crate::protocol::{Job, KernelProgress, Progress, StorageUsage, View};
     use crate::runs::Tail;
 
     fn assert_reads_back<T: Serialize + DeserializeOwned>(messages: Vec<T>) {
@@ -175,6 +186,7 @@ mod tests {
         let (tail, view) = (Tail::open(&run, true), View::Main);
         let (text, hint, job) = ("no".to_string(), String::new(), Job::Export);
         let event = FromWorker::Event(Box::new(eval.clone()));
+        let error = KernelError { kernel: "linear".into(), error: None, allowed: 0.01 };
         let json = serde_json::to_string(&event).unwrap();
         assert!(json.starts_with(r#"{"message":"event","event":"eval","iter":250"#), "{json}");
         assert_reads_back(vec![
@@ -183,6 +195,8 @@ mod tests {
             FromWorker::Reply(Reply::Data { spec: "data/a".into(), data: Err(text.clone()) }),
             FromWorker::Reply(Reply::Stored { data: vec![], models: vec![], usage }),
             FromWorker::Reply(Reply::Failed { job, text, hint }),
+            FromWorker::Reply(Reply::Kernels { progress: KernelProgress::Tested(error) }),
+            FromWorker::Reply(Reply::Kernels { progress: KernelProgress::Done }),
             FromWorker::Ready { version: MESSAGES_VERSION },
             FromWorker::Selected { uses_matrices: true },
             FromWorker::Ended(RunEnd::Stopped { reason: StopReason::MaxTime }),

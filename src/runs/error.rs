@@ -188,6 +188,7 @@ impl TrainError {
             DeviceError::Unknown { .. }
             | DeviceError::NotBuilt { .. }
             | DeviceError::Dtype { .. }
+            | DeviceError::Untrusted { .. }
             | DeviceError::TooSmall { .. } => None,
         }
     }

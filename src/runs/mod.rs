@@ -2,12 +2,13 @@
 
 pub(crate) mod archive;
 pub(crate) mod checkpoint;
-mod crashes;
 mod data_path;
 mod device_profile;
 mod error;
 mod folder;
 mod index;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) mod kernel_verdicts;
 mod model_source;
 pub(crate) mod own_states;
 mod scalars;
@@ -17,7 +18,6 @@ pub use device_profile::device_profile;
 pub use error::TrainError;
 pub use model_source::ModelSource;
 
-pub(crate) use crashes::{avoid_matrices, remember_matrices_crash};
 pub(crate) use data_path::{absolute_data, find_data};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use folder::json_line;

@@ -67,11 +67,15 @@ pub(crate) fn folder() -> Option<PathBuf> {
 
 /// Returns the key of a device and dtype. Another driver or another version of wgpt may have another
 /// speed. `None` for ops that were chosen to debug.
-pub(super) fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
-    let DeviceInfo { id, name, driver, .. } = device;
+fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
     let is_usual = mode.implementation == Implementation::Auto;
-    let dtype = mode.precision.dtype();
-    is_usual.then(|| format!("{name}, {}, {driver}, {dtype}, {VERSION}", id.backend))
+    is_usual.then(|| key_of(device, &mode.precision.dtype().to_string()))
+}
+
+/// Returns the key of `what` about a device with its driver, in this version of wgpt.
+pub(super) fn key_of(device: &DeviceInfo, what: &str) -> String {
+    let DeviceInfo { id, name, driver, .. } = device;
+    format!("{name}, {}, {driver}, {what}, {VERSION}", id.backend)
 }
 
 pub(super) const VERSION: &str = concat!("wgpt ", env!("CARGO_PKG_VERSION"));

@@ -45,8 +45,9 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         Request::Device { choice } => {
             // The list of devices has the warnings.
             let mut info = select(choice.parse()?, |_| {})?.info;
-            runs::avoid_matrices(&mut info, OpsMode::AUTO, Dtype::Auto);
-            let mode = OpsMode::AUTO.for_run(Dtype::Auto, &info)?;
+            let mut mode = OpsMode::AUTO;
+            runs::kernel_verdicts::avoid_faulty(&mut info, &mut mode, Dtype::Auto);
+            let mode = mode.for_run(Dtype::Auto, &info)?;
             Reply::Device { device: runs::device_profile(&info, mode) }
         }
         #[cfg(not(target_arch = "wasm32"))]
@@ -91,7 +92,7 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         // A worker does these by itself.
         Request::Sample(_) | Request::StopSample => return Ok(None),
         #[cfg(not(target_arch = "wasm32"))]
-        Request::Measure { .. } => return Ok(None),
+        Request::Measure { .. } | Request::TestKernels(_) => return Ok(None),
     }))
 }
 

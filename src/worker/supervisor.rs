@@ -200,7 +200,7 @@ impl<T: Transport> Supervisor<T> {
             }
             Decision::Restart { events, delay, plan, avoids_matrices } => {
                 events.into_iter().for_each(|event| self.report(event));
-                self.start.avoids_matrices |= avoids_matrices;
+                self.start.self_test.avoids_matrices |= avoids_matrices;
                 self.start.max_plan = plan.or(self.start.max_plan.take());
                 self.restart_at = Some(now + delay);
             }

@@ -3,9 +3,10 @@
 
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
-mod matrices;
 mod crashes;
+mod matrices;
 mod recovery;
+mod self_test;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -62,6 +63,17 @@ impl Run {
 
     /// Sends `lines` to stdin after the first step, then closes stdin.
     fn with_commands(args: &[String], lines: &[&str], faults: &[(&str, &str)]) -> Self {
+        // The measured speed of a failing device must not be shared, but its compiled kernels may.
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        Self::start(args, lines, faults, cache.path())
+    }
+
+    /// Keeps what is known of the device in the folder `cache`.
+    fn with_cache(args: &[String], faults: &[(&str, &str)], cache: &Path) -> Self {
+        Self::start(args, &[], faults, cache)
+    }
+
+    fn start(args: &[String], lines: &[&str], faults: &[(&str, &str)], cache: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let report = folder.path().join("report.json");
         let mut child = Command::new(env!("CARGO_BIN_EXE_wgpt"))
@@ -74,8 +86,7 @@ impl Run {
             .env_remove("VK_ADD_DRIVER_FILES")
             .env("VK_DRIVER_FILES", driver())
             .env("FAULT_REPORT", &report)
-            // The measured speed of a failing device must not be shared, but its compiled kernels may.
-            .env("XDG_CACHE_HOME", folder.path())
+            .env("XDG_CACHE_HOME", cache)
             .envs(shader_cache())
             .envs(faults.iter().copied())
             .spawn()
@@ -112,6 +123,9 @@ impl Run {
     }
 }
 
+/// The flag of runs whose faults are for the process that trains, not for the one that tests kernels.
+const NO_SELF_TEST: &str = "--no-self-test";
+
 /// Generates the flags of a small run with evaluations and samples, and its budget as a share of the
 /// memory that it takes. Lavapipe stores float16, so the flags include half precision.
 fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
@@ -135,6 +149,7 @@ fn case() -> impl Strategy<Value = (Vec<String>, f64)> {
                 format!("--offload_optimizer={}", ["auto", "true", "false"][offload]),
                 format!("--optimizer={}", ["adamw", "muon", "adamw"][optimizer]),
                 format!("--dtype={}", ["float32", "float16"][dtype]),
+                NO_SELF_TEST.to_string(),
                 "--max_iters=4".to_string(),
                 "--eval_interval=2".to_string(),
                 "--eval_iters=2".to_string(),
@@ -215,6 +230,7 @@ fn small_run() -> Vec<String> {
         "--log_interval=1",
         "--sample_tokens=10",
         "--vram_budget=none",
+        NO_SELF_TEST,
     ]
     .map(String::from)
     .to_vec()

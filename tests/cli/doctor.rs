@@ -63,6 +63,32 @@ fn the_doctor_reports_the_devices_and_the_build() {
     assert_eq!(text.contains("\n  mpi "), cfg!(unix), "{text}");
 }
 
+/// Each kernel of a device is compared with the CPU's, in each of its dtypes.
+#[cfg(feature = "wgpu")]
+#[test]
+fn the_doctor_tests_the_kernels_of_a_device() {
+    let folder = temporary();
+    let device = vulkan(folder.path());
+    let output = ok(folder.path(), &["doctor", "--kernels", "--json", &device]);
+    let json: Value = serde_json::from_str(&output).expect("one JSON object");
+    let rows = json["kernels"].as_array().unwrap();
+    for dtype in ["float32", "float16"] {
+        let of_dtype = || rows.iter().filter(|row| row["dtype"] == dtype);
+        for kernel in ["linear + residual", "attention backward: keys", "adamw: weight"] {
+            assert!(of_dtype().any(|row| row["kernel"] == kernel), "no {kernel} in {dtype}");
+        }
+        for row in of_dtype() {
+            assert_eq!(row["result"], "right", "{row}");
+            assert!(row["error"].as_f64().unwrap() <= row["allowed"].as_f64().unwrap(), "{row}");
+        }
+    }
+    // A product in float32 rounds, so it differs from the CPU's.
+    assert!(rows.iter().any(|row| row["error"].as_f64().unwrap() > 0.0));
+    let refused =
+        wgpt(folder.path()).args(["doctor", "--kernels", "--device=cpu"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+}
+
 /// Without drivers, without a display, in a folder with umlauts and blanks, wgpt prints messages and
 /// does not crash.
 #[cfg(target_os = "linux")]

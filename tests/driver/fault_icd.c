@@ -37,9 +37,13 @@
     X(GetPhysicalDeviceMemoryProperties) X(GetPhysicalDeviceMemoryProperties2)                     \
     X(GetPhysicalDeviceProperties) X(GetPhysicalDeviceProperties2)
 #define DEVICE_FUNCTIONS(X)                                                                        \
-    X(AllocateMemory) X(CreateShaderModule) X(DeviceWaitIdle) X(FreeMemory) X(GetDeviceQueue)      \
-    X(GetDeviceQueue2) X(GetFenceStatus) X(GetSemaphoreCounterValue) X(QueueBindSparse)            \
-    X(QueueSubmit) X(QueueSubmit2) X(QueueWaitIdle) X(WaitForFences) X(WaitSemaphores)
+    X(AllocateMemory) X(DeviceWaitIdle) X(FreeMemory) X(GetDeviceQueue) X(GetDeviceQueue2)         \
+    X(GetFenceStatus) X(GetSemaphoreCounterValue) X(QueueBindSparse) X(QueueSubmit)                \
+    X(QueueSubmit2) X(QueueWaitIdle) X(WaitForFences) X(WaitSemaphores) KERNEL_FUNCTIONS(X)
+/* Those of "Kernels" below. */
+#define KERNEL_FUNCTIONS(X)                                                                        \
+    X(AllocateCommandBuffers) X(CmdBindDescriptorSets) X(CmdBindPipeline) X(CmdDispatch)           \
+    X(CmdFillBuffer) X(CreateComputePipelines) X(CreateShaderModule) X(UpdateDescriptorSets)
 #define FIELD(name) PFN_vk##name name;
 /* Looks up a function under its core name, else under its name as an extension. */
 #define LOOK_UP(get, handle, field, name)                                                          \
@@ -56,13 +60,15 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 /* ---- Settings and report --------------------------------------------------------------------- */
 
 static struct {
-    const char *driver, *once, *crash_in;               /* a function's name without vk */
+    const char *driver, *once, *crash_call;             /* a function's name without vk */
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
     uint64_t crash_matrices;                            /* 0: never */
     uint64_t away, lose_for;                            /* seconds */
     uint64_t cap, binding, heap, subgroup;              /* UINT64_MAX: unchanged */
     bool refuse_rest, device_only;
-    int report; /* a file descriptor, or -1 */
+    const char *crash_in, *hang_in, *wrong_in; /* kinds of kernels, or NULL */
+    const char *hide;                          /* an extension, or NULL */
+    int report;                                /* a file descriptor, or -1 */
 } config = {.driver = "libvulkan_lvp.so",
             .cap = -1, .binding = -1, .heap = -1, .subgroup = -1, .report = -1};
 
@@ -185,12 +191,27 @@ static bool set(const char *name, const char *value)
                                                     : "write a whole number above 0");
     if (!strcmp(name, "REPORT"))
         return open_report(value);
+    const struct {
+        const char *name, **kind;
+    } kernels[] = {{"CRASH_IN", &config.crash_in},
+                   {"HANG_IN", &config.hang_in},
+                   {"WRONG_IN", &config.wrong_in}};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (!strcmp(name, kernels[i].name)) {
+            *kernels[i].kind = strdup(value);
+            bool known = !strcmp(value, "attention") || !strcmp(value, "cooperative");
+            return known || bad(name, value, "write attention or cooperative");
+        }
+    if (!strcmp(name, "HIDE")) {
+        config.hide = strdup(value);
+        return true;
+    }
     if (!strcmp(name, "DRIVER")) {
         config.driver = value;
         return *value || bad(name, value, "write a library's path");
     }
-    if (!strcmp(name, "CRASH_IN")) {
-        config.crash_in = strdup(value);
+    if (!strcmp(name, "CRASH_CALL")) {
+        config.crash_call = strdup(value);
         return (*value >= 'A' && *value <= 'Z') || bad(name, value, "write a function without vk");
     }
     if (!strcmp(name, "ONCE")) {
@@ -283,7 +304,7 @@ struct device {
     bool matrices; /* opened with cooperative matrices */
 };
 
-enum kind { DEVICE, QUEUE, MEMORY, SEMAPHORE };
+enum kind { DEVICE, QUEUE, COMMANDS, MEMORY, SEMAPHORE, MODULE, PIPELINE, SET };
 
 static struct object {
     struct object *next;
@@ -291,6 +312,8 @@ static struct object {
     uint64_t handle, size; /* of a semaphore: its last reported value */
     struct device *device;
     uint32_t heap;
+    const char *kernel;                /* of a module or a pipeline, or bound: its kind, or NULL */
+    VkDescriptorBufferInfo buffers[3]; /* of a set, or bound: those of the first bindings */
 } *objects[256];
 
 /* Returns the link that points to an object, or the one to add it at. Handles that are not
@@ -329,8 +352,8 @@ static struct device *device_of(enum kind kind, const void *handle)
     struct device *device = found ? found->device : NULL;
     pthread_mutex_unlock(&state);
     if (!device) {
-        fprintf(stderr, "wgpt-fault: a %s that this driver did not create\n",
-                kind == QUEUE ? "queue" : "device");
+        static const char *const names[] = {"device", "queue", "command buffer"};
+        fprintf(stderr, "wgpt-fault: a %s that this driver did not create\n", names[kind]);
         abort();
     }
     return device;
@@ -391,33 +414,6 @@ static void fault_FreeMemory(VkDevice handle, VkDeviceMemory memory,
     d->FreeMemory(handle, memory, callbacks);
     report();
     pthread_mutex_unlock(&state);
-}
-
-/* ---- Shaders --------------------------------------------------------------------------------- */
-
-/* Counts the modules with cooperative matrices, and those of them that load or store one without
- * the memory operand NonPrivatePointer, the last word. */
-static VkResult fault_CreateShaderModule(VkDevice handle, const VkShaderModuleCreateInfo *info,
-                                         const VkAllocationCallbacks *callbacks,
-                                         VkShaderModule *out)
-{
-    enum { HEADER = 5, LOAD = 4457, STORE = 4458, NON_PRIVATE = 0x20 };
-    bool uses = false, marked = true;
-    uint32_t length = HEADER;
-    for (size_t at = 0; length && (at += length) < info->codeSize / 4;) {
-        const uint32_t *code = info->pCode + at, op = *code & 0xffff;
-        length = *code >> 16;
-        if (op == LOAD || op == STORE) {
-            uses = true;
-            marked &= length == (op == LOAD ? 7 : 6) && code[length - 1] & NON_PRIVATE;
-        }
-    }
-    pthread_mutex_lock(&state);
-    count.matrices += uses;
-    count.unmarked += !marked;
-    report();
-    pthread_mutex_unlock(&state);
-    return device_of(DEVICE, handle)->CreateShaderModule(handle, info, callbacks, out);
 }
 
 /* ---- Crashes --------------------------------------------------------------------------------- */
@@ -542,6 +538,168 @@ static VkResult fault_GetSemaphoreCounterValue(VkDevice device, VkSemaphore sema
     return result;
 }
 
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+/* Returns the kind of a module that faults name, or NULL: `cooperative` if it multiplies cooperative
+ * matrices, `attention` if it is attention's forward pass. That is the only kernel of wgpt with four
+ * bindings and the constant LOWEST of shaders/attention_rows.wgsl. */
+static const char *kind_of(const VkShaderModuleCreateInfo *info)
+{
+    enum { HEADER = 5, OP_CONSTANT = 43, OP_DECORATE = 71, OP_MULTIPLY_ADD = 4459, BINDING = 33 };
+    const uint32_t lowest = 0xff61b1e6, *word = info->pCode, *end = word + info->codeSize / 4;
+    uint32_t bindings = 0;
+    bool has_lowest = false;
+    for (word += HEADER; word < end && *word >> 16; word += *word >> 16) {
+        uint32_t op = *word & 0xffff;
+        if (op == OP_MULTIPLY_ADD)
+            return "cooperative";
+        bindings += op == OP_DECORATE && word[2] == BINDING;
+        has_lowest |= op == OP_CONSTANT && word[3] == lowest;
+    }
+    return bindings == 4 && has_lowest ? "attention" : NULL;
+}
+
+/* Returns true unless the module loads or stores a cooperative matrix without the memory operand
+ * NonPrivatePointer, the last word. */
+static bool is_marked(const VkShaderModuleCreateInfo *info)
+{
+    enum { HEADER = 5, LOAD = 4457, STORE = 4458, NON_PRIVATE = 0x20 };
+    const uint32_t *word = info->pCode, *end = word + info->codeSize / 4;
+    for (word += HEADER; word < end && *word >> 16; word += *word >> 16) {
+        uint32_t op = *word & 0xffff, length = *word >> 16;
+        if ((op == LOAD || op == STORE) &&
+            (length != (op == LOAD ? 7 : 6) || !(word[length - 1] & NON_PRIVATE)))
+            return false;
+    }
+    return true;
+}
+
+static bool is(const char *kernel, const char *faulty)
+{
+    return kernel && faulty && !strcmp(kernel, faulty);
+}
+
+static VkResult fault_CreateShaderModule(VkDevice device, const VkShaderModuleCreateInfo *info,
+                                         const VkAllocationCallbacks *callbacks,
+                                         VkShaderModule *out)
+{
+    struct device *d = device_of(DEVICE, device);
+    VkResult result = d->CreateShaderModule(device, info, callbacks, out);
+    pthread_mutex_lock(&state);
+    const char *kernel = kind_of(info);
+    if (result == VK_SUCCESS)
+        put(MODULE, (uint64_t)*out, d)->kernel = kernel;
+    count.matrices += is(kernel, "cooperative");
+    count.unmarked += !is_marked(info);
+    report();
+    pthread_mutex_unlock(&state);
+    return result;
+}
+
+static VkResult fault_CreateComputePipelines(VkDevice device, VkPipelineCache cache, uint32_t n,
+                                             const VkComputePipelineCreateInfo *infos,
+                                             const VkAllocationCallbacks *callbacks,
+                                             VkPipeline *out)
+{
+    struct device *d = device_of(DEVICE, device);
+    const char **kernels = calloc(n, sizeof *kernels);
+    if (!kernels)
+        abort();
+    pthread_mutex_lock(&state);
+    for (uint32_t i = 0; i < n; i++) {
+        kernels[i] = put(MODULE, (uint64_t)infos[i].stage.module, d)->kernel;
+        if (is(kernels[i], config.crash_in))
+            crash();
+    }
+    pthread_mutex_unlock(&state);
+    VkResult result = d->CreateComputePipelines(device, cache, n, infos, callbacks, out);
+    pthread_mutex_lock(&state);
+    for (uint32_t i = 0; i < n && result == VK_SUCCESS; i++)
+        put(PIPELINE, (uint64_t)out[i], d)->kernel = kernels[i];
+    pthread_mutex_unlock(&state);
+    free(kernels);
+    return result;
+}
+
+static VkResult fault_AllocateCommandBuffers(VkDevice device,
+                                             const VkCommandBufferAllocateInfo *info,
+                                             VkCommandBuffer *out)
+{
+    struct device *d = device_of(DEVICE, device);
+    VkResult result = d->AllocateCommandBuffers(device, info, out);
+    for (uint32_t i = 0; i < info->commandBufferCount && result == VK_SUCCESS; i++)
+        remember(COMMANDS, out[i], d);
+    return result;
+}
+
+static void fault_UpdateDescriptorSets(VkDevice device, uint32_t n,
+                                       const VkWriteDescriptorSet *writes, uint32_t copies,
+                                       const VkCopyDescriptorSet *copied)
+{
+    struct device *d = device_of(DEVICE, device);
+    d->UpdateDescriptorSets(device, n, writes, copies, copied);
+    pthread_mutex_lock(&state);
+    for (uint32_t i = 0; i < n; i++) {
+        const VkWriteDescriptorSet *w = &writes[i];
+        if (w->descriptorType == VK_DESCRIPTOR_TYPE_STORAGE_BUFFER)
+            /* Consecutive bindings may be written at once. */
+            for (uint32_t b = w->dstBinding; b < MIN(3, w->dstBinding + w->descriptorCount); b++)
+                put(SET, (uint64_t)w->dstSet, d)->buffers[b] = w->pBufferInfo[b - w->dstBinding];
+    }
+    pthread_mutex_unlock(&state);
+}
+
+static void fault_CmdBindDescriptorSets(VkCommandBuffer commands, VkPipelineBindPoint point,
+                                        VkPipelineLayout layout, uint32_t first, uint32_t n,
+                                        const VkDescriptorSet *sets, uint32_t dynamic,
+                                        const uint32_t *offsets)
+{
+    struct device *d = device_of(COMMANDS, commands);
+    d->CmdBindDescriptorSets(commands, point, layout, first, n, sets, dynamic, offsets);
+    pthread_mutex_lock(&state);
+    if (!first && n)
+        memcpy(put(COMMANDS, (uintptr_t)commands, d)->buffers,
+               put(SET, (uint64_t)sets[0], d)->buffers, sizeof(VkDescriptorBufferInfo[3]));
+    pthread_mutex_unlock(&state);
+}
+
+static void fault_CmdBindPipeline(VkCommandBuffer commands, VkPipelineBindPoint point,
+                                  VkPipeline pipeline)
+{
+    struct device *d = device_of(COMMANDS, commands);
+    d->CmdBindPipeline(commands, point, pipeline);
+    pthread_mutex_lock(&state);
+    put(COMMANDS, (uintptr_t)commands, d)->kernel = put(PIPELINE, (uint64_t)pipeline, d)->kernel;
+    pthread_mutex_unlock(&state);
+}
+
+static void fault_CmdFillBuffer(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,
+                                VkDeviceSize size, uint32_t value)
+{
+    device_of(COMMANDS, commands)->CmdFillBuffer(commands, buffer, offset, size, value);
+}
+
+/* A kernel that is wrong overwrites the last four bytes of its output: one element in float32, in the
+ * last tile. A product's output is at binding 2, attention's at binding 1. A kernel that hangs hangs its
+ * device. */
+static void fault_CmdDispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z)
+{
+    struct device *d = device_of(COMMANDS, commands);
+    d->CmdDispatch(commands, x, y, z);
+    pthread_mutex_lock(&state);
+    struct object bound = *put(COMMANDS, (uintptr_t)commands, d);
+    if (is(bound.kernel, config.hang_in) && !d->hung) {
+        d->hung = true;
+        count.hung++;
+        report();
+    }
+    pthread_mutex_unlock(&state);
+    const VkDescriptorBufferInfo *out = &bound.buffers[is(bound.kernel, "attention") ? 1 : 2];
+    if (is(bound.kernel, config.wrong_in) && out->range != VK_WHOLE_SIZE && out->range >= 4)
+        d->CmdFillBuffer(commands, out->buffer, out->offset + (out->range - 4) / 4 * 4, 4,
+                         0x44004400); /* 513.1 in float32, 4 and 4 in float16 */
+}
+
 /* ---- Properties ------------------------------------------------------------------------------ */
 
 static void narrow_heaps(VkPhysicalDeviceMemoryProperties *memory)
@@ -628,6 +786,11 @@ static bool extensions(VkPhysicalDevice physical, VkExtensionProperties **list, 
     if (!(*list = calloc(*n + 1, sizeof **list)))
         abort();
     real.EnumerateDeviceExtensionProperties(physical, NULL, n, *list);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++)
+        if (!config.hide || strcmp((*list)[i].extensionName, config.hide))
+            (*list)[kept++] = (*list)[i];
+    *n = kept;
     bool add = own_budget();
     for (uint32_t i = 0; i < *n; i++)
         add &= !!strcmp((*list)[i].extensionName, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
@@ -751,8 +914,8 @@ static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name)
         {"vk_icdNegotiateLoaderICDInterfaceVersion",
          (PFN_vkVoidFunction)vk_icdNegotiateLoaderICDInterfaceVersion},
     };
-    size_t crashing = config.crash_in ? strlen(config.crash_in) : 0;
-    if (function && crashing && !strncmp(name + 2, config.crash_in, crashing) &&
+    size_t crashing = config.crash_call ? strlen(config.crash_call) : 0;
+    if (function && crashing && !strncmp(name + 2, config.crash_call, crashing) &&
         (!name[2 + crashing] || !strcmp(name + 2 + crashing, "KHR")))
         return (PFN_vkVoidFunction)crash;
     for (size_t i = 0; function && i < sizeof table / sizeof *table; i++) {

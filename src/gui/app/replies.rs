@@ -202,7 +202,7 @@ impl App {
                 shared.samples.chat.answered(text, forgotten, done);
             }
             #[cfg(not(target_arch = "wasm32"))]
-            Reply::Measured { .. } | Reply::Listed { .. } => {}
+            Reply::Measured { .. } | Reply::Listed { .. } | Reply::Kernels { .. } => {}
             Reply::Obstacle(obstacle) => {
                 self.obstacles.retain(|known| known.topic != obstacle.topic);
                 self.obstacles.push(obstacle);

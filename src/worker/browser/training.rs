@@ -9,7 +9,8 @@ use web_sys::MessageChannel;
 use web_time::Instant;
 
 use super::worker::Worker;
-use crate::gpu;
+use crate::gpu::{self, DeviceKind, OpenDevice};
+use crate::ops::{Implementation, KernelError, KernelShapes, OpsMode, SelfTest};
 use crate::plan::checkpoint_bytes;
 use crate::protocol::{
     Command, Event, Failure, FromWorker, Obstacle, Reply, RunEnd, SampleRequest, StartRun,
@@ -17,7 +18,7 @@ use crate::protocol::{
 };
 use crate::ranks::Group;
 use crate::text::bytes;
-use crate::train::{Commands, Session, Setup, TrainError};
+use crate::train::{Commands, Request, Session, Setup, TrainError};
 use crate::worker::sampling;
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
@@ -47,6 +48,9 @@ impl Worker {
             emit(&Event::Warning { text });
         }
         let device = self.open_device().await?;
+        if let Some(text) = self.prove(&device, &mut request).await? {
+            emit(&Event::Warning { text });
+        }
         self.storage.make_space().await;
         let setup = Setup::new(request, &device.info, Group::alone())?;
         self.check_quota(&setup).await;
@@ -54,6 +58,39 @@ impl Worker {
         let event_loop = EventLoop::new();
         let mut commands = Messages { worker: self, yielded: Instant::now(), event_loop };
         session.run(&mut commands).await
+    }
+
+    /// Tests the kernels that a run would launch, once in the life of this worker. If one is wrong, chooses
+    /// tensor operations for the run and returns a warning. The watchdog notices a device that hangs.
+    async fn prove(
+        &self,
+        device: &OpenDevice,
+        request: &mut Request,
+    ) -> Result<Option<String>, TrainError> {
+        let shapes = KernelShapes::from(&request.config);
+        let is_usual = request.mode.implementation == Implementation::Auto;
+        // A software renderer is a part of the browser, and takes seconds to compile a kernel.
+        if !is_usual || device.info.kind == DeviceKind::Software {
+            return Ok(None);
+        }
+        // A dtype that the device lacks is refused later.
+        let Ok(mode) = request.mode.for_run(request.config.dtype, &device.info) else {
+            return Ok(None);
+        };
+        let known = |tested: &&(KernelShapes, OpsMode, _)| (tested.0, tested.1) == (shapes, mode);
+        let known = self.tested.borrow().iter().find(known).map(|tested| tested.2.clone());
+        let wrong = match known {
+            Some(wrong) => wrong,
+            None => {
+                let wrong = first_wrong(device, mode, shapes).await?;
+                self.tested.borrow_mut().push((shapes, mode, wrong.clone()));
+                wrong
+            }
+        };
+        let Some(wrong) = wrong else { return Ok(None) };
+        request.mode = OpsMode::REFERENCE;
+        let name = &device.info.name;
+        Ok(Some(format!("{name}: {wrong}; computing by tensor operations, which is slower")))
     }
 
     /// Warns if the storage has no space for the checkpoints: a new one is written before an old
@@ -80,6 +117,25 @@ impl Worker {
         let reply = |reply| self.reply(reply);
         sampling::sample(&request, open, &|| self.stop_sample.get(), &reply).await
     }
+}
+
+/// Returns the first kernel of a device that is wrong, if one is.
+async fn first_wrong(
+    device: &OpenDevice,
+    mode: OpsMode,
+    shapes: KernelShapes,
+) -> Result<Option<KernelError>, TrainError> {
+    let test = SelfTest::new(device, mode, shapes);
+    let mut wrong = None;
+    for check in SelfTest::checks() {
+        device.watchdog.heartbeat();
+        wrong = test.run(check).await?.into_iter().find(|result| !result.is_right());
+        if wrong.is_some() {
+            break;
+        }
+    }
+    device.watchdog.pause();
+    Ok(wrong)
 }
 
 /// The commands of the page to the run that trains.

@@ -18,7 +18,7 @@ use super::device;
 use super::storage::Slots;
 use crate::doctor::DoctorReport;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
-use crate::ops::OpsMode;
+use crate::ops::{KernelError, KernelShapes, OpsMode};
 use crate::protocol::{
     Cause, Command, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, Request,
     RunEnd, SampleRequest, StartRun, ToWorker, Topic,
@@ -61,6 +61,8 @@ pub(super) struct Worker {
     /// True once the page has stopped the text that is being generated.
     pub stop_sample: Cell<bool>,
     device: RefCell<Option<OpenDevice>>,
+    /// The kernels that were tested, and the first wrong one of each.
+    pub tested: RefCell<Vec<(KernelShapes, OpsMode, Option<KernelError>)>>,
     pub storage: Slots,
 }
 

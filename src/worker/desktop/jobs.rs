@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::listing::select;
+use super::self_test::{self, Proven, prove};
 use super::serve::send;
 use super::watch::{Watched, watch};
 use crate::bench::{self, BenchmarkRow};
@@ -13,7 +14,7 @@ use crate::gpu::{self, DeviceChoice};
 use crate::model::{WEIGHTS_FILE, parameters};
 use crate::ops::OpsMode;
 use crate::plan;
-use crate::protocol::{Failure, FromWorker, Reply, Request};
+use crate::protocol::{Failure, FromWorker, Reply, Request, SelfTestOptions};
 use crate::report::write_model_card;
 use crate::runs::{self, ModelSource, checkpoint};
 use crate::train::TrainError;
@@ -34,6 +35,7 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
             };
             pollster::block_on(sampling::sample(&request, open, &|| false, &reply))
         }
+        Request::TestKernels(tests) => return self_test::answer(&tests),
         Request::Measure { config, device, implementation } => {
             measure(&config, &device, OpsMode::of(implementation), say, fail)
                 .map(|row| reply(Reply::Measured { row: Box::new(row) }))
@@ -54,8 +56,10 @@ fn measure(
     fail: impl FnOnce(&Failure) + Send + 'static,
 ) -> Result<BenchmarkRow, Failure> {
     // Whoever asks has selected the device.
-    let mut selected = gpu::select(device.parse()?)?;
-    if let Some(text) = mode.confirm(config.dtype, &mut selected) {
+    let selected = gpu::select(device.parse()?)?;
+    let Proven { device: selected, mode, warning, .. } =
+        prove(selected, mode, config, SelfTestOptions::default(), &|_| {})?;
+    if let Some(text) = warning {
         say(&format!("warning: {text}"));
     }
     let planned = mode.for_run(config.dtype, &selected.info)?;

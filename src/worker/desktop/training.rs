@@ -6,15 +6,12 @@ use std::time::Duration;
 use super::commands::Control;
 use super::listing::list_devices;
 use super::place::Place;
+use super::self_test::{Proven, Suspect, prove};
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
-use crate::gpu::{
-    self, Backend, DeviceChoice, DeviceError, DeviceInfo, OpenDevice, Search, SelectedDevice,
-};
-use crate::ops::OpsMode;
-use crate::protocol::{Event, Failure, StartRun, StopReason, Task, Working};
+use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, Search, SelectedDevice};
+use crate::protocol::{Event, Failure, SelfTestOptions, StartRun, StopReason, Task, Working};
 use crate::ranks::Group;
-use crate::runs;
 use crate::train::{Request, Session, Setup, TrainError};
 
 /// The time that the setup of a run must have lasted before it is reported as an event.
@@ -110,14 +107,14 @@ pub(crate) fn train(
 ) -> Result<u8, TrainError> {
     let device = start.device.parse()?;
     let (device_name, quiet) = (start.device_name.clone(), start.quiet);
-    let (without, is_restart, avoids) =
-        (start.without.clone(), start.is_restart, start.avoids_matrices);
+    let (without, self_test, is_restart) =
+        (start.without.clone(), start.self_test, start.is_restart);
     let (request, warnings) = start.into_request()?;
     for text in warnings {
         output.emit(&Event::Warning { text });
     }
     let setting_up = output.set_up();
-    let mut selected = match (selected, place) {
+    let selected = match (selected, place) {
         (Some(selected), _) => selected,
         (None, Some(place)) => gpu::select_for_rank(device, place.launch.local_rank)?,
         (None, None) => gpu::select_without(device, &without)?,
@@ -127,14 +124,8 @@ pub(crate) fn train(
         let reason = format!("{} has taken its place", selected.info.name);
         return Err(DeviceError::Open { id: selected.info.id, name, reason }.into());
     }
-    // Each rank has its own device, and all of them compute in the same precision.
-    let mut crashed = if place.is_some() {
-        None
-    } else {
-        let warn = |text| output.emit(&Event::Warning { text });
-        leave_out_matrices(&request, &mut selected.info, avoids, (!is_restart).then_some(warn))
-    };
-    let (setup, device) = set_up(&request, selected, group, output)?;
+    let proof = Proof { options: self_test, is_restart, quiet };
+    let (setup, device, mut suspect) = set_up(&request, selected, group, &proof, output)?;
     let watched = match place {
         Some(place) => {
             Watched::Rank { label: place.launch.label(), limit: setup.steps.limit.clone() }
@@ -145,15 +136,15 @@ pub(crate) fn train(
     if !quiet {
         let OpenDevice { info, reason, .. } = &device;
         output.say(&format!("device: {} ({}), {reason}", info.name, info.id));
-        let precision = request.mode.abilities(info).explain(request.config.dtype);
+        let precision = setup.job.mode.abilities(info).explain(request.config.dtype);
         output.say(&format!("precision: {precision}"));
     }
     let mut emit = |event: &Event| {
         // It trains without them, so they were the reason for the crash.
         if matches!(event, Event::Step(_))
-            && let Some((device, mode)) = crashed.take()
+            && let Some(suspect) = suspect.take()
         {
-            runs::remember_matrices_crash(&device, mode);
+            suspect.remember_crash();
         }
         output.emit(event);
     };
@@ -165,49 +156,61 @@ pub(crate) fn train(
     Ok(if reason == StopReason::Stopped { control.exit_code() } else { 0 })
 }
 
-/// Removes the cooperative matrices from a device if they have crashed a former trainer of this run, which
-/// `avoids` says, or of another one, which `warn` takes a warning about. Returns the device with them, and
-/// the mode of a run with them, in the first case.
-fn leave_out_matrices(
-    request: &Request,
-    device: &mut DeviceInfo,
-    avoids: bool,
-    warn: Option<impl FnOnce(String)>,
-) -> Option<(DeviceInfo, OpsMode)> {
-    let (dtype, with_matrices) = (request.config.dtype, device.clone());
-    if !avoids {
-        let text = runs::avoid_matrices(device, request.mode, dtype)?;
-        if let Some(warn) = warn {
-            warn(text);
-        }
-        return None;
-    }
-    let mode = request.mode.for_run(dtype, device).ok()?;
-    mode.precision.matrices()?;
-    device.abilities = device.abilities.without_matrices();
-    Some((with_matrices, mode))
+/// How the kernels of a run's device are tested, and what is said about that.
+struct Proof {
+    options: SelfTestOptions,
+    /// True if a former worker has printed the warning.
+    is_restart: bool,
+    quiet: bool,
 }
 
-/// Sets the run up, then opens its device: a run that does not fit is refused before that.
+impl Proof {
+    /// Chooses how to compute on a device.
+    fn of(
+        &self,
+        request: &Request,
+        device: SelectedDevice,
+        output: &mut dyn RunOutput,
+    ) -> Result<Proven, DeviceError> {
+        let say = |text: &str| {
+            if !self.quiet {
+                output.say(text);
+            }
+        };
+        let proven = prove(device, request.mode, &request.config, self.options, &say)?;
+        if let Some(text) = proven.warning.clone().filter(|_| !self.is_restart) {
+            output.emit(&Event::Warning { text });
+        }
+        Ok(proven)
+    }
+}
+
+/// Sets the run up, then opens its device: a run that does not fit is refused before that. Returns the
+/// kernels that have crashed a former worker, too.
 fn set_up(
     request: &Request,
     mut found: SelectedDevice,
     group: Group,
+    proof: &Proof,
     output: &mut dyn RunOutput,
-) -> Result<(Setup, OpenDevice), TrainError> {
+) -> Result<(Setup, OpenDevice, Option<Suspect>), TrainError> {
     // Ranks have no other device to try, and agree once.
     let mut group = Some(group);
     loop {
-        let mode = request.mode.for_run(request.config.dtype, &found.info);
-        output.selected(mode.is_ok_and(|mode| mode.precision.matrices().is_some()));
-        if let Some(text) = request.mode.confirm(request.config.dtype, &mut found) {
-            output.emit(&Event::Warning { text });
-        }
+        let Proven { device, mode, suspect, .. } = match proof.of(request, found.clone(), output) {
+            Ok(proven) => proven,
+            Err(error) => {
+                found = found.fallback(error)?;
+                continue;
+            }
+        };
+        let planned = mode.for_run(request.config.dtype, &device.info);
+        output.selected(planned.is_ok_and(|mode| mode.precision.matrices().is_some()));
         let group = group.take().unwrap_or_else(Group::alone);
-        let setup = Setup::new(request.clone(), &found.info, group)?;
-        match found.open(setup.job.mode.precision) {
-            Ok(device) => return Ok((setup, device)),
-            Err(error) => found = found.fallback(error)?,
+        let setup = Setup::new(Request { mode, ..request.clone() }, &device.info, group)?;
+        match device.open(setup.job.mode.precision) {
+            Ok(device) => return Ok((setup, device, suspect)),
+            Err(error) => found = device.fallback(error)?,
         }
     }
 }

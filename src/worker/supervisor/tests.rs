@@ -162,7 +162,7 @@ fn a_worker_that_crashes_gets_a_successor_without_cooperative_matrices() {
         let events = end(&mut supervisor, vec![selected(), started(), lost()], crashed());
         assert!(!events.iter().any(|event| matches!(event, Event::Warning { .. })), "{events:?}");
     }
-    let starts = supervisor.transport.starts.iter().map(|start| start.avoids_matrices);
+    let starts = supervisor.transport.starts.iter().map(|start| start.self_test.avoids_matrices);
     assert_eq!(starts.collect::<Vec<_>>(), [false, true, true]);
 }
 

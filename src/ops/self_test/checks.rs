@@ -1,0 +1,290 @@
+//! The checks: each op and its gradients, in the variants that a model of some shapes launches.
+
+use std::sync::Arc;
+
+use super::inputs::{Inputs, ids};
+use super::{Check, Output};
+use crate::config::Gelu;
+use crate::ops::{
+    self, AdamW, AttentionShape, CrossEntropy, IGNORED, Moments, UpdateControl, UpdateSettings,
+    WeightUpdate,
+};
+
+pub(super) const ALL: &[Check] = &[
+    Check { name: "embed", run: embed },
+    Check { name: "layer_norm", run: layer_norm },
+    Check { name: "linear", run: linear },
+    Check { name: "linear with a residual", run: linear_residual },
+    Check { name: "linear backward", run: linear_backward },
+    Check { name: "linear in large tiles", run: large_forward },
+    Check { name: "linear backward in large tiles", run: large_backward },
+    Check { name: "attention", run: attention },
+    Check { name: "attention backward", run: attention_backward },
+    Check { name: "linear_cross_entropy", run: loss },
+    Check { name: "linear_cross_entropy with gradients", run: loss_gradients },
+    Check { name: "dropout", run: dropout },
+    Check { name: "update_control", run: update_control },
+    Check { name: "adamw", run: adamw },
+];
+
+/// Rows of the checks: more than two of the largest tiles, and a ragged last one.
+const ROWS: usize = 150;
+
+/// Sequences of three tiles of queries, the last with two positions.
+const TIME: usize = 130;
+
+/// The sizes of a product with small tiles, `[m, k, n]`. Their rows are read as the model's are: four
+/// elements at a time if its width is a multiple of four.
+fn small(inputs: &Inputs) -> [usize; 3] {
+    let odd = usize::from(!inputs.shapes.width.is_multiple_of(4));
+    [ROWS, 100 + odd, 140 + odd]
+}
+
+fn embed(inputs: &Inputs) -> Vec<Output> {
+    const TOKENS: usize = 70;
+    let (width, time, positions) = (inputs.shapes.width, 37, 40);
+    let (tokens, mode) = (ids(2 * time, TOKENS), inputs.mode);
+    let [wte, wpe] = [(1, TOKENS), (2, positions)].map(|(seed, n)| inputs.weight(seed, [n, width]));
+    let y = ops::embed(&[wte], wpe, tokens.clone(), time, mode);
+    let dy = inputs.activation(3, [tokens.len(), width]);
+    let into = vec![inputs.zeros([TOKENS, width])];
+    let (mut dwte, dwpe) = ops::embed_backward(dy, into, &tokens, time, positions, mode);
+    vec![
+        Output::new("embed", y),
+        Output::new("embed backward: tokens", dwte.remove(0)),
+        Output::new("embed backward: positions", dwpe),
+    ]
+}
+
+fn layer_norm(inputs: &Inputs) -> Vec<Output> {
+    let (width, mode) = (inputs.shapes.width, inputs.mode);
+    let [x, dy, residual] = [1, 2, 3].map(|seed| inputs.activation(seed, [ROWS, width]));
+    let gamma = inputs.vector(4, width);
+    let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), inputs.bias(5, width), mode);
+    let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, Some(residual), mode);
+    let (dgamma, dbeta) = ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
+    vec![
+        Output::new("layer_norm", y),
+        Output::new("layer_norm backward: input", dx),
+        Output::new("layer_norm backward: gamma", dgamma),
+        Output::new("layer_norm backward: beta", dbeta),
+    ]
+}
+
+/// Computes a linear layer of rows, inputs and outputs `[m, k, n]`.
+fn forward(
+    inputs: &Inputs,
+    kernel: &'static str,
+    [m, k, n]: [usize; 3],
+    activation: Option<Gelu>,
+    residual: bool,
+) -> Output {
+    let (x, w) = (inputs.activation(1, [m, k]), inputs.matrix(2, [k, n]));
+    let residual = residual.then(|| inputs.activation(4, [m, n]));
+    let y = ops::linear(x, w, inputs.bias(3, n), residual, activation, inputs.mode);
+    Output::new(kernel, y)
+}
+
+/// Computes the gradients of such a layer, under the names of the gradients of `w`, `x` and the bias.
+fn backward(
+    inputs: &Inputs,
+    [of_w, of_x, of_b]: [&'static str; 3],
+    [m, k, n]: [usize; 3],
+    activation: Option<Gelu>,
+) -> Vec<Output> {
+    let (x, w) = (inputs.activation(1, [m, k]), inputs.matrix(2, [k, n]));
+    let (dy, bias) = (inputs.activation(5, [m, n]), inputs.shapes.bias);
+    let gradients = ops::linear_backward(dy, x, w, activation, bias, inputs.mode);
+    let mut outputs = vec![Output::new(of_w, gradients.w), Output::new(of_x, gradients.x)];
+    outputs.extend(gradients.b.map(|b| Output::new(of_b, b)));
+    outputs
+}
+
+fn linear(inputs: &Inputs) -> Vec<Output> {
+    let gelu = Some(inputs.shapes.gelu);
+    let mut outputs = vec![forward(inputs, "linear", small(inputs), None, false)];
+    if inputs.shapes.dropout {
+        outputs.push(forward(inputs, "linear of GELU", small(inputs), gelu, false));
+    }
+    outputs
+}
+
+fn linear_residual(inputs: &Inputs) -> Vec<Output> {
+    let gelu = Some(inputs.shapes.gelu);
+    vec![
+        forward(inputs, "linear + residual", small(inputs), None, true),
+        forward(inputs, "linear of GELU + residual", small(inputs), gelu, true),
+    ]
+}
+
+fn linear_backward(inputs: &Inputs) -> Vec<Output> {
+    let gelu = Some(inputs.shapes.gelu);
+    let plain = ["linear backward: weight", "linear backward: input", "linear backward: bias"];
+    let of_gelu = [
+        "linear of GELU backward: weight",
+        "linear of GELU backward: input",
+        "linear of GELU backward: bias",
+    ];
+    let mut outputs = backward(inputs, plain, small(inputs), None);
+    outputs.extend(backward(inputs, of_gelu, small(inputs), gelu));
+    outputs
+}
+
+/// The sides of an output with enough tiles for the largest ones, and a product of few elements.
+const LARGE: [usize; 2] = [1500, 1000];
+const SHALLOW: usize = 36;
+
+fn large_forward(inputs: &Inputs) -> Vec<Output> {
+    let odd = small(inputs)[1] - 100;
+    let [m, n] = LARGE.map(|side| side + odd);
+    let gelu = Some(inputs.shapes.gelu);
+    vec![forward(inputs, "linear in large tiles", [m, SHALLOW + odd, n], gelu, true)]
+}
+
+/// In each of the two, one gradient has large tiles, and the other one sums over many elements: on
+/// cooperative matrices in several ranges.
+fn large_backward(inputs: &Inputs) -> Vec<Output> {
+    let odd = small(inputs)[1] - 100;
+    let [long, wide] = LARGE.map(|side| side + odd);
+    let gelu = Some(inputs.shapes.gelu);
+    let of_input = [
+        "linear backward: weight, over many rows",
+        "linear backward: input, in large tiles",
+        "linear backward: bias, over many rows",
+    ];
+    let of_weight = [
+        "linear backward: weight, in large tiles",
+        "linear backward: input, over many outputs",
+        "linear backward: bias, in large tiles",
+    ];
+    let mut outputs = backward(inputs, of_input, [long, wide, SHALLOW + odd], gelu);
+    outputs.extend(backward(inputs, of_weight, [SHALLOW + odd, wide, long], gelu));
+    outputs
+}
+
+/// Returns a shape of attention with the model's size of heads, and its width. Three heads, or four if
+/// the model's rows are read four elements at a time and three heads' would not be.
+fn heads(inputs: &Inputs, dropout: bool) -> (AttentionShape, usize) {
+    let size = inputs.shapes.width / inputs.shapes.heads.max(1);
+    let heads =
+        if inputs.shapes.width.is_multiple_of(4) && !size.is_multiple_of(4) { 4 } else { 3 };
+    let dropout = dropout.then(|| inputs.dropout());
+    (AttentionShape { batch: 2, time: TIME, heads, dropout }, heads * size)
+}
+
+fn attention(inputs: &Inputs) -> Vec<Output> {
+    // Evaluations have no dropout.
+    let (shape, width) = heads(inputs, false);
+    let qkv = inputs.activation(1, [2 * TIME, 3 * width]);
+    let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, inputs.mode);
+    let mut outputs =
+        vec![Output::new("attention", out), Output::new("attention: log_sum_exp", log_sum_exp)];
+    if inputs.shapes.dropout {
+        let (shape, _) = heads(inputs, true);
+        let out = ops::attention(qkv, shape, inputs.mode).0;
+        outputs.push(Output::new("attention with dropout", out));
+    }
+    outputs
+}
+
+fn attention_backward(inputs: &Inputs) -> Vec<Output> {
+    let ((shape, width), mode) = (heads(inputs, inputs.shapes.dropout), inputs.mode);
+    let qkv = inputs.activation(1, [2 * TIME, 3 * width]);
+    let dout = inputs.activation(2, [2 * TIME, width]);
+    let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, mode);
+    let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, shape, mode);
+    let columns = |first, count| dqkv.clone().narrow(1, first, count);
+    vec![
+        Output::new("attention backward: queries", columns(0, width)),
+        Output::new("attention backward: keys", columns(width, width)),
+        Output::new("attention backward: values", columns(2 * width, width)),
+    ]
+}
+
+/// Rows and vocabulary of the loss, with padding. The last chunk of logits is ragged.
+const LOSS: CrossEntropy = CrossEntropy { vocab: 101, chunk: 40, scale: 1.0 / 70.0 };
+const LOSS_ROWS: usize = 70;
+const PADDED: usize = 128;
+
+fn targets() -> Arc<[u32]> {
+    let mut targets = ids(LOSS_ROWS, LOSS.vocab).to_vec();
+    targets[5] = IGNORED;
+    targets.into()
+}
+
+fn loss(inputs: &Inputs) -> Vec<Output> {
+    let [_, c, _] = small(inputs);
+    let (x, wte) = (inputs.activation(1, [LOSS_ROWS, c]), inputs.matrix(2, [PADDED, c]));
+    let loss = ops::linear_cross_entropy(x, vec![wte], targets(), LOSS, inputs.mode);
+    vec![Output::new("linear_cross_entropy", loss)]
+}
+
+fn loss_gradients(inputs: &Inputs) -> Vec<Output> {
+    let [_, c, _] = small(inputs);
+    let (x, wte) = (inputs.activation(1, [LOSS_ROWS, c]), inputs.matrix(2, [PADDED, c]));
+    let scaled = inputs.precision.scales_loss();
+    let loss_scale = scaled.then(|| inputs.values(&[256.0, 0.0, 0.0, 0.0]));
+    let (wte, targets, mode) = (vec![wte], targets(), inputs.mode);
+    let (loss, mut gradients) =
+        ops::linear_cross_entropy_gradients(x, wte, loss_scale, targets, LOSS, mode);
+    vec![
+        Output::new("linear_cross_entropy with gradients", loss),
+        Output::new("linear_cross_entropy: gradient of the input", gradients.x),
+        Output::new("linear_cross_entropy: gradient of the embedding", gradients.wte.remove(0)),
+    ]
+}
+
+fn dropout(inputs: &Inputs) -> Vec<Output> {
+    let [m, _, n] = small(inputs);
+    let [x, residual] = [1, 2].map(|seed| inputs.activation(seed, [m, n]));
+    let dropped = |residual| ops::dropout(x.clone(), residual, 75, inputs.dropout(), inputs.mode);
+    vec![
+        Output::new("dropout", dropped(None)),
+        Output::new("dropout + residual", dropped(Some(residual))),
+    ]
+}
+
+/// The lengths of weights: of more than one workgroup and read four elements at a time, and of neither.
+const LENGTHS: [usize; 2] = [16_388, 35];
+
+fn update_control(inputs: &Inputs) -> Vec<Output> {
+    let grads = LENGTHS.map(|len| inputs.vector(len as u64, len)).to_vec();
+    let settings = UpdateSettings {
+        grad_clip: 1.0,
+        divisor: 0.5,
+        step: 3,
+        learning_rate: 0.1,
+        beta1: 0.9,
+        beta2: 0.95,
+        scales_loss: inputs.precision.scales_loss(),
+    };
+    let loss_scale = inputs.values(&[8.0, 1999.0, 1.0, 0.0]);
+    let UpdateControl { norm, control, loss_scale } =
+        ops::update_control(grads, loss_scale, settings, inputs.mode);
+    vec![
+        Output::new("update_control: norm", norm),
+        Output::new("update_control", control),
+        Output::new("update_control: loss scale", loss_scale),
+    ]
+}
+
+fn adamw(inputs: &Inputs) -> Vec<Output> {
+    let weight = |len: usize| WeightUpdate {
+        w: inputs.vector(1, len),
+        half: inputs.half_copy(1, len),
+        grad: inputs.vector(2, len),
+        moments: Moments { m: inputs.vector(3, len), v: inputs.positive(4, len) },
+        decays: len == LENGTHS[0],
+    };
+    let scalars = AdamW { decay: 0.98, beta1: 0.9, beta2: 0.95, eps: 1e-3 };
+    let control = inputs.values(&[0.5, 1.0, 0.1, 1.5]);
+    // Each tensor has one owner, so that it is updated in place.
+    let weights = Vec::from(LENGTHS.map(weight));
+    let mut outputs = Vec::new();
+    for (w, half, Moments { m, v }) in ops::adamw(weights, control, scalars, inputs.mode) {
+        outputs.push(Output::new("adamw: weight", w));
+        outputs.extend(half.map(|half| Output::new("adamw: copy in half precision", half)));
+        outputs.extend([Output::new("adamw: mean", m), Output::new("adamw: square", v)]);
+    }
+    outputs
+}

@@ -1,0 +1,222 @@
+//! Runs the ops on a device and compares them with the CPU's, before a run relies on them.
+//!
+//! Drivers compile kernels wrongly, hang in them, or crash while they compile them. The shapes here are
+//! small, but have several tiles and a ragged last one, so that a kernel that is wrong at an edge, or
+//! that races, is noticed. A caller that runs one check at a time knows which kernels were running when
+//! its process died.
+
+mod checks;
+mod inputs;
+
+use std::fmt;
+
+use burn::tensor::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::OpsMode;
+use crate::config::{Config, Dtype, Gelu};
+use crate::gpu::{DeviceError, OpenDevice};
+use inputs::Inputs;
+
+/// What decides which variants of the kernels a run launches, besides its device and its precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelShapes {
+    pub width: usize,
+    /// Divides `width`.
+    pub heads: usize,
+    pub gelu: Gelu,
+    pub bias: bool,
+    pub dropout: bool,
+}
+
+impl From<&Config> for KernelShapes {
+    fn from(config: &Config) -> Self {
+        Self {
+            width: config.n_embd.get() as usize,
+            heads: config.n_head.get() as usize,
+            gelu: config.gelu,
+            bias: config.bias,
+            dropout: config.dropout > 0.0,
+        }
+    }
+}
+
+impl fmt::Display for KernelShapes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { width, heads, gelu, bias, dropout } = self;
+        write!(f, "width {width}, {heads} heads, {gelu}")?;
+        f.write_str(if *bias { ", bias" } else { "" })?;
+        f.write_str(if *dropout { ", dropout" } else { "" })
+    }
+}
+
+/// The largest error of what a kernel computed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelError {
+    pub kernel: String,
+    /// Relative to the largest expected element; `None` if an element is not finite.
+    pub error: Option<f64>,
+    pub allowed: f64,
+}
+
+impl KernelError {
+    pub fn is_right(&self) -> bool {
+        self.error.is_some_and(|error| error <= self.allowed)
+    }
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error {
+            None => write!(f, "{} computes values that are not finite", self.kernel),
+            Some(error) => {
+                let Self { kernel, allowed, .. } = self;
+                write!(
+                    f,
+                    "{kernel} is off by {error:.1e} of its largest value, {allowed:.0e} allowed"
+                )
+            }
+        }
+    }
+}
+
+/// A few ops on one shape, and their outputs.
+pub struct Check {
+    pub name: &'static str,
+    run: fn(&Inputs) -> Vec<Output>,
+}
+
+/// A tensor that a kernel computed, flat, under the kernel's name.
+struct Output {
+    kernel: &'static str,
+    values: Tensor<1>,
+}
+
+impl Output {
+    fn new<const D: usize>(kernel: &'static str, tensor: Tensor<D>) -> Self {
+        let elements = tensor.shape().num_elements();
+        Self { kernel, values: tensor.reshape([elements]) }
+    }
+}
+
+/// The checks of one device in one mode.
+pub struct SelfTest {
+    tested: Inputs,
+    expected: Inputs,
+    allowed: f64,
+}
+
+impl SelfTest {
+    pub fn new(device: &OpenDevice, mode: OpsMode, shapes: KernelShapes) -> Self {
+        Self {
+            tested: Inputs::tested(device.device.clone(), mode, shapes),
+            expected: Inputs::expected(&device.device, mode.precision, shapes),
+            allowed: allowed(mode.precision.dtype()),
+        }
+    }
+
+    pub fn checks() -> &'static [Check] {
+        checks::ALL
+    }
+
+    /// Returns the error of each kernel of a check. Does not block this thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn run(&self, check: &Check) -> Result<Vec<KernelError>, DeviceError> {
+        let mut errors = Vec::new();
+        let outputs = std::iter::zip((check.run)(&self.tested), (check.run)(&self.expected));
+        for (tested, expected) in outputs {
+            let (kernel, allowed) = (tested.kernel.to_string(), self.allowed);
+            let [got, want] = [read(tested.values).await?, read(expected.values).await?];
+            errors.push(KernelError { kernel, error: largest_error(&got, &want), allowed });
+        }
+        Ok(errors)
+    }
+}
+
+/// Returns the allowed error of products and reductions in a dtype, relative to the largest element.
+/// float16 has 11 bits and bfloat16 8, and tensor cores read 11 bits of a float32. Each is several times
+/// what correct kernels reach, because drivers may round exp, tanh and divisions as they like.
+fn allowed(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::Auto | Dtype::Float32 => 5e-4,
+        Dtype::Tf32 | Dtype::Float16 => 1e-2,
+        Dtype::Bfloat16 => 5e-2,
+    }
+}
+
+async fn read(tensor: Tensor<1>) -> Result<Vec<f32>, DeviceError> {
+    let stopped = |reason: String| DeviceError::Stopped { reason };
+    let data = tensor.into_data_async().await.map_err(|error| stopped(error.to_string()))?;
+    data.convert_dtype(DType::F32).try_into_vec().map_err(|error| stopped(error.to_string()))
+}
+
+/// Returns the largest difference relative to the largest of `want`; `None` if `got` is not finite.
+fn largest_error(got: &[f32], want: &[f32]) -> Option<f64> {
+    /// A sum that cancels has the errors of its terms.
+    const FLOOR: f32 = 0.1;
+    let scale = want.iter().fold(FLOOR, |most, x| most.max(x.abs()));
+    let off = |(got, want): (&f32, &f32)| f64::from((got - want).abs() / scale);
+    let mut all = std::iter::zip(got, want).map(off);
+    all.try_fold(0.0, |most: f64, off| off.is_finite().then(|| most.max(off)))
+        .filter(|_| got.len() == want.len())
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use super::*;
+    use crate::gpu;
+
+    fn gpt2() -> KernelShapes {
+        KernelShapes { width: 24, heads: 2, gelu: Gelu::Tanh, bias: true, dropout: true }
+    }
+
+    #[test]
+    fn one_wrong_element_is_an_error() {
+        let want = [0.5, -2.0, 0.0];
+        assert_eq!(largest_error(&want, &want), Some(0.0));
+        assert_eq!(largest_error(&[0.5, -2.0, 0.01], &want).map(|off| off > 4e-3), Some(true));
+        // Small values have the errors of their terms.
+        assert_eq!(largest_error(&[1e-6], &[0.0]).map(|off| off < 1e-4), Some(true));
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert_eq!(largest_error(&[0.5, bad, 0.0], &want), None);
+        }
+        let error = |error| KernelError { kernel: "a".into(), error, allowed: 0.1 };
+        assert!(error(Some(0.1)).is_right());
+        assert!(!error(Some(0.2)).is_right() && !error(None).is_right());
+    }
+
+    /// The CPU's ops against the reference, in each variant of the model.
+    #[test]
+    fn the_reference_passes_every_check() {
+        let cpu = gpu::open("cpu".parse().unwrap()).unwrap();
+        let odd =
+            KernelShapes { width: 39, heads: 3, gelu: Gelu::Erf, bias: false, dropout: false };
+        for shapes in [gpt2(), odd] {
+            let test = SelfTest::new(&cpu, OpsMode::REFERENCE, shapes);
+            for check in SelfTest::checks() {
+                let errors = pollster::block_on(test.run(check)).unwrap();
+                assert!(!errors.is_empty(), "{}", check.name);
+                for error in errors {
+                    assert!(error.is_right(), "{shapes}: {error:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_cache_distinguishes_variants() {
+        let key = |shapes: KernelShapes| shapes.to_string();
+        assert_eq!(key(gpt2()), "width 24, 2 heads, tanh, bias, dropout");
+        for other in [
+            KernelShapes { width: 48, ..gpt2() },
+            KernelShapes { heads: 4, ..gpt2() },
+            KernelShapes { gelu: Gelu::Erf, ..gpt2() },
+            KernelShapes { bias: false, ..gpt2() },
+            KernelShapes { dropout: false, ..gpt2() },
+        ] {
+            assert_ne!(key(other), key(gpt2()));
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Proves a device's kernels before a run relies on them.
+//!
+//! A process of its own runs them, because a driver may compute wrongly, hang, or end the process that
+//! compiles a kernel. It says which kernels it is about to run, so that its silence or its end has a
+//! reason. A run takes the fastest way to compute whose kernels are right. The verdicts are kept, so
+//! that the next run starts at once.
+
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::pipe::worker;
+use super::request::start;
+use super::serve::send;
+use super::signals;
+use super::watch::{Watched, watch};
+use crate::config::{Config, GPT2_VOCABULARY};
+use crate::gpu::{self, DeviceError, DeviceInfo, DeviceKind, SelectedDevice, without_tensor_cores};
+use crate::ops::{Implementation, KernelError, KernelShapes, OpsMode, SelfTest};
+use crate::plan::{Plan, Work};
+use crate::protocol::{
+    Cause, Exit, Failure, FromWorker, KernelProgress, KernelTests, Reply, Request, SelfTestOptions,
+};
+use crate::runs::kernel_verdicts::{self, KernelVerdict};
+use crate::runs::known_speed;
+
+/// The time that the kernels of one check may take, up to six. Drivers compile one in at most a few
+/// seconds, but software renderers take up to a minute for one with cooperative matrices.
+const LIMIT: Duration = Duration::from_secs(120);
+const SOFTWARE_LIMIT: Duration = Duration::from_secs(300);
+
+/// The time that a process may take to exit after its last message. Drivers write their caches then.
+const EXIT_TIME: Duration = Duration::from_secs(5);
+const POLL: Duration = Duration::from_millis(50);
+
+/// A device and the way to compute on it whose kernels are right.
+pub(crate) struct Proven {
+    /// Without the abilities that are not to be trusted.
+    pub device: SelectedDevice,
+    pub mode: OpsMode,
+    pub warning: Option<String>,
+    pub suspect: Option<Suspect>,
+}
+
+/// Kernels that have crashed a former worker of a run, if it trains without them.
+pub(crate) struct Suspect {
+    info: DeviceInfo,
+    mode: OpsMode,
+    shapes: KernelShapes,
+}
+
+impl Suspect {
+    /// Keeps the verdict for later runs.
+    pub fn remember_crash(self) {
+        kernel_verdicts::remember(&self.info, self.mode, self.shapes, &crash_in_training());
+    }
+}
+
+fn crash_in_training() -> KernelVerdict {
+    KernelVerdict::Crashed { kernel: "a training step".into() }
+}
+
+/// Chooses the fastest way to compute a run of `config` on a device: `mode`, or a slower one if its kernels
+/// are wrong, hang or end the process. Tests them unless a verdict is known, and calls `say` before that.
+///
+/// # Errors
+/// If there is no such way in the dtype of the run.
+pub(crate) fn prove(
+    mut device: SelectedDevice,
+    mut mode: OpsMode,
+    config: &Config,
+    options: SelfTestOptions,
+    say: &dyn Fn(&str),
+) -> Result<Proven, DeviceError> {
+    let (listed, dtype, shapes) = (device.info.clone(), config.dtype, KernelShapes::from(config));
+    let fastest = mode.for_run(dtype, &listed);
+    // Another implementation is chosen to compare it. A device without the dtype is refused later.
+    let Some(fastest) = fastest.ok().filter(|_| mode.implementation == Implementation::Auto) else {
+        return Ok(Proven { device, mode, warning: None, suspect: None });
+    };
+    let avoids = options.avoids_matrices && fastest.precision.matrices().is_some();
+    if (options.skip && !avoids) || listed.kind == DeviceKind::Cpu {
+        let warning = without_tensor_cores(&listed, fastest.precision.dtype());
+        return Ok(Proven { device, mode, warning, suspect: None });
+    }
+    let (mut run, mut fault) = (fastest, avoids.then(crash_in_training));
+    loop {
+        let is_avoided = avoids && run == fastest;
+        if !is_avoided {
+            match verdict(&device.info, run, shapes, options, say) {
+                KernelVerdict::Right => break,
+                found => fault.get_or_insert(found),
+            };
+        }
+        let Some(slower) = mode.slower(dtype, &mut device.info) else {
+            let DeviceInfo { id, name, .. } = listed;
+            let reason = fault.map_or_else(String::new, |fault| fault.to_string());
+            let dtype = run.precision.dtype();
+            return Err(DeviceError::Untrusted { id, name, dtype, reason });
+        };
+        (mode, run) = (slower, slower.for_run(dtype, &device.info)?);
+    }
+    let warning = match fault {
+        Some(fault) => Some(warning(&listed, config, &fault, [fastest, run])),
+        None => without_tensor_cores(&device.info, run.precision.dtype()),
+    };
+    let suspect = avoids.then_some(Suspect { info: listed, mode: fastest, shapes });
+    Ok(Proven { device, mode, warning, suspect })
+}
+
+/// Returns the known verdict, or else tests the kernels. They count as right if they could not be tested
+/// for a reason that the run meets, too, and reports: the device cannot be opened or has no memory left.
+fn verdict(
+    info: &DeviceInfo,
+    mode: OpsMode,
+    shapes: KernelShapes,
+    options: SelfTestOptions,
+    say: &dyn Fn(&str),
+) -> KernelVerdict {
+    if options.skip {
+        return KernelVerdict::Right;
+    }
+    if let Some(known) = kernel_verdicts::known(info, mode, shapes) {
+        return known;
+    }
+    say(&format!("testing the kernels of {}, once for each driver", info.name));
+    let mut wrong = None;
+    let tests = KernelTests::new(info, mode, shapes);
+    let tested = test_kernels(&tests, time_limit(info, options.limit), &mut |result| {
+        if !result.is_right() {
+            wrong.get_or_insert_with(|| result.clone());
+        }
+    });
+    let Ok(Tested { begun, check: kernel, end }) = tested else { return KernelVerdict::Right };
+    let verdict = match (wrong, end) {
+        (Some(error), _) => KernelVerdict::Wrong(error),
+        (None, TestEnd::Done) => KernelVerdict::Right,
+        (None, TestEnd::Hung) => KernelVerdict::Hung { kernel },
+        (None, TestEnd::Crashed) => KernelVerdict::Crashed { kernel },
+        (None, TestEnd::Failed(Failure { text: reason, cause, .. })) => {
+            // Some drivers list cooperative matrices and then refuse to open.
+            let is_refused = begun == 0;
+            let is_common = is_refused && mode.precision.matrices().is_none();
+            if is_common || cause == Some(Cause::OutOfMemory) {
+                return KernelVerdict::Right;
+            }
+            let verdict = KernelVerdict::Failed { kernel, reason };
+            if is_refused {
+                // The device may be away for a moment.
+                return verdict;
+            }
+            verdict
+        }
+    };
+    kernel_verdicts::remember(info, mode, shapes, &verdict);
+    verdict
+}
+
+/// Returns the time that one check may take on a device: `seconds`, if they are given.
+pub(crate) fn time_limit(info: &DeviceInfo, seconds: Option<u64>) -> Duration {
+    let usual = if info.kind == DeviceKind::Software { SOFTWARE_LIMIT } else { LIMIT };
+    seconds.map_or(usual, Duration::from_secs)
+}
+
+/// Says what is wrong with the kernels of `fastest`, how a run computes instead, and what that costs.
+fn warning(
+    info: &DeviceInfo,
+    config: &Config,
+    fault: &KernelVerdict,
+    [fastest, run]: [OpsMode; 2],
+) -> String {
+    let DeviceInfo { id, name, driver, .. } = info;
+    let (way, cost) = if run.implementation == Implementation::Reference {
+        ("by tensor operations", "many times slower, and with more memory than planned".into())
+    } else {
+        let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
+        let work = Work::update(config, vocab, &Plan::new(config, vocab));
+        let seconds = |mode| known_speed(info, mode).map(|speed| speed.seconds(work));
+        let ratio = seconds(run).zip(seconds(fastest)).map(|(slow, fast)| slow / fast);
+        let ratio = ratio.filter(|ratio| *ratio > 1.0);
+        let cost = ratio.map(|ratio| format!("about {ratio:.1} times slower"));
+        ("without matrix units", cost.unwrap_or_else(|| "slower".into()))
+    };
+    format!(
+        "{name} ({id}, driver {driver}): {fault}; computing in {} {way}, which is {cost}. `wgpt doctor \
+         --kernels` tests all kernels again",
+        run.precision.dtype()
+    )
+}
+
+/// What a process that tests kernels has done.
+pub(crate) struct Tested {
+    /// The checks that have begun.
+    pub begun: usize,
+    /// The last of them.
+    pub check: String,
+    pub end: TestEnd,
+}
+
+#[derive(Debug)]
+pub(crate) enum TestEnd {
+    /// Every check has run.
+    Done,
+    /// The device did not finish a check in time.
+    Hung,
+    Crashed,
+    Failed(Failure),
+}
+
+impl KernelTests {
+    pub fn new(info: &DeviceInfo, mode: OpsMode, shapes: KernelShapes) -> Self {
+        let OpsMode { implementation, precision, .. } = mode;
+        Self { device: info.id.to_string(), implementation, precision, shapes, first: 0 }
+    }
+}
+
+/// Has a process of its own run the checks. `take` gets the error of each kernel.
+///
+/// # Errors
+/// If the process does not start.
+pub(crate) fn test_kernels(
+    tests: &KernelTests,
+    limit: Duration,
+    take: &mut dyn FnMut(&KernelError),
+) -> Result<Tested, Failure> {
+    let request = Request::TestKernels(tests.clone());
+    let (mut child, input, mut replies) = start(worker(), request)?;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || replies.all(|reply| sender.send(reply).is_ok()));
+    let (mut begun, mut check) = (0, "the opening of the device".to_string());
+    let end = loop {
+        match receiver.recv_timeout(limit) {
+            Ok(Reply::Kernels { progress }) => match progress {
+                KernelProgress::Testing(name) => (begun, check) = (begun + 1, name),
+                KernelProgress::Tested(result) => take(&result),
+                KernelProgress::Failed(failure) => break TestEnd::Failed(failure),
+                KernelProgress::Done => break TestEnd::Done,
+            },
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                let _ = child.kill();
+                break TestEnd::Hung;
+            }
+            Err(RecvTimeoutError::Disconnected) if begun > 0 => break TestEnd::Crashed,
+            Err(RecvTimeoutError::Disconnected) => {
+                // A crash has no code on Unix, and on Windows one that wgpt does not use.
+                let code = child.wait().ok().and_then(|status| status.code());
+                break match code.filter(|code| (0..256).contains(code)) {
+                    Some(code) => TestEnd::Failed(Failure::new(format!("exit code {code}"), "")),
+                    None => TestEnd::Crashed,
+                };
+            }
+        }
+    };
+    std::thread::spawn(move || wait(child, input));
+    Ok(Tested { begun, check, end })
+}
+
+/// Waits for the end of a process, and kills it if the driver keeps it from exiting.
+fn wait(mut child: Child, input: ChildStdin) {
+    for _ in 0..EXIT_TIME.as_millis() / POLL.as_millis() {
+        match child.try_wait() {
+            Ok(None) => std::thread::sleep(POLL),
+            _ => return,
+        }
+    }
+    drop(input);
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Runs the checks in this process, and reports before and after each.
+pub(super) fn answer(tests: &KernelTests) {
+    let report = |progress| send(&FromWorker::Reply(Reply::Kernels { progress }));
+    // A panic is a result of the test, and not a bug of wgpt.
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or("a panic");
+        let text = text.lines().next().unwrap_or_default();
+        report(KernelProgress::Failed(Failure::new(text, "")));
+        signals::exit(Exit::Panic as i32);
+    }));
+    report(match run(tests, &report) {
+        Ok(()) => KernelProgress::Done,
+        Err(error) => KernelProgress::Failed(error.into()),
+    });
+}
+
+fn run(tests: &KernelTests, report: &dyn Fn(KernelProgress)) -> Result<(), DeviceError> {
+    let device = gpu::select(tests.device.parse()?)?.open(tests.precision)?;
+    watch(&device, Watched::Command, |failure| {
+        let progress = KernelProgress::Failed(failure.clone());
+        send(&FromWorker::Reply(Reply::Kernels { progress }));
+    });
+    let mode = OpsMode::of(tests.implementation);
+    let mode = mode.in_precision(tests.precision).on(device.info.kind);
+    let test = SelfTest::new(&device, mode, tests.shapes);
+    for check in &SelfTest::checks()[tests.first.min(SelfTest::checks().len())..] {
+        report(KernelProgress::Testing(check.name.into()));
+        for result in pollster::block_on(test.run(check))? {
+            report(KernelProgress::Tested(result));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Abilities, Dtype, Matrices};
+
+    #[test]
+    fn a_warning_names_the_kernel_the_driver_and_the_cost() {
+        let abilities =
+            Abilities { float16: true, matrices: Some(Matrices::Sixteen), ..Abilities::default() };
+        let mut info = DeviceInfo {
+            name: "NVIDIA GeForce RTX 4070".into(),
+            driver: "NVIDIA 595.58".into(),
+            kind: DeviceKind::Discrete,
+            abilities,
+            ..DeviceInfo::cpu()
+        };
+        let listed = info.clone();
+        let fastest = OpsMode::AUTO.for_run(Dtype::Auto, &info).unwrap();
+        let kernel = KernelVerdict::Crashed { kernel: "attention".into() };
+        let mut next = |mode: OpsMode| {
+            let slower = mode.slower(Dtype::Auto, &mut info).unwrap();
+            let run = slower.for_run(Dtype::Auto, &info).unwrap();
+            (slower, warning(&listed, &Config::default(), &kernel, [fastest, run]))
+        };
+        let (tiles, text) = next(OpsMode::AUTO);
+        for part in [
+            "RTX 4070 (cpu, driver NVIDIA 595.58): the driver crashes in attention;",
+            "in float32 without matrix units, which is about 1.5 times slower.",
+        ] {
+            assert!(text.contains(part), "no {part} in {text}");
+        }
+        let (_, text) = next(tiles);
+        assert!(text.contains("by tensor operations, which is many times slower"), "{text}");
+    }
+
+    #[test]
+    fn a_software_renderer_has_more_time() {
+        let cpu = DeviceInfo::cpu();
+        let software = DeviceInfo { kind: DeviceKind::Software, ..DeviceInfo::cpu() };
+        assert!(time_limit(&software, None) > time_limit(&cpu, None));
+        assert_eq!(time_limit(&software, Some(7)), Duration::from_secs(7));
+    }
+}
