@@ -192,19 +192,28 @@ fn spilling() -> String {
 fn to_spirv(module: &naga::Module) -> Result<Vec<u32>, String> {
     let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(module);
     let info = info.map_err(|error| error.to_string())?;
+    let bindings = module.global_variables.iter().filter_map(|(_, variable)| variable.binding);
+    let in_set = |naga::ResourceBinding { group: descriptor_set, binding }| spv::BindingInfo {
+        descriptor_set,
+        binding,
+        binding_array_size: None,
+    };
     let options = spv::Options {
         lang_version: (1, 6),
         flags: spv::WriterFlags::LABEL_VARYINGS | spv::WriterFlags::FORCE_POINT_SIZE,
         fake_missing_bindings: false,
+        binding_map: bindings.map(|of| (of, in_set(of))).collect(),
         bounds_check_policies: BoundsCheckPolicies {
             index: BoundsCheckPolicy::Unchecked,
             buffer: BoundsCheckPolicy::Unchecked,
             image_load: BoundsCheckPolicy::Unchecked,
             binding_array: BoundsCheckPolicy::Unchecked,
         },
-        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::Native,
+        // cubecl does not ask for it.
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         force_loop_bounding: false,
         emit_int_div_checks: false,
+        use_storage_input_output_16: false,
         ..Default::default()
     };
     let entry = spv::PipelineOptions {

@@ -10,7 +10,7 @@
  *   seconds S
  *   subgroup N
  *   KEY = VALUE               a line for each statistic of the driver
- *   text REPRESENTATION       then its lines, each with a tab in front
+ *   text                      then the assembly's lines, each with a tab in front
  *
  * or `error CODE` in their place. Exits with 1 if the driver cannot be used.
  */
@@ -215,7 +215,7 @@ static void print_statistics(const VkPipelineExecutableInfoKHR *which)
     free(all);
 }
 
-static void print_representations(const VkPipelineExecutableInfoKHR *which)
+static void print_assembly(const VkPipelineExecutableInfoKHR *which)
 {
     OF_DEVICE(GetPipelineExecutableInternalRepresentationsKHR);
     uint32_t count = 0;
@@ -229,10 +229,10 @@ static void print_representations(const VkPipelineExecutableInfoKHR *which)
         all[i].pData = allocated(all[i].dataSize + 1, 1);
     GetPipelineExecutableInternalRepresentationsKHR(device, which, &count, all);
     for (uint32_t i = 0; i < count; i++) {
-        char *rest = all[i].pData, *line;
-        if (all[i].isText)
-            printf("text %s\n", all[i].name);
-        while (all[i].isText && (line = strsep(&rest, "\n")))
+        char *rest = strstr(all[i].name, "ssembly") ? all[i].pData : NULL, *line;
+        if (rest)
+            puts("text");
+        while ((line = strsep(&rest, "\n")))
             printf("\t%s\n", line);
         free(all[i].pData);
     }
@@ -287,7 +287,8 @@ static void compile(const char *path)
     OF_DEVICE(GetPipelineExecutablePropertiesKHR);
     OF_DEVICE(DestroyPipeline);
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    printf("kernel %.*s\n", (int)strcspn(name, "."), name);
+    const char *end = strrchr(name, '.');
+    printf("kernel %.*s\n", (int)(end ? end - name : (long)strlen(name)), name);
     fflush(stdout);
     size_t bytes;
     uint32_t *words = read_words(path, &bytes);
@@ -314,7 +315,7 @@ static void compile(const char *path)
     VkPipelineExecutableInfoKHR which = {.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR,
                                          .pipeline = pipeline};
     print_statistics(&which);
-    print_representations(&which);
+    print_assembly(&which);
     DestroyPipeline(device, pipeline, NULL);
 }
 

@@ -69,7 +69,6 @@ class Driver(NamedTuple):
     """The names of a driver's statistics."""
 
     syntax: assembly.Syntax
-    text: str
     registers: str
     spilled: tuple
     resident: str
@@ -77,11 +76,10 @@ class Driver(NamedTuple):
 
 DRIVERS = {
     "nvk": Driver(
-        assembly.NAK, "NAK assembly", "Number of GPRs", ("Spills to memory", "SLM size"),
-        "Max warps/SM",
+        assembly.NAK, "Number of GPRs", ("Spills to memory", "SLM size"), "Max warps/SM"
     ),
     "radv": Driver(
-        assembly.ACO, "Assembly", "VGPRs", ("Spilled VGPRs", "Scratch size"), "Subgroups per SIMD"
+        assembly.ACO, "VGPRs", ("Spilled VGPRs", "Scratch size"), "Subgroups per SIMD"
     ),
 }
 
@@ -185,8 +183,7 @@ def read(gpu, output, memory, invocations):
     """Returns the result of a kernel from a driver's output."""
     driver = DRIVERS[gpu.driver]
     statistics = dict(re.findall(r"^(\S.*) = (\S+)$", output, flags=re.M))
-    _, _, text = output.partition(f"text {driver.text}\n")
-    loops = assembly.inner_loops(re.findall(r"^\t(.*)$", text, flags=re.M), driver.syntax)
+    loops = assembly.inner_loops(re.findall(r"^\t(.*)$", output, flags=re.M), driver.syntax)
     subgroup = int(re.search(r"^subgroup (\d+)", output, flags=re.M).group(1))
     resident = int(statistics[driver.resident])
     waves = -(-invocations // subgroup)
@@ -227,14 +224,16 @@ def results_of(gpu, programs, folder):
     outputs = compile_all(gpu, [str(folder / f"{name}.spv") for name in chosen], programs)
     rows, problems = {}, []
     for name in chosen:
-        output = outputs.get(name, "error the compiler crashed before")
-        error = re.search(r"^error .*", output, flags=re.M)
+        # What comes after a crash was not compiled.
+        output = outputs.get(name)
+        error = output and re.search(r"^error .*", output, flags=re.M)
         if error:
             problems.append(f"{gpu.name}: {name}: {error.group()}")
+        if error or not output:
             continue
         found = read(gpu, output, kernels[name], constants(name)[1].get("wg", 64))
         rows[row(name)] = rows.get(row(name), Result()).worst(found)
-    problems += [f"{gpu.name}: {text}" for key, text in outputs.items() if key not in chosen]
+    problems += [f"{gpu.name}: {key}: {outputs[key]}" for key in outputs if key not in chosen]
     return rows, problems
 
 

@@ -83,7 +83,7 @@ fn nvidia_gpus_train_to_the_end() {
         assert!(named(&events, "step").all(|step| step["vram_peak_bytes"].as_u64() > Some(0)));
         let warnings: Vec<_> = named(&events, "warning").collect();
         let wrong = |warning: &&&Value| warning["text"].as_str().unwrap().contains("RTX 3060");
-        assert_eq!(warnings.iter().filter(wrong).count(), (dtype != "float32").into());
+        assert_eq!(warnings.iter().filter(wrong).count(), usize::from(dtype != "float32"));
         assert_eq!(named(&events, "done").next().expect("an end")["iter"], 3);
     }
 }
