@@ -6,7 +6,8 @@ use super::*;
 #[test]
 #[ignore = "needs FAULT_DRIVER, a driver with cooperative matrices: scripts/lavapipe.sh"]
 fn matrices_reach_the_driver_without_data_races() {
-    let args = [small_run(), vec!["--dtype=float16".to_string()]].concat();
+    let learning = ["--dtype=float16", "--warmup_iters=0", "--learning_rate=0.01"];
+    let args = [small_run(), learning.map(String::from).to_vec()].concat();
     let losses = |faults: &[(&str, &str)]| {
         let run = Run::new(&args, faults);
         assert!(run.output.status.success(), "{}", run.stderr());
