@@ -4,9 +4,11 @@
 #   scripts/window-check.sh WGPT [FOLDER]
 #
 # WGPT is the program. Screenshots go to FOLDER, by default a temporary one. Needs the Debian packages
-# xvfb, xdotool and imagemagick, and a Vulkan or OpenGL driver; a software renderer is enough.
+# xvfb, xdotool and imagemagick, and a Vulkan or OpenGL driver; a software renderer is enough. With gcc and
+# libvulkan-dev, and both drivers, it also opens the window next to a Vulkan driver that crashes.
 set -euo pipefail
 
+here=$(dirname "$(realpath "$0")")
 wgpt=$(realpath "$1")
 out=${2:-$(mktemp -d)}
 mkdir -p "$out"
@@ -143,4 +145,12 @@ export WGPT_MAX_ITERS=60
 timeout 120 "$wgpt" --demo --screenshot-to "$out/screenshot.png" || fail 'no screenshot'
 [[ -s $out/screenshot.png ]] || fail 'the screenshot is empty'
 echo 'ok: a screenshot of the demo'
+
+# A driver that crashes while it lists its devices: the window draws through OpenGL, and says so.
+if sh "$here/../tests/driver/build.sh" "$work/driver" 2>/dev/null; then
+    VK_DRIVER_FILES=$work/driver/manifest.json FAULT_CRASH_AT=EnumeratePhysicalDevices WGPT_DEVICE=auto \
+        timeout 120 "$wgpt" --screenshot-to "$out/crashing-driver.png" || fail 'a driver ended the window'
+    [[ -s $out/crashing-driver.png ]] || fail 'the screenshot is empty'
+    echo 'ok: a window next to a driver that crashes'
+fi
 echo "screenshots in $out"

@@ -17,7 +17,7 @@ fn crashing(folder: &Path, function: &str, args: &[&str]) -> Output {
         .env("VK_DRIVER_FILES", driver())
         .env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nothing.json")
         .env("XDG_CACHE_HOME", folder)
-        .env("FAULT_CRASH_CALL", function)
+        .env("FAULT_CRASH_AT", function)
         .output()
         .expect("the program starts")
 }

@@ -60,7 +60,7 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 /* ---- Settings and report --------------------------------------------------------------------- */
 
 static struct {
-    const char *driver, *once, *crash_call;             /* a function's name without vk */
+    const char *driver, *once, *crash_at;               /* a function's name without vk */
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
     uint64_t crash_matrices;                            /* 0: never */
     uint64_t away, lose_for;                            /* seconds */
@@ -210,8 +210,8 @@ static bool set(const char *name, const char *value)
         config.driver = value;
         return *value || bad(name, value, "write a library's path");
     }
-    if (!strcmp(name, "CRASH_CALL")) {
-        config.crash_call = strdup(value);
+    if (!strcmp(name, "CRASH_AT")) {
+        config.crash_at = strdup(value);
         return (*value >= 'A' && *value <= 'Z') || bad(name, value, "write a function without vk");
     }
     if (!strcmp(name, "ONCE")) {
@@ -914,8 +914,8 @@ static PFN_vkVoidFunction replace(PFN_vkVoidFunction function, const char *name)
         {"vk_icdNegotiateLoaderICDInterfaceVersion",
          (PFN_vkVoidFunction)vk_icdNegotiateLoaderICDInterfaceVersion},
     };
-    size_t crashing = config.crash_call ? strlen(config.crash_call) : 0;
-    if (function && crashing && !strncmp(name + 2, config.crash_call, crashing) &&
+    size_t crashing = config.crash_at ? strlen(config.crash_at) : 0;
+    if (function && crashing && !strncmp(name + 2, config.crash_at, crashing) &&
         (!name[2 + crashing] || !strcmp(name + 2 + crashing, "KHR")))
         return (PFN_vkVoidFunction)crash;
     for (size_t i = 0; function && i < sizeof table / sizeof *table; i++) {
