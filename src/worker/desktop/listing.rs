@@ -1,5 +1,8 @@
 //! Lists devices in a process of its own: a driver that crashes while it lists its devices costs its
 //! backend and not the program, and this process loads no drivers.
+//!
+//! Only trainers list devices themselves, because they open one anyway: a supervisor tells them what to
+//! leave out. Ranks do so without a supervisor that could, on machines of their own.
 
 use tracing_subscriber::filter::LevelFilter;
 
