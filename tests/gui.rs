@@ -106,6 +106,27 @@ fn memory_and_budget() {
     panel_snapshot("Memory", "memory");
 }
 
+/// What the system reports of the GPU is above the charts of speed and memory, as long as the run trains.
+#[test]
+fn the_health_of_the_gpu_is_shown_while_it_trains() {
+    for title in ["Speed", "Memory"] {
+        let mut harness = window(Theme::Dark, still());
+        let Event::Step(step) = step(1) else { unreachable!() };
+        let health = serde_json::from_str(r#"{"utilization":0.97,"celsius":71.0}"#).unwrap();
+        let app = harness.state_mut();
+        app.apply(&recorded_events()[..2]);
+        app.apply(&[Event::Step(Step { health, ..step })]);
+        app.bring_up(title);
+        harness.run_steps(4);
+        let label = "GPU: 97% busy, 71 °C";
+        assert!(harness.query_by_label(label).is_some(), "{title}");
+        let done = recorded_events().pop().unwrap();
+        harness.state_mut().apply(&[done]);
+        harness.run_steps(4);
+        assert!(harness.query_by_label(label).is_none(), "{title}");
+    }
+}
+
 /// The window shows the text of the iteration under the pointer, a click keeps it, and otherwise the
 /// newest text is shown.
 #[test]

@@ -42,7 +42,7 @@ pub(crate) fn benchmark_row(
     let meter = PowerMeter::start(&device.info);
     let whole = best_seconds(&device.device, || (), |()| step.step())?;
     let gradients = best_seconds(&device.device, || (), |()| drop(step.gradients()))?;
-    let watts = meter.and_then(PowerMeter::finish);
+    let watts = meter.finish();
     step.check()?;
     let computed = plan.accumulation.min(2) as f64;
     let update = (whole - gradients).max(0.0) + gradients / computed * plan.accumulation as f64;

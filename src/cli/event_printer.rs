@@ -167,6 +167,7 @@ fn text(progress: &Progress) -> String {
         progress.val_loss.map(|loss| format!("val {loss:.4}")),
         progress.remaining().map(|left| format!("{} left", duration(left))),
         progress.tokens_per_s.map(|speed| format!("{speed:.0} tokens/s")),
+        progress.last_step.as_ref().and_then(|step| Some(step.health?.to_string())),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
@@ -203,5 +204,9 @@ mod tests {
         progress.working = None;
         let want = "loss 10.1234, val 10.9876, 85d 11h left, 39813 tokens/s";
         assert_eq!(text(&progress), want);
+        let mut step = progress.last_step.take().unwrap();
+        step.health = serde_json::from_str(r#"{"utilization":0.97,"celsius":71.0}"#).unwrap();
+        progress.last_step = Some(step);
+        assert_eq!(text(&progress), format!("{want}, 97% busy, 71 °C"));
     }
 }

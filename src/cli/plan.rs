@@ -49,7 +49,7 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let own = plan::of_share(&config, largest_share(&config, ranks)?);
     let (forecast, fixes) = match plan::plan(&own, vocab, &limits, speed) {
         Ok(forecast) => (forecast, None),
-        Err(PlanError::TooBig { least, fixes }) => (*least, Some(fixes)),
+        Err(PlanError::TooBig { least, fixes, .. }) => (*least, Some(fixes)),
         Err(error) => return Err(error.into()),
     };
     let mut totals = Totals::new(&config, vocab, &forecast.plan, data, speed, plans_schedule);
@@ -71,8 +71,9 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     } else {
         report.show(args.suggest);
     }
-    let PlanReport { forecast, fixes: Some(fixes), .. } = report else { return Ok(()) };
-    Err(PlanError::TooBig { least: Box::new(forecast), fixes }.into())
+    let PlanReport { device, forecast, fixes: Some(fixes), .. } = report else { return Ok(()) };
+    let holders = device.profile.holders(config.vram_budget);
+    Err(PlanError::TooBig { least: Box::new(forecast), fixes, holders }.into())
 }
 
 /// Returns the sequences of the rank with the largest of equal shares.

@@ -147,6 +147,7 @@ fn device(info: &DeviceInfo) -> Value {
         "driver": info.driver,
         "pci": info.pci,
         "memory": gpu::reported_memory(info),
+        "health": gpu::device_health(info).map(|health| health.to_string()),
         "dtypes": info.abilities.dtypes(),
         "matrices": info.abilities.matrices.map(|matrices| matrices.side()),
         "max_binding_bytes": info.max_binding,

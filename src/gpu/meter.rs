@@ -25,6 +25,8 @@ mod pools {
     use burn_cubecl::cubecl::dry_run::DryRun;
     pub use burn_cubecl::cubecl::dry_run::dry_run as is_dry_run;
     use burn_cubecl::cubecl::ir::ElemType;
+    #[cfg(not(target_arch = "wasm32"))]
+    pub use burn_cubecl::cubecl::ir::PhysicalDevice as Card;
     use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
     use burn_cubecl::cubecl::prelude::{Scalar, tf32};
 
@@ -81,6 +83,20 @@ mod pools {
     pub fn memory(device: &Device) -> Option<Memory> {
         let usage = cube(device)?.client().memory_report(MemoryScope::Device).usage();
         Some(Memory { in_use: usage.bytes_in_use, reserved: usage.bytes_reserved })
+    }
+
+    /// Returns the card of an open device, by which the system counts its work.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn card(device: &Device) -> Option<Card> {
+        cube(device)?.client().properties().identity.physical.clone()
+    }
+
+    /// Returns the share of the time since the last call, or of a period of the driver's, in which the
+    /// card computed; `None` where nothing counts it.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn utilization(card: &Card) -> Option<f64> {
+        let read = cubecl_monitoring::gpu_utilization::CardCounters::read(Some(card));
+        Some(f64::from(read.ok()?.busy_percent) / 100.0)
     }
 
     /// Waits, without blocking this thread, until the device has finished all queued work.
@@ -150,6 +166,16 @@ mod pools {
 mod pools {
     use super::{Device, DeviceError, Memory};
 
+    pub type Card = std::convert::Infallible;
+
+    pub fn card(_device: &Device) -> Option<Card> {
+        None
+    }
+
+    pub fn utilization(_card: &Card) -> Option<f64> {
+        None
+    }
+
     pub async fn finish(_device: &Device) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -187,6 +213,8 @@ mod pools {
 pub(super) use pools::cube;
 #[cfg(feature = "cuda")]
 pub use pools::has_tensor_cores;
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) use pools::{Card, card, utilization};
 pub use pools::{
     count_launches, dry_run, dtypes, finish, is_dry_run, largest_tensor, memory, release_unused,
     size_pages,

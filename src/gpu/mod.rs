@@ -15,16 +15,23 @@ mod choice;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod error;
+mod granted;
 mod id;
 #[cfg(feature = "wgpu")]
 mod instance;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
+#[cfg(not(target_arch = "wasm32"))]
+mod kernel_files;
 #[cfg(feature = "wgpu")]
 mod matrices;
 #[cfg(all(feature = "wgpu", any(windows, target_os = "linux", target_os = "freebsd")))]
 pub mod memory_model;
 mod meter;
+#[cfg(not(target_arch = "wasm32"))]
+mod monitor;
+#[cfg(not(target_arch = "wasm32"))]
+mod nvidia;
 #[cfg(feature = "wgpu")]
 mod params;
 #[cfg(not(target_arch = "wasm32"))]
@@ -35,6 +42,8 @@ mod probe;
 pub mod queue;
 mod reported_memory;
 mod select;
+#[cfg(not(target_arch = "wasm32"))]
+mod sensors;
 mod transfer;
 #[cfg(feature = "wgpu")]
 mod unroll;
@@ -55,13 +64,14 @@ pub use error::DeviceError;
 pub use id::{DeviceChoice, DeviceId};
 pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
+pub(crate) use monitor::DeviceMonitor;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use power::PowerMeter;
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub use probe::variants as probe_variants;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::{Peaks, peaks};
-pub(crate) use reported_memory::{host_memory, reported_memory};
+pub(crate) use reported_memory::{device_health, host_memory, memory_holders, reported_memory};
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
 pub use select::select_in_browser;
 pub use select::{OpenDevice, SelectedDevice};
@@ -123,6 +133,32 @@ mod cuda {
 
     pub fn without_tensor_cores(_: &DeviceInfo, _: Dtype) -> Option<String> {
         None
+    }
+}
+
+/// A browser has no other thread to watch the device on, and tells nothing of it.
+#[cfg(target_arch = "wasm32")]
+mod monitor {
+    use super::OpenDevice;
+    use super::reported_memory::ReportedMemory;
+    use crate::plan::DeviceHealth;
+
+    #[derive(Default)]
+    pub struct Reading {
+        pub memory: Option<ReportedMemory>,
+        pub health: DeviceHealth,
+    }
+
+    pub struct DeviceMonitor;
+
+    impl DeviceMonitor {
+        pub fn start(_device: &OpenDevice) -> Self {
+            Self
+        }
+
+        pub fn latest(&self) -> Reading {
+            Reading::default()
+        }
     }
 }
 

@@ -1,13 +1,11 @@
 //! The power that a GPU draws, as its driver reports it.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::DeviceInfo;
-use crate::disk;
+use super::sensors::Sensors;
 
 const INTERVAL: Duration = Duration::from_millis(500);
 
@@ -18,19 +16,18 @@ pub struct PowerMeter {
 }
 
 impl PowerMeter {
-    /// Starts to read. Returns `None` for a device whose power is not reported.
-    pub fn start(info: &DeviceInfo) -> Option<Self> {
-        let pci = info.pci.as_deref()?.to_ascii_lowercase();
-        watts(&pci)?;
+    /// Starts to read a device. One whose power is not reported has no readings.
+    pub fn start(info: &DeviceInfo) -> Self {
+        let mut sensors = Sensors::of(info, None, None);
         let (stop, stopped) = mpsc::channel();
         let readings = std::thread::spawn(move || {
             let mut readings = Vec::new();
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                readings.extend(watts(&pci));
+                readings.extend(sensors.health().watts);
             }
             readings
         });
-        Some(Self { stop, readings })
+        Self { stop, readings }
     }
 
     /// Stops reading. Returns the median of the readings in watts, or `None` without any.
@@ -43,39 +40,9 @@ impl PowerMeter {
     }
 }
 
-/// Returns the power of the device at a PCI address, from Linux (AMD, Intel) or NVIDIA's own program.
-fn watts(pci: &str) -> Option<f64> {
-    kernel_watts(pci).or_else(|| nvidia_watts(pci))
-}
-
-fn kernel_watts(pci: &str) -> Option<f64> {
-    let folder = format!("/sys/bus/pci/devices/{pci}/hwmon");
-    let sensors = disk::read_dir(Path::new(&folder)).ok()?.flatten();
-    let mut files = sensors
-        .flat_map(|sensor| ["power1_average", "power1_input"].map(|name| sensor.path().join(name)));
-    let microwatts = |file: PathBuf| disk::read_to_string(file).ok()?.trim().parse::<f64>().ok();
-    Some(files.find_map(microwatts)? * 1e-6)
-}
-
-fn nvidia_watts(pci: &str) -> Option<f64> {
-    let arguments = ["--query-gpu=power.draw", "--format=csv,noheader,nounits", "-i", pci];
-    let output = Command::new("nvidia-smi")
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
-    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_device_that_does_not_exist_reports_nothing() {
-        assert_eq!(watts("ffff:ff:1f.7"), None);
-    }
 
     #[test]
     fn the_median_of_the_readings_is_returned() {

@@ -4,14 +4,20 @@ use serde::Serialize;
 
 use super::DeviceInfo;
 #[cfg(not(target_arch = "wasm32"))]
+use super::sensors::Sensors;
+#[cfg(not(target_arch = "wasm32"))]
 use crate::disk;
+use crate::plan::{DeviceHealth, MemoryHolder};
 
 /// A device's memory as the operating system or the driver reports it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReportedMemory {
     pub total: u64,
-    /// The part that no program uses now.
+    /// The part that this process can still take now.
     pub free: u64,
+    /// What this process holds beyond what the system grants it now: the driver has moved as much to the
+    /// machine's memory. 0 where the driver refuses memory instead.
+    pub excess: u64,
     /// Who reports these figures, for the user.
     pub source: &'static str,
 }
@@ -20,17 +26,23 @@ pub struct ReportedMemory {
 /// software renderers this is the system's memory.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
-    use sysinfo::Gpus;
+    #[cfg(feature = "wgpu")]
+    let adapter = super::webgpu::memory_adapter(info);
+    #[cfg(not(feature = "wgpu"))]
+    let adapter = None;
+    Sensors::of(info, adapter, None).memory()
+}
 
-    if info.kind.shares_memory() {
-        return host_memory();
-    }
-    let pci = info.pci.as_deref()?.to_ascii_lowercase();
-    let gpus = Gpus::new_with_refreshed_list().ok()?;
-    let gpu = gpus.iter().find(|gpu| gpu.pci().to_string().to_ascii_lowercase() == pci)?;
-    let (total, used) = (gpu.total_memory()?, gpu.used_memory()?);
-    let free = total.saturating_sub(used);
-    Some(ReportedMemory { total, free, source: "the graphics driver" })
+/// Returns the programs that hold the most memory of a GPU, as far as the system tells them.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn memory_holders(info: &DeviceInfo) -> Vec<MemoryHolder> {
+    Sensors::of(info, None, None).holders()
+}
+
+/// Returns the health of a device that need not be open, without its utilization.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn device_health(info: &DeviceInfo) -> Option<DeviceHealth> {
+    Sensors::of(info, None, None).health().known()
 }
 
 /// Returns the memory of the machine, or the smaller amount that a container or `ulimit` allows.
@@ -56,15 +68,26 @@ fn system_memory() -> Option<ReportedMemory> {
             total: limits.total_memory,
             // `free_memory` would count cached files as used.
             free: free.min(limits.total_memory.saturating_sub(limits.rss)),
+            excess: 0,
             source: "the container's memory",
         },
-        _ => ReportedMemory { total, free, source: "the system's memory" },
+        _ => ReportedMemory { total, free, excess: 0, source: "the system's memory" },
     })
 }
 
 /// Returns `None`: no browser reports it.
 #[cfg(target_arch = "wasm32")]
 pub fn reported_memory(_info: &DeviceInfo) -> Option<ReportedMemory> {
+    None
+}
+
+#[cfg(target_arch = "wasm32")]
+pub fn memory_holders(_info: &DeviceInfo) -> Vec<MemoryHolder> {
+    Vec::new()
+}
+
+#[cfg(target_arch = "wasm32")]
+pub fn device_health(_info: &DeviceInfo) -> Option<DeviceHealth> {
     None
 }
 
@@ -81,7 +104,7 @@ fn address_space() -> Option<ReportedMemory> {
     let total = address_space_limit(&disk::read_to_string("/proc/self/limits").ok()?)?;
     let mapped = mapped(&disk::read_to_string("/proc/self/status").ok()?)?;
     let free = total.saturating_sub(mapped);
-    Some(ReportedMemory { total, free, source: "the address space limit" })
+    Some(ReportedMemory { total, free, excess: 0, source: "the address space limit" })
 }
 
 /// Reads the soft limit of the address space in bytes from the text of `/proc/self/limits`.

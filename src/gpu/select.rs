@@ -2,6 +2,7 @@
 
 use burn::tensor::Device;
 
+use super::granted::Adapter;
 #[cfg(feature = "wgpu")]
 use super::webgpu;
 use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Watchdog};
@@ -14,6 +15,18 @@ pub struct OpenDevice {
     pub reason: String,
     pub device: Device,
     pub watchdog: Watchdog,
+    /// What its memory is read from.
+    #[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "a browser tells no memory"))]
+    pub(super) adapter: Option<Adapter>,
+}
+
+impl OpenDevice {
+    /// Returns the CPU as an open device, for a test that computes with tensors of its own.
+    #[cfg(test)]
+    pub(crate) fn cpu(info: DeviceInfo) -> Self {
+        let (reason, device) = (String::new(), Device::flex());
+        Self { info, reason, device, watchdog: Watchdog::new(true), adapter: None }
+    }
 }
 
 /// A device that is selected but not open. It takes none of the device's memory yet.
@@ -50,11 +63,11 @@ impl SelectedDevice {
     /// Opens the device for runs in this precision, without blocking this thread.
     pub async fn open_async(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
         let watchdog = Watchdog::new(!self.info.kind.is_gpu());
-        let device = match self.info.id.backend {
+        let (device, adapter) = match self.info.id.backend {
             #[cfg(not(target_arch = "wasm32"))]
-            Backend::Cpu => Device::flex(),
+            Backend::Cpu => (Device::flex(), None),
             #[cfg(feature = "cuda")]
-            Backend::Cuda => Device::cuda(self.info.id.index),
+            Backend::Cuda => (Device::cuda(self.info.id.index), None),
             #[cfg(feature = "wgpu")]
             _ => webgpu::open(&self.info, precision, &watchdog).await?,
             #[cfg(not(feature = "wgpu"))]
@@ -64,7 +77,7 @@ impl SelectedDevice {
             }
         };
         let (info, reason) = (self.info.clone(), self.reason.clone());
-        Ok(OpenDevice { info, reason, device, watchdog })
+        Ok(OpenDevice { info, reason, device, watchdog, adapter })
     }
 
     /// Returns the CPU, to use instead of this device, which could not be opened because of `error`.

@@ -6,6 +6,7 @@ use burn::tensor::Device;
 use burn_wgpu::WgpuSetup;
 
 use super::adapter::report;
+use super::granted::Adapter;
 use super::instance::instances;
 #[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
 use super::vulkan;
@@ -151,7 +152,21 @@ pub(super) async fn request(
     adapter.request_device(&descriptor).await.map_err(|error| error.to_string())
 }
 
-/// Opens a device that [`devices`] listed, for a run in this precision.
+/// Returns the adapter to read the memory of a device from: that of a GPU that has its own, or of Metal,
+/// which limits its part of the machine's.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) fn memory_adapter(info: &DeviceInfo) -> Option<wgpu::Adapter> {
+    let tells = match info.id.backend {
+        Backend::Vulkan | Backend::Dx12 => !info.kind.shares_memory(),
+        Backend::Metal => true,
+        _ => false,
+    };
+    let listed = tells.then(|| pollster::block_on(find(info.id)))??;
+    Some(listed.adapter)
+}
+
+/// Opens a device that [`devices`] listed, for a run in this precision. Also returns its adapter, to read
+/// its memory from.
 ///
 /// # Errors
 /// If the device is gone, its limits are too small for the kernels, or its driver refuses.
@@ -159,7 +174,7 @@ pub(super) async fn open(
     info: &DeviceInfo,
     precision: Precision,
     watchdog: &Watchdog,
-) -> Result<Device, DeviceError> {
+) -> Result<(Device, Option<Adapter>), DeviceError> {
     let failed =
         |reason: String| DeviceError::Open { id: info.id, name: info.name.clone(), reason };
     let gone = || failed("it is no longer available".into());
@@ -171,6 +186,10 @@ pub(super) async fn open(
     let (device, queue) = opened.map_err(failed)?;
     let backend = adapter.get_info().backend;
     let reporting = device.clone();
+    #[cfg(not(target_arch = "wasm32"))]
+    let read = Some(adapter.clone());
+    #[cfg(target_arch = "wasm32")]
+    let read = None;
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
     let opened = Device::wgpu_options()
         .setup(setup)
@@ -179,7 +198,7 @@ pub(super) async fn open(
         .map_err(|error| failed(error.to_string()))?;
     // Replaces cubecl's handlers, which panic on whatever thread the driver calls them.
     report_errors(&reporting, info.name.clone(), watchdog);
-    Ok(opened)
+    Ok((opened, read))
 }
 
 /// Returns the number of dispatches, of up to 2^35 operations each, in one submission to the driver.

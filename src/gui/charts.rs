@@ -6,7 +6,7 @@ mod ribbon;
 
 use std::path::PathBuf;
 
-use eframe::egui::{self, Ui};
+use eframe::egui::{self, RichText, Ui};
 use egui_plot::{Corner, PlotPoint};
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,7 @@ use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{Mark, Space};
 use super::widgets::combo;
 use super::{Intent, Shared, theme};
+use crate::plan::Throttle;
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
 use crate::text::{bytes, grouped};
 
@@ -147,10 +148,24 @@ pub(super) fn speed(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let series = &progress.curves.tokens_per_s;
     state.begin(ui, progress, series.is_empty())?;
     state.title(ui, "tokens per second");
+    health(ui, progress);
     let mut chart = Chart::new("speed", Unit::Speed, state.axis, progress);
     chart.add("tokens per second", series, theme::series_color(ui, 0));
     chart.show(ui, &mut state.view);
     None
+}
+
+/// Writes what the system reported last of the device of an active run, if it did.
+fn health(ui: &mut Ui, progress: &Progress) {
+    let now = progress.last_step.as_ref().filter(|_| !progress.has_ended());
+    let Some(health) = now.and_then(|step| step.health) else { return };
+    let text = RichText::new(format!("GPU: {health}"));
+    let is_slowed = health.throttled.is_some_and(|reason| reason != Throttle::PowerLimit);
+    let color = if is_slowed { theme::warning(ui) } else { ui.visuals().weak_text_color() };
+    ui.label(text.color(color)).on_hover_text(
+        "Utilization, temperature, power and clock at the last log line, as far as the system reports \
+         them.",
+    );
 }
 
 pub(super) fn memory(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
@@ -162,6 +177,7 @@ pub(super) fn memory(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     }
     state.begin(ui, progress, curves.memory.is_empty())?;
     state.title(ui, "GPU memory");
+    health(ui, progress);
     let mut chart = Chart::new("memory", Unit::Bytes, state.axis, progress);
     chart.add("peak", &curves.memory_peak, theme::series_color(ui, 1)).width = 1.0;
     chart.add("in use", &curves.memory, theme::series_color(ui, 0));

@@ -100,7 +100,7 @@ impl FitState {
             let Inputs { config, vocab, data, plans_schedule, limits } = &inputs;
             let (forecast, refusal) = match plan::plan(config, *vocab, limits, speed) {
                 Ok(forecast) => (Some(forecast), None),
-                Err(PlanError::TooBig { least, fixes }) => {
+                Err(PlanError::TooBig { least, fixes, .. }) => {
                     let reason = capitalize(&format!("{}.", least.shortage()));
                     (Some(*least), Some(Refusal { reason, fixes }))
                 }
@@ -260,8 +260,13 @@ fn budget_text(gib: f64) -> String {
 fn device_memory(ui: &mut Ui, fit: &FitState) {
     let text = match fit.device.as_ref().map(|device| &device.memory) {
         None => "Querying the device...".into(),
-        Some(DeviceMemory::Reported { total, free, source }) => {
-            format!("The device has {}, {} of it free ({source}).", bytes(*total), bytes(*free))
+        Some(DeviceMemory::Reported { total, free, source, holders, .. }) => {
+            let [total, free] = [*total, *free].map(bytes);
+            let held = match &holders[..] {
+                [] => String::new(),
+                holders => format!(" Other programs hold: {}.", plan::listed(holders)),
+            };
+            format!("The device has {total}, {free} of it free ({source}).{held}")
         }
         Some(DeviceMemory::Assumed(budget)) => format!(
             "Browsers do not report how much memory the device has. A run uses at most {} unless you \
@@ -383,7 +388,8 @@ mod tests {
 
     /// A device with 8 GiB.
     fn device_with(free: u64, host_budget: Option<u64>) -> FitState {
-        let memory = DeviceMemory::Reported { total: 8 << 30, free, source: "a test".into() };
+        let (source, holders) = ("a test".into(), Vec::new());
+        let memory = DeviceMemory::Reported { total: 8 << 30, free, context: 0, source, holders };
         let limits = Limits { pools: true, host_budget, ..Limits::default() };
         let device = DeviceProfile { memory, limits, ..DeviceProfile::default() };
         FitState { device: Some(device), ..FitState::default() }

@@ -241,7 +241,8 @@ impl Search<'_> {
         // The smallest budget of the device with which the host has enough.
         let on_host = forecasts.iter().filter(|forecast| forecast.fits_host());
         let budget = on_host.map(|forecast| forecast.predicted_bytes).min();
-        PlanError::TooBig { least: Box::new(least.clone()), fixes: self.fixes(budget) }
+        let (least, fixes) = (Box::new(least.clone()), self.fixes(budget));
+        PlanError::TooBig { least, fixes, holders: Vec::new() }
     }
 }
 

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::config::Dtype;
     use crate::plan::work::tests::{VOCAB, gpt2};
-    use crate::plan::{Fix, PlanError, gpu_named};
+    use crate::plan::{Fix, MemoryHolder, PlanError, gpu_named};
 
     const GIB: u64 = 1 << 30;
 
@@ -257,10 +257,16 @@ mod tests {
             assert_eq!(forecast.verdict(), verdict);
         }
         let fixes = vec![Fix { set: vec![("n_layer", "2".into())], predicted_bytes: GIB }];
-        let error = PlanError::TooBig { least: Box::new(least), fixes };
+        let error = PlanError::TooBig { least: Box::new(least), fixes, holders: Vec::new() };
         assert_eq!(error.to_string(), format!("this run does not fit: {text}"));
         let hint = error.hint().unwrap();
         assert!(hint.starts_with("it would fit with --n_layer=2 (1.00 GiB); "), "{hint}");
+        let holder = |name: &str, bytes| MemoryHolder { name: name.into(), bytes };
+        let holders = vec![holder("python3 (7)", 4 * GIB), holder("firefox (12)", GIB)];
+        let hint = error.with_holders(holders).hint().unwrap();
+        let programs =
+            "close programs on the GPU (python3 (7) 4.00 GiB, firefox (12) 1.00 GiB); it would";
+        assert!(hint.starts_with(programs), "{hint}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The limits of a run on a device, from its budget setting and what is known of the device.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::DeviceSpeed;
@@ -67,13 +69,30 @@ pub enum DeviceMemory {
     Reported {
         total: u64,
         free: u64,
+        /// What the run's process takes of it before its first tensor.
+        context: u64,
         /// Who reports it, for messages.
         source: String,
+        /// The programs that hold the most of it, as far as they are known.
+        holders: Vec<MemoryHolder>,
     },
     /// A GPU with this many bytes that need not be in this machine.
     Target(u64),
     /// A browser, which reports nothing. A run gets this budget in bytes unless it asks for another.
     Assumed(u64),
+}
+
+/// A program that holds memory of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryHolder {
+    pub name: String,
+    pub bytes: u64,
+}
+
+impl fmt::Display for MemoryHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, bytes(self.bytes))
+    }
 }
 
 /// A device as the planner sees it.
@@ -104,6 +123,17 @@ impl DeviceProfile {
         (Limits { budget, precision, memory, ..self.limits }, source)
     }
 
+    /// Returns the programs that hold the most of the device's memory, as far as they are known and
+    /// leave less to a run with this setting.
+    pub fn holders(&self, vram_budget: Budget) -> Vec<MemoryHolder> {
+        match (&self.memory, vram_budget) {
+            (DeviceMemory::Reported { holders, .. }, Budget::Auto | Budget::Percent(_)) => {
+                holders.clone()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     fn budget(&self, vram_budget: Budget) -> (Option<u64>, String) {
         let share = |total: u64, share: f64| (total as f64 * share) as u64;
         let (budget, of) = match (vram_budget, &self.memory) {
@@ -118,12 +148,17 @@ impl DeviceProfile {
             }
             (Budget::Bytes(budget), _) => (budget, ", as set".into()),
             (Budget::Unlimited, _) => return (None, "none, as set".into()),
-            (Budget::Percent(percent), DeviceMemory::Reported { total, source, .. }) => {
-                let of = format!(", {percent}% of {} ({source})", bytes(*total));
-                (share(*total, percent / 100.0), of)
+            (
+                Budget::Percent(percent),
+                DeviceMemory::Reported { total, free, context, source, .. },
+            ) => {
+                let (asked, left) = (share(*total, percent / 100.0), free.saturating_sub(*context));
+                let what = if left < asked { "what other programs leave of " } else { "" };
+                let of = format!(", {what}{percent}% of {} ({source})", bytes(*total));
+                (asked.min(left), of)
             }
-            (Budget::Auto, DeviceMemory::Reported { total, free, source }) => {
-                let budget = free_for_a_run(*total, *free);
+            (Budget::Auto, DeviceMemory::Reported { total, free, context, source, .. }) => {
+                let budget = free_for_a_run(*total, free.saturating_sub(*context));
                 let [free, total] = [*free, *total].map(bytes);
                 (budget, format!("; {free} of {total} are free ({source})"))
             }
@@ -153,9 +188,16 @@ mod tests {
 
     #[test]
     fn the_budget_follows_the_setting_and_the_device() {
-        let reported =
-            DeviceMemory::Reported { total: 8 * GIB, free: 7 * GIB, source: "a test".into() };
-        let small = DeviceMemory::Reported { total: GIB, free: GIB, source: String::new() };
+        let reported = |total, free, context| DeviceMemory::Reported {
+            total,
+            free,
+            context,
+            source: "a test".into(),
+            holders: Vec::new(),
+        };
+        let small = reported(GIB, GIB, 0);
+        let crowded = reported(8 * GIB, 3 * GIB, 64 << 20);
+        let reported = reported(8 * GIB, 7 * GIB, 0);
         let auto = 7 * GIB - 8 * GIB / 20;
         for (setting, memory, budget) in [
             (Budget::Auto, reported.clone(), Some(auto)),
@@ -163,6 +205,10 @@ mod tests {
             (Budget::Bytes(GIB), reported.clone(), Some(GIB)),
             (Budget::Unlimited, reported, None),
             (Budget::Auto, small, Some(768 << 20)),
+            // A share leaves what others use, and the context of the run itself.
+            (Budget::Percent(90.0), crowded.clone(), Some(3 * GIB - (64 << 20))),
+            (Budget::Percent(30.0), crowded.clone(), Some((2.4 * GIB as f64) as u64)),
+            (Budget::Auto, crowded, Some(3 * GIB - (64 << 20) - 8 * GIB / 20)),
             (Budget::Auto, DeviceMemory::Target(10 * GIB), Some(9 * GIB)),
             (Budget::Percent(50.0), DeviceMemory::Target(10 * GIB), Some(5 * GIB)),
             (Budget::Bytes(20 * GIB), DeviceMemory::Target(10 * GIB), Some(10 * GIB)),

@@ -27,11 +27,11 @@ use crate::text::bytes;
 pub use architecture::Architecture;
 pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
-pub use device::{Backend, DeviceKind, DeviceLine};
+pub use device::{Backend, DeviceHealth, DeviceKind, DeviceLine, Throttle};
 pub use forecast::{Class, Forecast, Row};
 pub use gpus::{Gpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;
-pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits};
+pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
 pub use network::{RanksEstimate, parse_network};
 pub(crate) use sharding::owners;
 pub(crate) use shares::{Shares, of_share};
@@ -66,6 +66,8 @@ pub enum PlanError {
         least: Box<Forecast>,
         /// Changes that would fit, the mildest first.
         fixes: Vec<Fix>,
+        /// The programs that hold memory of the device, where known.
+        holders: Vec<MemoryHolder>,
     },
     /// A tensor is larger than the device can bind, however the step is split.
     #[error(
@@ -82,7 +84,7 @@ impl PlanError {
         if cfg!(target_arch = "wasm32") {
             return Some("see \"Will it fit?\"".into());
         }
-        let PlanError::TooBig { least, fixes } = self else {
+        let PlanError::TooBig { least, fixes, holders } = self else {
             return Some(
                 "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
                  n_embd or block_size"
@@ -92,6 +94,8 @@ impl PlanError {
         let mut steps = Vec::new();
         if least.fits_budget() && !least.fits_host() {
             steps.push("close other programs".to_string());
+        } else if !holders.is_empty() {
+            steps.push(format!("close programs on the GPU ({})", listed(holders)));
         }
         if !fixes.is_empty() {
             let fixes: Vec<String> = fixes.iter().map(Fix::to_string).collect();
@@ -100,6 +104,21 @@ impl PlanError {
         steps.push("`wgpt plan` shows what takes the memory".into());
         Some(steps.join("; "))
     }
+}
+
+impl PlanError {
+    /// Adds the programs that hold memory of the device.
+    pub(crate) fn with_holders(mut self, holding: Vec<MemoryHolder>) -> Self {
+        if let PlanError::TooBig { holders, .. } = &mut self {
+            *holders = holding;
+        }
+        self
+    }
+}
+
+/// Formats programs and what they hold: `firefox (4711) 1.20 GiB, python3 (815) 4.00 GiB`.
+pub(crate) fn listed(holders: &[MemoryHolder]) -> String {
+    holders.iter().map(MemoryHolder::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A change of settings that makes the run fit.

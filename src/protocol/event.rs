@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::config::Config;
-use crate::plan::{Class, DeviceLine, Forecast, Plan};
+use crate::plan::{Class, DeviceHealth, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
 
 /// An update about a run. An `iter` counts the updates made before, losses are in nats per token.
@@ -158,6 +158,9 @@ pub struct Step {
     pub vram_classes: BTreeMap<Class, u64>,
     /// Bytes of the device that other programs use, where the system reports it.
     pub others_bytes: Option<u64>,
+    /// Absent where the system reports nothing of the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<DeviceHealth>,
     /// Empty for a run in one process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<RankStep>,

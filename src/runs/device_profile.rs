@@ -1,8 +1,12 @@
 //! A device as the planner sees it.
 
-use crate::gpu::{Backend, DeviceInfo, DeviceKind, host_memory, reported_memory};
+use crate::gpu::{Backend, DeviceInfo, DeviceKind, host_memory, memory_holders, reported_memory};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, free_for_a_run};
+
+/// The memory that other programs take from a GPU before they are looked up by name, in bytes: a desktop
+/// takes less.
+const MUCH_HELD: u64 = 1 << 30;
 
 /// Returns the profile of a device for runs in `mode`, its speed for the precision of `mode`.
 /// Queries how much of its memory and of the machine's is free now, and reads what is known of its
@@ -12,7 +16,17 @@ pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
         Some(reported) => DeviceMemory::Reported {
             total: reported.total,
             free: reported.free,
+            context: if device.kind.shares_memory() {
+                0
+            } else {
+                device.id.backend.context_bytes()
+            },
             source: reported.source.to_string(),
+            holders: if reported.total.saturating_sub(reported.free) > MUCH_HELD {
+                memory_holders(device)
+            } else {
+                Vec::new()
+            },
         },
         None if device.id.backend == Backend::WebGpu => DeviceMemory::Assumed(BROWSER_BUDGET),
         None => DeviceMemory::Unknown,

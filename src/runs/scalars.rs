@@ -26,6 +26,15 @@ impl Scalars {
                 values.extend(step.grad_norm.map(|norm| ("grad_norm", norm)));
                 values.push(("tokens_per_s", step.tokens_per_s));
                 values.extend(step.vram_bytes.map(|bytes| ("vram_bytes", bytes as f64)));
+                let health = step.health.unwrap_or_default();
+                let of_device = [
+                    ("gpu_utilization", health.utilization),
+                    ("gpu_celsius", health.celsius),
+                    ("gpu_watts", health.watts),
+                    ("gpu_mhz", health.clock_mhz),
+                ];
+                values
+                    .extend(of_device.into_iter().filter_map(|(name, value)| Some((name, value?))));
                 if let Some(scale) = step.loss_scale {
                     values.extend([("loss_scale", scale), ("skipped", step.skipped as f64)]);
                 }

@@ -105,7 +105,8 @@ impl Setup {
             own = within_limit(own, &run, ranks.group.rank());
         }
         let vocab = architecture.vocab_size as u32;
-        let mut forecast = plan::plan(&own, vocab, &limits, profile.speed.as_ref())?;
+        let mut forecast = plan::plan(&own, vocab, &limits, profile.speed.as_ref())
+            .map_err(|error| error.with_holders(profile.holders(config.vram_budget)))?;
         let group = &mut ranks.group;
         let origin = Origin::open(&run, resume, &config, &architecture, &dataset, group)?;
         if let Some((Checkpoint { state, .. }, _)) = &origin.loaded {

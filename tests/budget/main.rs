@@ -266,6 +266,57 @@ fn a_run_keeps_a_lowered_budget() {
     assert_eq!(known["optimizer"].as_u64(), known["weights"].as_u64().map(|bytes| 2 * bytes));
 }
 
+/// A discrete GPU with 8 GiB, of which the driver grants 3 GiB, or of which it only reports the size.
+#[test]
+fn a_plan_follows_what_the_driver_grants() {
+    const GIB: u64 = 1 << 30;
+    // What a process takes of a GPU with Vulkan, and what `auto` leaves to other programs.
+    let (context, reserve) = (64 << 20, 8 * GIB / 20);
+    let granted = "3221225472";
+    fn gpu(budget: &str) -> [(&str, &str); 3] {
+        [("FAULT_KIND", "discrete"), ("FAULT_HEAP", "8589934592"), ("FAULT_BUDGET", budget)]
+    }
+    let planned = |budget: &str, args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+            .args(["plan", "--device=vulkan:0", "--preset=demo"])
+            .args(args)
+            .stdin(Stdio::null())
+            .env_remove("VK_ADD_DRIVER_FILES")
+            .env("VK_DRIVER_FILES", driver())
+            .envs(gpu(budget))
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for (budget, setting, expected) in [
+        (granted, "auto", 3 * GIB - context - reserve),
+        ("none", "auto", 8 * GIB - context - reserve),
+        // A share leaves what other programs use.
+        (granted, "90%", 3 * GIB - context),
+        (granted, "25%", 2 * GIB),
+        ("none", "25%", 2 * GIB),
+    ] {
+        let json = planned(budget, &["--json", &format!("--vram_budget={setting}")]);
+        let forecast: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(forecast["budget_bytes"], expected, "{budget}, {setting}");
+    }
+    let text = planned(granted, &[]);
+    assert!(text.contains("3.00 GiB of 8.00 GiB are free (the graphics driver)"), "{text}");
+    let text = planned("none", &[]);
+    assert!(text.contains("8.00 GiB of 8.00 GiB are free (only its size is known)"), "{text}");
+
+    let mut args = small_run();
+    args.extend(["--vram_budget=auto", "--dtype=float32"].map(String::from));
+    let run = Run::new(&args, &gpu(granted));
+    assert!(run.output.status.success(), "{}", run.stderr());
+    let plan = run.event("plan").expect("a plan");
+    assert_eq!(plan["budget_bytes"], 3 * GIB - context - reserve);
+    // The driver counts what wgpu allocates, which is a little more than what the pools hold.
+    let others = run.event("step").expect("a step")["others_bytes"].as_u64().unwrap();
+    assert!((5 * GIB..5 * GIB + (64 << 20)).contains(&others), "{others}");
+}
+
 /// Returns the planned memory of a run, in bytes.
 fn plan(args: &[String]) -> f64 {
     let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))

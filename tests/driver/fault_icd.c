@@ -64,13 +64,14 @@ static struct {
     uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
     uint64_t crash_matrices;                            /* 0: never */
     uint64_t away, lose_for;                            /* seconds */
-    uint64_t cap, binding, heap, subgroup;              /* UINT64_MAX: unchanged */
-    bool refuse_rest, device_only;
+    uint64_t cap, binding, heap, budget, subgroup;      /* UINT64_MAX: unchanged */
+    bool refuse_rest, device_only, discrete, no_budget;
+    const char *name;                          /* NULL: unchanged */
     const char *crash_in, *hang_in, *wrong_in; /* kinds of kernels, or NULL */
     const char *hide;                          /* an extension, or NULL */
     int report;                                /* a file descriptor, or -1 */
-} config = {.driver = "libvulkan_lvp.so",
-            .cap = -1, .binding = -1, .heap = -1, .subgroup = -1, .report = -1};
+} config = {.driver = "libvulkan_lvp.so", .cap = -1, .binding = -1, .heap = -1, .budget = -1,
+            .subgroup = -1, .report = -1};
 
 static struct {
     uint64_t allocations, frees, bytes, peak_bytes, refused, failed, submits, waits, lost, hung;
@@ -220,6 +221,19 @@ static bool set(const char *name, const char *value)
         bool can = *value && !access(folder, W_OK | X_OK);
         free(copy);
         return can || bad(name, value, "cannot create a file there");
+    }
+    if (!strcmp(name, "BUDGET")) {
+        config.no_budget = !strcmp(value, "none");
+        return config.no_budget || number(value, &config.budget, NULL) ||
+               bad(name, value, "write a whole number above 0, or none");
+    }
+    if (!strcmp(name, "KIND")) {
+        config.discrete = !strcmp(value, "discrete");
+        return config.discrete || bad(name, value, "write discrete");
+    }
+    if (!strcmp(name, "NAME")) {
+        config.name = strdup(value); /* used late, like the file of FAULT_ONCE */
+        return *value || bad(name, value, "write a name");
     }
     if (!strcmp(name, "MEMORY")) {
         config.device_only = !strcmp(value, "device");
@@ -702,10 +716,23 @@ static void fault_CmdDispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, 
 
 /* ---- Properties ------------------------------------------------------------------------------ */
 
+/* A discrete GPU may have more memory than the machine. */
 static void narrow_heaps(VkPhysicalDeviceMemoryProperties *memory)
 {
-    for (uint32_t i = 0; i < memory->memoryHeapCount; i++)
-        memory->memoryHeaps[i].size = MIN(memory->memoryHeaps[i].size, config.heap);
+    for (uint32_t i = 0; i < memory->memoryHeapCount; i++) {
+        VkDeviceSize *size = &memory->memoryHeaps[i].size;
+        *size = config.discrete && config.heap != UINT64_MAX ? config.heap
+                                                             : MIN(*size, config.heap);
+    }
+}
+
+static void rename_device(VkPhysicalDeviceProperties *properties)
+{
+    if (config.discrete)
+        properties->deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    if (config.discrete || config.name)
+        snprintf(properties->deviceName, sizeof properties->deviceName, "%s",
+                 config.name ? config.name : "Fault GPU");
 }
 
 static void fault_GetPhysicalDeviceProperties(VkPhysicalDevice physical,
@@ -713,6 +740,7 @@ static void fault_GetPhysicalDeviceProperties(VkPhysicalDevice physical,
 {
     real.GetPhysicalDeviceProperties(physical, out);
     out->limits.maxStorageBufferRange = MIN(out->limits.maxStorageBufferRange, config.binding);
+    rename_device(out);
 }
 
 static void fault_GetPhysicalDeviceProperties2(VkPhysicalDevice physical,
@@ -721,6 +749,7 @@ static void fault_GetPhysicalDeviceProperties2(VkPhysicalDevice physical,
     real.GetPhysicalDeviceProperties2(physical, out);
     uint32_t *range = &out->properties.limits.maxStorageBufferRange;
     *range = MIN(*range, config.binding);
+    rename_device(&out->properties);
     for (VkBaseOutStructure *s = (VkBaseOutStructure *)out; s; s = s->pNext) {
         uint64_t *largest = NULL; /* no allocation is larger than its heap */
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES)
@@ -742,19 +771,21 @@ static void fault_GetPhysicalDeviceMemoryProperties(VkPhysicalDevice physical,
     narrow_heaps(out);
 }
 
-/* Returns true if the budget comes from the cap and the count, and not from the real driver. */
+/* Returns true if the budget comes from the settings and the count, and not from the real driver. */
 static bool own_budget(void)
 {
-    return config.cap != UINT64_MAX || config.heap != UINT64_MAX;
+    return !config.no_budget && (config.budget != UINT64_MAX || config.cap != UINT64_MAX ||
+                                 config.heap != UINT64_MAX);
 }
 
-static uint64_t used(VkPhysicalDevice physical, uint32_t heap)
+/* Returns the bytes that this process holds in a heap, over all its instances. */
+static uint64_t used(uint32_t heap)
 {
     uint64_t sum = 0;
     pthread_mutex_lock(&state);
     for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)
         for (struct object *o = objects[i]; o; o = o->next)
-            if (o->kind == MEMORY && o->heap == heap && o->device->physical == physical)
+            if (o->kind == MEMORY && o->heap == heap)
                 sum += o->size;
     pthread_mutex_unlock(&state);
     return sum;
@@ -772,14 +803,15 @@ static void fault_GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice physical,
             continue;
         for (uint32_t i = 0; i < VK_MAX_MEMORY_HEAPS; i++) {
             uint64_t size = i < memory->memoryHeapCount ? memory->memoryHeaps[i].size : 0;
-            b->heapBudget[i] = counts(memory, i) ? MIN(size, config.cap) : size;
-            b->heapUsage[i] = used(physical, i);
+            uint64_t limit = counts(memory, i) ? MIN(config.budget, config.cap) : UINT64_MAX;
+            b->heapBudget[i] = MIN(size, limit);
+            b->heapUsage[i] = used(i);
         }
     }
 }
 
-/* Lists the real driver's extensions and, if this file reports the budget, the extension for it,
- * which lavapipe lacks. Returns true if the extension was added. */
+/* Lists the real driver's extensions. Adds the one for the budget if this file reports it, as old
+ * versions of lavapipe lack it, or leaves it out. Returns true if the extension was added. */
 static bool extensions(VkPhysicalDevice physical, VkExtensionProperties **list, uint32_t *n)
 {
     real.EnumerateDeviceExtensionProperties(physical, NULL, n, NULL);
@@ -792,8 +824,12 @@ static bool extensions(VkPhysicalDevice physical, VkExtensionProperties **list, 
             (*list)[kept++] = (*list)[i];
     *n = kept;
     bool add = own_budget();
-    for (uint32_t i = 0; i < *n; i++)
-        add &= !!strcmp((*list)[i].extensionName, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    for (uint32_t i = *n; i-- > 0;)
+        if (!strcmp((*list)[i].extensionName, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)) {
+            add = false;
+            if (config.no_budget)
+                (*list)[i] = (*list)[--*n];
+        }
     if (add) {
         strcpy((*list)[*n].extensionName, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
         (*list)[(*n)++].specVersion = VK_EXT_MEMORY_BUDGET_SPEC_VERSION;

@@ -22,7 +22,7 @@ fn plan_with(config: &Config, budget: u64) -> Result<Forecast, PlanError> {
 /// Returns the least plan of a run that is too big, and the changes that would fit.
 fn refused(result: Result<Forecast, PlanError>) -> (Forecast, Vec<Fix>) {
     match result {
-        Err(PlanError::TooBig { least, fixes }) => (*least, fixes),
+        Err(PlanError::TooBig { least, fixes, .. }) => (*least, fixes),
         other => panic!("not too big: {other:?}"),
     }
 }

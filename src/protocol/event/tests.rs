@@ -27,6 +27,17 @@ fn a_step_tells_of_skipped_updates() {
 }
 
 #[test]
+fn the_health_of_a_device_is_absent_unless_it_is_known() {
+    let line = r#"{"event":"step","iter":1,"loss":2.5,"lr":6e-4,"grad_norm":1.0,"tokens":64,
+        "ms":1.0,"tokens_per_s":64.0,"health":{"celsius":71.0,"throttled":"power limit"}}"#;
+    let Event::Step(mut step) = serde_json::from_str(line).unwrap() else { panic!("{line}") };
+    let again = Event::Step(step.clone()).to_json(Duration::ZERO);
+    assert!(again.contains(r#""health":{"celsius":71.0,"throttled":"power limit"}"#), "{again}");
+    step.health = None;
+    assert!(!Event::Step(step).to_json(Duration::ZERO).contains("health"));
+}
+
+#[test]
 fn an_error_without_a_hint_is_one_line() {
     let error = |hint: &str| {
         Event::Error(RunError { text: "it failed".into(), hint: hint.into(), cause: None })

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::plan::DeviceHealth;
 use crate::protocol::Step;
 
 fn step(iter: u64, loss: f64) -> Event {
@@ -187,6 +188,18 @@ fn tensorboard_files_read_back() {
         ]
     );
     assert_eq!(files[1].1.len(), 4);
+}
+
+#[test]
+fn only_known_health_of_the_device_is_logged() {
+    let Event::Step(quiet) = step(1, 3.0) else { unreachable!() };
+    let hot = DeviceHealth { celsius: Some(71.0), ..DeviceHealth::default() };
+    let scalars = |health| Scalars::of(&Event::Step(Step { health, ..quiet.clone() })).unwrap();
+    let of_device = |scalars: Scalars| -> Vec<_> {
+        scalars.values.into_iter().filter(|(name, _)| name.starts_with("gpu_")).collect()
+    };
+    assert_eq!(of_device(scalars(None)), []);
+    assert_eq!(of_device(scalars(Some(hot))), [("gpu_celsius", 71.0)]);
 }
 
 /// A log that cannot be written ends with one warning.

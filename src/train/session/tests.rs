@@ -15,7 +15,6 @@ mod tokenizers;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 
-use burn::tensor::Device;
 use tempfile::TempDir;
 
 use super::*;
@@ -117,9 +116,7 @@ pub(super) fn open(
     emit: &mut dyn FnMut(&Event),
 ) -> Result<Session<'_>, TrainError> {
     let setup = Setup::new(request, &info, group)?;
-    let watchdog = Watchdog::new(true);
-    let device = OpenDevice { info, reason: String::new(), device: Device::flex(), watchdog };
-    Session::open(setup, device, emit)
+    Session::open(setup, OpenDevice::cpu(info), emit)
 }
 
 /// Trains `request` on several ranks; returns the events of each.

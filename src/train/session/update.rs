@@ -191,8 +191,13 @@ impl Session<'_> {
             vram_peak_bytes: vram_bytes.map(|_| self.memory.peak),
             vram_classes: self.memory_by_class(),
             others_bytes: self.memory.others,
+            health: self.memory.health,
             ranks,
         }));
+        if let Some(text) = self.memory.throttle_warning() {
+            self.journal.warn(text);
+        }
+        self.avoid_paging(compute_ms * 1e-3).await?;
         *clock = Clock::start();
         Ok(())
     }
