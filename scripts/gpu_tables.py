@@ -1,9 +1,10 @@
-"""Writes the tables of scripts/gpu-check.sh: DIR/gpu-check.json -> DIR/gpu-check.md.
+"""Writes the tables of scripts/gpu-check.sh: DIR/gpu-check.json -> DIR/gpu-check.md, which has the records
+at its end.
 
     python3 gpu_tables.py DIR [FROM...]
 
-Results in the folders FROM are added to DIR/gpu-check.json first. If something was measured several
-times, the last measurement counts.
+Results in FROM, folders or files like gpu-check.md, are added to DIR/gpu-check.json first. If something was
+measured several times, the last measurement counts.
 """
 
 import json
@@ -19,9 +20,11 @@ FLOAT32 = "float32"
 PREDICTED = ("predicted_bytes", "peak_bytes", "total_bytes")
 
 
-def load(folder):
-    path = folder / NAME
-    return json.loads(path.read_text(encoding="utf-8", errors="replace"))["records"]
+def load(path):
+    """Returns the records of a folder, or those at the end of a file that was sent."""
+    path = path / NAME if path.is_dir() else path
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return json.loads(text[text.index('{"records"'):text.rindex("}") + 1])["records"]
 
 
 def merge(target, others):
@@ -102,6 +105,36 @@ def calls(records):
     return section("Runs", head, rows)
 
 
+def verdict(records):
+    """Names what is wrong, before all tables."""
+    bad = []
+    for record in last_of(records, "selftest", place):
+        if record.get("error"):
+            bad.append(f"self-test on {place(record)[0]}: {why(record)}")
+    for run in last_of(records, "train", place):
+        # A dtype that a device does not support has no events.
+        if "events" in run and (run.get("error") or not run["fell"]):
+            bad.append(f"training on {' in '.join(place(run))}: {run.get('error', 'the loss did not fall')}")
+    for pair in last_of(records, "losses", place):
+        if not pair["close"]:
+            bad.append(f"the losses of {' in '.join(place(pair))} differ from those of {pair['with']}")
+    for test in last_of(records, "tests", lambda test: test["name"]):
+        if test.get("failed"):
+            bad.append(f"tests {test['name']}: {', '.join(test['failures'])}")
+    return [*(f"- **{text(line)}**" for line in bad), ""] if bad else ["Nothing wrong was found.", ""]
+
+
+def texts(records):
+    lines = []
+    for record in last_of(records, "facts", lambda _: None):
+        lines += ["## Machine", "", "```text", record["text"].rstrip(), "```", ""]
+    for record in last_of(records, "selftest", place):
+        lines += [f"## Self-test on {place(record)[0]}", ""]
+        lines += [text(why(record)), ""] if record.get("error") else []
+        lines += ["```text", record["text"].rstrip(), "```", ""]
+    return lines
+
+
 def tests(records):
     rows = []
     for test in last_of(records, "tests", lambda test: test["name"]):
@@ -132,7 +165,7 @@ def training(records):
             "yes" if run["fell"] else "**no**", show(fastest.get("ms"), 1),
             show(fastest.get("tokens_per_s")), show(run["seconds"]), run.get("error", "-"),
         ])
-    head = ["device", "dtype", "iterations", "parameters", "val loss before", "after", "entropy", "fell",
+    head = ["device", "dtype", "iterations", "parameters", "loss before", "after", "entropy", "fell",
             "ms/iteration", "tokens/s", "total s", "error"]
     return section("Training", head, rows)
 
@@ -270,8 +303,10 @@ def main():
         records = merge(target, others)
     else:
         records = load(target)
-    parts = [calls, tests, training, losses, peaks, kernels, steps, torch]
+    parts = [verdict, calls, texts, training, losses, peaks, kernels, steps, tests, torch]
     lines = ["# GPU check", ""] + [line for part in parts for line in part(records)]
+    records = (target / NAME).read_text(encoding="utf-8", errors="replace").rstrip()
+    lines += ["## Records", "", "```json", records, "```"]
     (target / "gpu-check.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print(target / "gpu-check.md")
 

@@ -7,6 +7,6 @@ const BUFFERS = 5u;
 
 fn store_TENSOR(i: u32, value: pack) {
     w_TENSOR[i] = value;
-    half_TENSOR[i] = half_weight(value);
+    half_TENSOR[i] = to_half_weight(value);
 }
 // end

@@ -94,8 +94,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             let key_at = packed_at(p, sequence, position, head, 1u);
             let value_at = packed_at(p, sequence, position, head, 2u);
             for (var d = 0u; d < SIZE; d++) {
-                d_qkv[key_at + d] = activation(d_k[r][d] * p.scale);
-                d_qkv[value_at + d] = activation(d_v[r][d]);
+                d_qkv[key_at + d] = to_activation(d_k[r][d] * p.scale);
+                d_qkv[value_at + d] = to_activation(d_v[r][d]);
             }
         }
     }

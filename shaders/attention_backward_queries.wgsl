@@ -89,7 +89,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (position < p.time) {
             let at = packed_at(p, sequence, position, head, 0u);
             for (var d = 0u; d < SIZE; d++) {
-                d_qkv[at + d] = activation(acc[r][d] * p.scale);
+                d_qkv[at + d] = to_activation(acc[r][d] * p.scale);
             }
             delta[pair * p.time + position] = own_delta[r];
         }

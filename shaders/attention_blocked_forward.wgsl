@@ -13,7 +13,7 @@ fn load(part: u32, at: u32) -> pack {
 }
 
 fn store(at: u32, value: pack) {
-    out[at] = activation(value);
+    out[at] = to_activation(value);
 }
 
 @compute @workgroup_size(WG)

@@ -24,7 +24,7 @@ fn load(part: u32, at: u32) -> pack {
 }
 
 fn store(at: u32, value: pack) {
-    d_qkv[at] = activation(value);
+    d_qkv[at] = to_activation(value);
 }
 
 @compute @workgroup_size(WG)

@@ -87,7 +87,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (position < p.time) {
             let at = row_at(p, sequence, position, head);
             for (var d = 0u; d < SIZE; d++) {
-                out[at + d] = activation(acc[r][d] / sum[r]);
+                out[at + d] = to_activation(acc[r][d] / sum[r]);
             }
             log_sum_exp[pair * p.time + position] = row_max[r] + log(sum[r]);
         }

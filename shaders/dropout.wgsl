@@ -27,5 +27,5 @@ fn main(
     if (RESIDUAL) {
         value += pack(residual[i]);
     }
-    y[i] = activation(value);
+    y[i] = to_activation(value);
 }

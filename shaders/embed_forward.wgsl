@@ -36,5 +36,5 @@ fn main(
     if (shard_row < p.rows) {
         value += pack(shard[shard_row * p.width + column]);
     }
-    y[i] = activation(value);
+    y[i] = to_activation(value);
 }

@@ -28,5 +28,5 @@ fn write_result(row: u32, column: u32, product: pack) {
     if (ACCUMULATE) {
         value += pack(out[out_at]);
     }
-    out[out_at] = result(value);
+    out[out_at] = to_result(value);
 }

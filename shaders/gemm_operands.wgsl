@@ -116,7 +116,7 @@ fn write_block(row: u32, column: u32, product: mat4x4<f32>) {
                 if (ACCUMULATE) {
                     value += pack(out[out_at]);
                 }
-                out[out_at] = result(value);
+                out[out_at] = to_result(value);
             }
         }
     }

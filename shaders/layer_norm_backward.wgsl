@@ -61,7 +61,7 @@ fn main(
                 if (p.accumulates != 0u) {
                     value += pack(dx[base + column]);
                 }
-                dx[base + column] = activation(value);
+                dx[base + column] = to_activation(value);
             }
         }
     }

@@ -54,7 +54,7 @@ fn main(
             if (BETA) {
                 value += beta[column];
             }
-            y[base + column] = activation(value);
+            y[base + column] = to_activation(value);
         }
     }
     if (lane == 0u) {

@@ -77,6 +77,6 @@ fn main(
         let hit = select(vec4<f32>(), vec4(scale), columns == vec4(target_id));
         let d = exp(v - row_max) * factor - hit;
         let gradient = select(vec4<f32>(), d, columns < vec4(learned));
-        logits[base + column] = activation(narrow(gradient, 0u));
+        logits[base + column] = to_activation(narrow(gradient, 0u));
     }
 }

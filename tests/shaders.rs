@@ -1,6 +1,6 @@
 //! Checks every variant of every kernel in `shaders/`: it parses, validates, respects the limits that
-//! WebGPU guarantees, and becomes HLSL for DirectX 12. Every file is part of a kernel. `memory_model`
-//! checks the SPIR-V of kernels with cooperative matrices.
+//! WebGPU guarantees, and becomes HLSL for DirectX 12 and MSL for Metal. Every file is part of a kernel.
+//! `memory_model` checks the SPIR-V of kernels with cooperative matrices.
 
 #![cfg(feature = "wgpu")]
 
@@ -11,10 +11,11 @@ mod memory_model;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use naga::back::{hlsl, spv};
+use naga::back::{hlsl, msl, spv};
 use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, FunctionInfo, ModuleInfo, ValidationFlags, Validator};
-use naga::{Block, Expression, Function, Handle, ScalarKind, Statement, Type, TypeInner};
+use naga::{AddressSpace, Block, Expression, Function, Handle, ScalarKind, ShaderStage};
+use naga::{Statement, Type, TypeInner};
 use wgpt::config::Matrices;
 use wgpt::gpu::kernel::{ParamType, Spec};
 use wgpt::ops::kernel_variants;
@@ -267,18 +268,29 @@ fn cooperative_attention_sees_what_blocked_attention_sees() {
     }
 }
 
+/// Returns the variants with their sources, each source once.
+fn sources(specs: impl Iterator<Item = Spec>) -> Vec<(Spec, String)> {
+    let mut seen = BTreeSet::new();
+    let with_source = specs.map(|spec| (spec.source(), spec));
+    let new = with_source.filter(|(source, _)| seen.insert(source.clone()));
+    new.map(|(source, spec)| (spec, source)).collect()
+}
+
+/// Returns the variants that browsers and DirectX may run: without cooperative matrices, and with
+/// their own overflow of float16.
+fn with_overflow() -> Vec<(Spec, String)> {
+    let without_matrices = kernel_variants().into_iter().filter(|spec| spec.matrices.is_none());
+    sources(without_matrices.map(|spec| spec.overflowing(true)))
+}
+
 /// All kernels except the ones with cooperative matrices, which HLSL lacks and its adapters do not
 /// list. A device with DXC has float16 and subgroups, a device with FXC has neither.
 #[test]
 fn every_variant_becomes_hlsl() {
     let (mut failures, mut of_fxc) = (Vec::new(), 0);
-    let mut seen = BTreeSet::new();
-    for spec in kernel_variants().into_iter().filter(|spec| spec.matrices.is_none()) {
-        let source = spec.source();
-        if !seen.insert(source.clone()) {
-            continue;
-        }
-        let module = naga::front::wgsl::parse_str(&source).expect("a valid variant");
+    let variants = with_overflow();
+    for (spec, source) in &variants {
+        let module = naga::front::wgsl::parse_str(source).expect("a valid variant");
         let valid = |capabilities| {
             Validator::new(ValidationFlags::all(), capabilities).validate(&module).ok()
         };
@@ -308,7 +320,7 @@ fn every_variant_becomes_hlsl() {
             }
         }
     }
-    println!("{} variants, {of_fxc} of them for FXC too", seen.len());
+    println!("{} variants, {of_fxc} of them for FXC too", variants.len());
     assert!(of_fxc > 100, "most kernels need neither float16 nor subgroups");
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
 }
@@ -388,6 +400,130 @@ fn stores(block: &Block) -> Vec<Handle<Expression>> {
         }
     }
     found
+}
+
+/// The workgroup memory of Apple's GPUs, in bytes.
+const METAL_MEMORY: u32 = 32_768;
+
+/// The buffers that a kernel binds on Metal.
+const METAL_BUFFERS: usize = 31;
+
+/// All kernels except the ones with matrices of 16 x 16, which Metal lacks.
+#[test]
+fn every_variant_becomes_msl() {
+    let (mut failures, mut most) = (Vec::new(), 0);
+    let of_metal = |spec: &Spec| spec.matrices != Some(Matrices::Sixteen);
+    let variants = sources(kernel_variants().into_iter().filter(of_metal));
+    for (spec, source) in &variants {
+        let module = naga::front::wgsl::parse_str(source).expect("a valid variant");
+        let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module);
+        let info = info.expect("a valid variant");
+        match to_msl(&module, &info) {
+            Ok(memory) => most = most.max(memory),
+            Err(error) => failures.push(format!("{}: {error}", spec.shader.name)),
+        }
+    }
+    println!("{} variants, up to {most} bytes of workgroup memory", variants.len());
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Makes MSL with the options of wgpu's Metal backend, for a kernel without checks as cubecl asks for.
+/// Returns the bytes of workgroup memory that wgpu requests for it.
+fn to_msl(module: &naga::Module, info: &ModuleInfo) -> Result<u32, String> {
+    let variables = || module.global_variables.iter();
+    // Buffers have numbers in the order of their bindings. One more has the lengths of their arrays.
+    let mut bound: Vec<_> =
+        variables().filter_map(|(_, it)| Some((it.binding?, it.space))).collect();
+    bound.sort_by_key(|(binding, _)| binding.binding);
+    if bound.len() + 1 > METAL_BUFFERS {
+        return Err(format!("{} buffers", bound.len() + 1));
+    }
+    let target = |(slot, &(binding, space)): (usize, &(_, AddressSpace))| {
+        let (buffer, mutable) = (Some(slot as u8), space != AddressSpace::Uniform);
+        (binding, msl::BindTarget { buffer, mutable, ..Default::default() })
+    };
+    let resources = msl::EntryPointResources {
+        resources: bound.iter().enumerate().map(target).collect(),
+        sizes_buffer: Some(bound.len() as u8),
+        immediates_buffer: None,
+    };
+    let options = msl::Options {
+        // macOS 12.
+        lang_version: (2, 4),
+        per_entry_point_map: [("main".to_string(), resources)].into(),
+        fake_missing_bindings: false,
+        zero_initialize_workgroup_memory: false,
+        force_loop_bounding: false,
+        emit_int_div_checks: false,
+        ..Default::default()
+    };
+    let entry_point = Some((ShaderStage::Compute, "main".to_string()));
+    let pipeline = msl::PipelineOptions { entry_point, ..Default::default() };
+    let written = msl::write_string(module, info, &options, &pipeline);
+    let (_, names) = written.map_err(|error| error.to_string())?;
+    for name in names.entry_point_names {
+        name.map_err(|error| error.to_string())?;
+    }
+    // wgpu rounds each variable up.
+    let uses = info.get_entry_point(0);
+    let memory = variables()
+        .filter(|(handle, it)| it.space == AddressSpace::WorkGroup && !uses[*handle].is_empty())
+        .map(|(_, it)| module.types[it.ty].inner.size(module.to_ctx()).next_multiple_of(16));
+    let memory: u32 = memory.sum();
+    if memory > METAL_MEMORY {
+        return Err(format!("{memory} bytes of workgroup memory, Metal has {METAL_MEMORY}"));
+    }
+    Ok(memory)
+}
+
+#[test]
+fn too_much_workgroup_memory_for_metal_is_found() {
+    let memory = |elements: u32| {
+        let source = format!(
+            "var<workgroup> a: array<f32, {elements}>; var<workgroup> b: array<f32, 4095>;\n\
+             var<workgroup> unused: array<f32, 4096>;\n\
+             @compute @workgroup_size(1) fn main() {{ a[0] = b[0]; }}"
+        );
+        let module = naga::front::wgsl::parse_str(&source).unwrap();
+        let mut validator = Validator::new(ValidationFlags::all(), Capabilities::empty());
+        let info = validator.validate(&module).unwrap();
+        to_msl(&module, &info)
+    };
+    assert_eq!(memory(4096), Ok(METAL_MEMORY));
+    let error = memory(4097).unwrap_err();
+    assert!(error.starts_with("32784 bytes"), "{error}");
+}
+
+/// Writes the kernels for tests/web/kernels.test.mjs.
+#[test]
+fn kernels_are_written_for_the_test_in_a_browser() {
+    let kernel = |(spec, source): &(Spec, String)| serde_json::json!({ "name": spec.shader.name, "source": source });
+    let kernels: Vec<_> = with_overflow().iter().map(kernel).collect();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(folder.join("kernels.json"), serde_json::to_vec(&kernels).unwrap()).unwrap();
+}
+
+/// Conversions to float16 are named, so that [`Spec::overflowing`] reaches all of them. Kernels with
+/// cooperative matrices also stage their factors; DirectX and browsers have none of these kernels.
+#[test]
+fn every_value_is_stored_as_float16_by_a_function_of_the_header() {
+    let mut converting = BTreeSet::new();
+    for (spec, source) in with_overflow() {
+        let module = naga::front::wgsl::parse_str(&source).expect("a valid variant");
+        let entries = module.entry_points.iter().map(|entry| &entry.function);
+        for function in entries.chain(module.functions.iter().map(|(_, function)| function)) {
+            let name = function.name.as_deref().unwrap_or("main");
+            let to_half = |(_, it): (_, &Expression)| {
+                matches!(it, Expression::As { kind: ScalarKind::Float, convert: Some(2), .. })
+            };
+            if function.expressions.iter().any(to_half) {
+                converting.insert(name.to_string());
+                assert!(name.starts_with("to_"), "{} of {}\n{source}", name, spec.shader.name);
+            }
+        }
+    }
+    assert!(converting.len() > 2, "{converting:?}");
 }
 
 #[test]

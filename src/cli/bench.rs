@@ -9,6 +9,7 @@ use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
 use crate::config::Layer;
 use crate::gpu::{DeviceInfo, Peaks};
 use crate::protocol::Failure;
+use crate::runs;
 use crate::text::{self, known};
 use crate::worker::{Watched, watch};
 
@@ -31,7 +32,9 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let config = args.source.resolve(layers, None)?.config;
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
     torch.retain(|step| step.measured(&config, bench::architecture(&config).vocab_size as u32));
-    let (selected, mode) = proven(selected, &config, global)?;
+    let (mut selected, mode) = proven(selected, &config, global)?;
+    selected.driver =
+        runs::driver_traits(&selected.info, mode.for_run(config.dtype, &selected.info)?);
     let (device, mode) = mode.open(config.dtype, selected)?;
     let json = args.json;
     watch(&device, Watched::Command, move |failure| print_failure(failure, json));

@@ -135,7 +135,7 @@ pub(crate) fn choose(
 ) -> Result<SelectedDevice, DeviceError> {
     let DeviceChoice::Named(id) = choice else {
         let (info, reason) = best(&found);
-        return Ok(SelectedDevice { info, reason, auto: true });
+        return Ok(SelectedDevice { auto: true, ..SelectedDevice::named(info, reason) });
     };
     let info = found.into_iter().find(|info| info.id == id).ok_or_else(|| missing(id, all))?;
     Ok(SelectedDevice::named(info, "as requested".into()))

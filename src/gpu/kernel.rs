@@ -108,6 +108,8 @@ pub struct Spec {
     pub pack: u32,
     /// The source's name and the type of the elements of each buffer that is not always f32.
     stored: Vec<(&'static str, Element)>,
+    /// True if the source makes what overflows f16 infinite, instead of the driver.
+    overflows: bool,
     pub matrices: Option<Matrices>,
     /// The invocations of each subgroup, `SUBGROUP` in the source, where the device has one size.
     pub subgroup: Option<u32>,
@@ -118,7 +120,16 @@ impl Spec {
     /// Returns a variant with `workgroup` invocations, one element per access, and no other constants.
     pub fn new(shader: &'static Shader, workgroup: u32) -> Self {
         let (stored, constants) = (Vec::new(), Vec::new());
-        Self { shader, workgroup, pack: 1, stored, matrices: None, subgroup: None, constants }
+        Self {
+            shader,
+            workgroup,
+            pack: 1,
+            stored,
+            overflows: false,
+            matrices: None,
+            subgroup: None,
+            constants,
+        }
     }
 
     /// Sets the number of elements per memory access, see [`pack_of`].
@@ -128,9 +139,16 @@ impl Spec {
     }
 
     /// Names the type of a pack of elements in memory, `alias name = vec4<f16>`. The source loads
-    /// with `pack(x[i])` and stores with `name(value)`.
+    /// with `pack(x[i])` and stores with `to_name(value)`.
     pub fn storing(mut self, name: &'static str, element: Element) -> Self {
         self.stored.push((name, element));
+        self
+    }
+
+    /// Sets whether the source makes values beyond the range of f16 infinite where it stores them, for
+    /// drivers that may store the largest finite value: see [`DriverTraits`](crate::gpu::DriverTraits).
+    pub fn overflowing(mut self, overflows: bool) -> Self {
+        self.overflows = overflows;
         self
     }
 
@@ -180,11 +198,11 @@ impl Spec {
             text.push_str("enable wgpu_cooperative_matrix;\n");
         }
         let _ = writeln!(text, "const WG = {}u;", self.workgroup);
-        for (name, element) in &self.stored {
-            let element = element.wgsl();
+        for &(name, element) in &self.stored {
+            let scalar = element.wgsl();
             let _ = match self.pack {
-                1 => writeln!(text, "alias {name} = {element};"),
-                pack => writeln!(text, "alias {name} = vec{pack}<{element}>;"),
+                1 => writeln!(text, "alias {name} = {scalar};"),
+                pack => writeln!(text, "alias {name} = vec{pack}<{scalar}>;"),
             };
         }
         // Counts can be the bounds of loops.
@@ -198,6 +216,7 @@ impl Spec {
                 Constant::Flag(value) => writeln!(text, "const {name} = {value};"),
             };
         }
+        text.extend(self.stored.iter().map(|&(name, element)| self.conversion(name, element)));
         text.push_str(if self.pack == 4 { wgsl!("pack4") } else { wgsl!("pack1") });
         if let Some(matrices) = self.matrices {
             text.push_str(match matrices {
@@ -217,6 +236,23 @@ impl Spec {
             text.push_str(&unroll(&repeat(part, tensors), &counts));
         }
         text
+    }
+
+    /// Returns the function that converts to the type `name`, if the files call it.
+    fn conversion(&self, name: &str, element: Element) -> String {
+        let head = format!("to_{name}(");
+        if !self.shader.parts.iter().any(|part| part.contains(&head)) {
+            return String::new();
+        }
+        let head = format!("fn {head}value: pack) -> {name}");
+        if self.overflows && element == Element::F16 {
+            // 65520 is the first number that rounds to infinity. Twice the largest finite value is infinite.
+            return format!(
+                "{head} {{\n    let rounded = {name}(value);\n    \
+                 return select(rounded, rounded + rounded, abs(value) >= pack(65520.0));\n}}\n"
+            );
+        }
+        format!("{head} {{\n    return {name}(value);\n}}\n")
     }
 }
 
@@ -258,6 +294,7 @@ impl Queue {
         params: &P,
     ) {
         assert_eq!(P::TYPE, spec.shader.params, "the parameters of {}", spec.shader.name);
+        let spec = spec.overflowing(self.driver.clamps_float16);
         // Uniform buffers have units of 16 bytes. The device caches them by content: a step uploads few.
         let mut words = Vec::new();
         params.write(&mut words);

@@ -14,6 +14,7 @@ mod adapter;
 mod choice;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod driver;
 mod error;
 mod granted;
 mod id;
@@ -60,6 +61,7 @@ pub(crate) use choice::{Search, choose, list, select_without};
 pub use choice::{best, devices, open, select, select_for_rank, why_no_cuda};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use cuda::without_tensor_cores;
+pub use driver::DriverTraits;
 pub use error::DeviceError;
 pub use id::{DeviceChoice, DeviceId};
 pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory};

@@ -7,6 +7,8 @@ use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::prelude::CubeElement;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::DriverTraits;
+
 #[derive(Clone, Copy, Debug)]
 pub enum Workgroups {
     /// A line of workgroups. The kernel computes its number from both dimensions of the grid.
@@ -40,15 +42,17 @@ impl Workgroups {
 pub struct Queue {
     pub(crate) client: Client,
     device: CubeDevice,
+    pub driver: DriverTraits,
 }
 
 impl Queue {
     pub fn of(tensor: &CubeTensor) -> Self {
-        Self { client: tensor.client.clone(), device: tensor.device.clone() }
+        let (client, device) = (tensor.client.clone(), tensor.device.clone());
+        Self { client, device, driver: DriverTraits::UNKNOWN }
     }
 
     pub fn on(device: CubeDevice) -> Self {
-        Self { client: device.client(), device }
+        Self { client: device.client(), device, driver: DriverTraits::UNKNOWN }
     }
 
     pub fn runs_wgsl(&self) -> bool {

@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use super::granted::Adapter;
 #[cfg(feature = "wgpu")]
 use super::webgpu;
-use super::{Backend, DeviceError, DeviceInfo, DeviceKind, Watchdog};
+use super::{Backend, DeviceError, DeviceInfo, DeviceKind, DriverTraits, Watchdog};
 use crate::config::Precision;
 
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct SelectedDevice {
     pub info: DeviceInfo,
     /// The reason why it was selected, for the user.
     pub reason: String,
+    /// What its driver needs of launches.
+    pub driver: DriverTraits,
     /// True if wgpt chose it and not the user.
     pub(super) auto: bool,
 }
@@ -42,7 +44,19 @@ pub struct SelectedDevice {
 impl SelectedDevice {
     /// Returns a device that nothing replaces if it cannot be opened.
     pub(super) fn named(info: DeviceInfo, reason: String) -> Self {
-        Self { info, reason, auto: false }
+        Self { driver: DriverTraits::of(&info, None), info, reason, auto: false }
+    }
+
+    /// Returns the CPU, which was selected for this reason.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn cpu(reason: String) -> Self {
+        Self::named(DeviceInfo::cpu(), reason)
+    }
+
+    /// Returns true if wgpt chose the device and the CPU may be faster.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn may_be_slow(&self) -> bool {
+        self.auto && self.info.kind == DeviceKind::Integrated
     }
 
     /// Opens the device for computing in float32, or else the CPU if the user has not named the device.
@@ -69,7 +83,7 @@ impl SelectedDevice {
             #[cfg(feature = "cuda")]
             Backend::Cuda => (Device::cuda(self.info.id.index), None),
             #[cfg(feature = "wgpu")]
-            _ => webgpu::open(&self.info, precision, &watchdog).await?,
+            _ => webgpu::open(&self.info, precision, self.driver, &watchdog).await?,
             #[cfg(not(feature = "wgpu"))]
             backend => {
                 let _ = precision;

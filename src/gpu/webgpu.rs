@@ -10,7 +10,8 @@ use super::granted::Adapter;
 use super::instance::instances;
 #[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
 use super::vulkan;
-use super::{Backend, DeviceError, DeviceId, DeviceInfo, DeviceKind, Watchdog, matrices};
+use super::{Backend, DeviceError, DeviceId, DeviceInfo, DeviceKind, DriverTraits};
+use super::{Watchdog, matrices};
 use crate::config::{Abilities, Precision};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -173,6 +174,7 @@ pub(super) fn memory_adapter(info: &DeviceInfo) -> Option<wgpu::Adapter> {
 pub(super) async fn open(
     info: &DeviceInfo,
     precision: Precision,
+    driver: DriverTraits,
     watchdog: &Watchdog,
 ) -> Result<(Device, Option<Adapter>), DeviceError> {
     let failed =
@@ -193,25 +195,12 @@ pub(super) async fn open(
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
     let opened = Device::wgpu_options()
         .setup(setup)
-        .tasks_max(dispatches_at_once(info.kind))
+        .tasks_max(driver.dispatches)
         .init()
         .map_err(|error| failed(error.to_string()))?;
     // Replaces cubecl's handlers, which panic on whatever thread the driver calls them.
     report_errors(&reporting, info.name.clone(), watchdog);
     Ok((opened, read))
-}
-
-/// Returns the number of dispatches, of up to 2^35 operations each, in one submission to the driver.
-/// Drivers reset a device that works on one for more than a few seconds, on Windows two. 2^40 operations
-/// take a small GPU one or two seconds, and an integrated GPU ten.
-fn dispatches_at_once(kind: DeviceKind) -> usize {
-    match kind {
-        DeviceKind::Discrete => 16,
-        DeviceKind::Integrated => 2,
-        // Software renderers are not reset. The kinds below, like a browser's adapters, may be any GPU.
-        DeviceKind::Software | DeviceKind::Cpu => 32,
-        _ => 4,
-    }
 }
 
 /// Describes the first limit of an adapter that is below what WebGPU guarantees and the kernels need.

@@ -3,7 +3,7 @@
 #[cfg(feature = "wgpu")]
 use crate::config::Matrices;
 use crate::config::{Abilities, Dtype, Precision, words};
-use crate::gpu::{DeviceError, DeviceInfo, DeviceKind};
+use crate::gpu::{DeviceError, DeviceInfo, DeviceKind, DriverTraits};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{OpenDevice, SelectedDevice};
 
@@ -24,11 +24,13 @@ words! {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpsMode {
     pub implementation: Implementation,
     /// The dtypes of activations and of the factors of products. The CPU has f32 only.
     pub precision: Precision,
+    /// What the driver of the device needs of launches.
+    pub(crate) driver: DriverTraits,
     /// True if the device is a software adapter, whose kernels take other tiles.
     software: bool,
 }
@@ -42,11 +44,17 @@ impl OpsMode {
 
     /// Returns the mode of an implementation, in f32, for hardware.
     pub const fn of(implementation: Implementation) -> Self {
-        Self { implementation, precision: Precision::FLOAT32, software: false }
+        let (precision, driver) = (Precision::FLOAT32, DriverTraits::UNKNOWN);
+        Self { implementation, precision, driver, software: false }
     }
 
     pub const fn in_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// Returns the mode for the driver of a device.
+    pub const fn for_driver(self, driver: DriverTraits) -> Self {
+        Self { driver, ..self }
     }
 
     /// Returns the mode for a device of this kind. Without it, software adapters take the tiles of GPUs.
@@ -64,7 +72,8 @@ impl OpsMode {
             let (id, name, known) = (device.id, device.name.clone(), abilities.dtypes());
             return Err(DeviceError::Dtype { id, name, dtype, known });
         };
-        Ok(self.in_precision(precision).on(device.kind))
+        let mode = self.in_precision(precision).on(device.kind);
+        Ok(mode.for_driver(DriverTraits::of(device, None)))
     }
 
     /// Returns the next slower way to compute in `dtype` on a device, for when its kernels in this mode
@@ -91,7 +100,7 @@ impl OpsMode {
         mut device: SelectedDevice,
     ) -> Result<(OpenDevice, Self), DeviceError> {
         loop {
-            let mode = self.for_run(dtype, &device.info)?;
+            let mode = self.for_run(dtype, &device.info)?.for_driver(device.driver);
             match device.open(mode.precision) {
                 Ok(device) => return Ok((device, mode)),
                 Err(error) => device = device.fallback(error)?,

@@ -78,6 +78,13 @@ impl DeviceSpeed {
         self.published.clone().unwrap_or_else(|| "measured on this device".into())
     }
 
+    /// Returns the rate of arithmetic in large ops; `None` if only ops were measured that were too small to
+    /// tell it.
+    pub fn flop_per_s(&self) -> Option<f64> {
+        let largest = self.points.last().filter(|point| point.seconds > 10.0 * LAUNCH_SECONDS)?;
+        Some(largest.flop / largest.seconds)
+    }
+
     pub fn seconds(&self, work: Work) -> f64 {
         work.ops * self.seconds_per_op(work.flop / work.ops) + work.host_seconds
     }
@@ -160,6 +167,18 @@ mod tests {
         close(speed.seconds(small), 0.3);
         assert_eq!(speed.uncertainty(small), GUESSED);
         assert_eq!(DeviceSpeed::measured(Vec::new()), None);
+    }
+
+    #[test]
+    fn only_large_ops_tell_the_rate_of_arithmetic() {
+        let rate = |flop, seconds| {
+            DeviceSpeed::measured(vec![SpeedPoint { flop, seconds }]).unwrap().flop_per_s()
+        };
+        // A small model on a fast GPU, which waits for launches, and a larger one.
+        assert_eq!(rate(1e7, 12e-6), None);
+        assert_eq!(rate(8e9, 2e-3), Some(4e12));
+        let peak = published("RTX 3060").flop_per_s().unwrap();
+        close(peak, SUSTAINED * 12.7e12);
     }
 
     #[test]

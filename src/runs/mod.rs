@@ -30,7 +30,7 @@ pub(crate) use own_states::OwnStates;
 pub(crate) use scalars::Continued;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use speeds::folder as speeds_folder;
-pub(crate) use speeds::{known as known_speed, remember as remember_speed};
+pub(crate) use speeds::{driver_traits, known as known_speed, remember as remember_speed};
 
 /// Returns true if the run in `folder` has a checkpoint to continue from, intact or not.
 pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {

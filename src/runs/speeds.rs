@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::config::Precision;
 use crate::disk;
-use crate::gpu::{Backend, DeviceInfo};
+use crate::gpu::{Backend, DeviceInfo, DriverTraits};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{DeviceSpeed, SpeedPoint, gpu_named};
 
@@ -36,6 +36,12 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
         DeviceSpeed::published(gpu, mode.precision)
     };
     measured().or_else(published)
+}
+
+/// Returns what the driver of a device needs of launches, by the speed that is known in the precision of
+/// `mode`.
+pub(crate) fn driver_traits(device: &DeviceInfo, mode: OpsMode) -> DriverTraits {
+    DriverTraits::of(device, known(device, mode).and_then(|speed| speed.flop_per_s()))
 }
 
 pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]) {

@@ -20,7 +20,8 @@ use crate::plan::{self, MAX_SHARDS};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
-    ModelSource, RunFolder, absolute_data, check_same, device_profile, find_data, has_checkpoint,
+    ModelSource, RunFolder, absolute_data, check_same, device_profile, driver_traits, find_data,
+    has_checkpoint,
 };
 
 #[derive(Clone, Debug)]
@@ -91,6 +92,7 @@ impl Setup {
         let architecture = Architecture::new(&config, vocab_size);
         check_bindings(&architecture, device)?;
         let profile = device_profile(device, mode);
+        let mode = mode.for_driver(driver_traits(device, mode));
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
         let recorded = if resume { Division::recorded(&run) } else { None };

@@ -4,6 +4,7 @@
 #![cfg(all(feature = "wgpu", target_os = "linux"))]
 
 mod crashes;
+mod integrated;
 mod matrices;
 mod recovery;
 mod self_test;

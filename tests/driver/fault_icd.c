@@ -65,7 +65,7 @@ static struct {
     uint64_t crash_matrices;                            /* 0: never */
     uint64_t away, lose_for;                            /* seconds */
     uint64_t cap, binding, heap, budget, subgroup;      /* UINT64_MAX: unchanged */
-    bool refuse_rest, device_only, discrete, no_budget;
+    bool refuse_rest, device_only, discrete, integrated, no_budget;
     const char *name;                          /* NULL: unchanged */
     const char *crash_in, *hang_in, *wrong_in; /* kinds of kernels, or NULL */
     const char *hide;                          /* an extension, or NULL */
@@ -229,7 +229,9 @@ static bool set(const char *name, const char *value)
     }
     if (!strcmp(name, "KIND")) {
         config.discrete = !strcmp(value, "discrete");
-        return config.discrete || bad(name, value, "write discrete");
+        config.integrated = !strcmp(value, "integrated");
+        bool known = config.discrete || config.integrated;
+        return known || bad(name, value, "write discrete or integrated");
     }
     if (!strcmp(name, "NAME")) {
         config.name = strdup(value); /* used late, like the file of FAULT_ONCE */
@@ -730,7 +732,9 @@ static void rename_device(VkPhysicalDeviceProperties *properties)
 {
     if (config.discrete)
         properties->deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
-    if (config.discrete || config.name)
+    if (config.integrated)
+        properties->deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    if (config.discrete || config.integrated || config.name)
         snprintf(properties->deviceName, sizeof properties->deviceName, "%s",
                  config.name ? config.name : "Fault GPU");
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use wgpt::config::{Abilities, Dtype, Matrices, Precision};
-use wgpt::gpu::{self, Backend, DeviceChoice, DeviceKind};
+use wgpt::gpu::{self, Backend, DeviceChoice, DeviceKind, DriverTraits};
 use wgpt::ops::{self, Dropout, OpsMode};
 
 use crate::case::{long_cases, mask, noise, softmax, values};
@@ -124,6 +124,12 @@ fn f16_adapters_match_the_oracle_in_half_precision() {
             check_half_weights(&device, mode, FloatDType::F16);
             check_overflow(&device, mode);
         }
+        // As on DirectX, where the kernels compute the overflow.
+        let clamping = DriverTraits { clamps_float16: true, ..DriverTraits::UNKNOWN };
+        let mode = OpsMode::AUTO.on(kind).in_precision(f16_storage()).for_driver(clamping);
+        check_half(&device, mode);
+        check_half_weights(&device, mode, FloatDType::F16);
+        check_overflow(&device, mode);
     }
 }
 
@@ -184,6 +190,25 @@ fn every_cuda_card_matches_the_oracle() {
                 Dtype::Bfloat16 => check_half_weights(&device, mode, FloatDType::BF16),
                 Dtype::Float16 => check_half_weights(&device, mode, FloatDType::F16),
                 _ => {}
+            }
+        }
+    }
+}
+
+/// The measured speed of a device, which changes from run to run, decides how large dispatches are.
+#[cfg(feature = "wgpu")]
+#[test]
+fn the_size_of_dispatches_changes_no_bit() {
+    let small = DriverTraits { operations: 1 << 14, ..DriverTraits::UNKNOWN };
+    let fast = |(device, kind): &(Device, DeviceKind)| !compiles_slowly(device, *kind);
+    for (device, kind) in devices(Backend::Vulkan).into_iter().filter(fast) {
+        for mode in [OpsMode::AUTO.on(kind), OpsMode::WIDE, OpsMode::CUBE] {
+            for case in long_cases(130) {
+                let all = |mode| {
+                    let Outcome { value, grads } = run(&case, &device, mode);
+                    [value].into_iter().chain(grads).flatten().map(f32::to_bits).collect::<Vec<_>>()
+                };
+                assert_eq!(all(mode.for_driver(small)), all(mode), "{mode:?} {case:?}");
             }
         }
     }

@@ -8,8 +8,6 @@
 use burn::tensor::Tensor;
 
 use super::Dropout;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-use super::shared::DISPATCH_OPERATIONS;
 use super::shared::dispatch::op;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -39,14 +37,14 @@ impl AttentionShape {
         qkv.dims()[1] / (3 * self.heads) <= MAX_HEAD
     }
 
-    /// Returns the first pair of a sequence and a head and the number of pairs of each dispatch:
-    /// drivers reset a device after seconds in one dispatch.
+    /// Returns the first pair of a sequence and a head and the number of pairs of each dispatch, which has
+    /// up to `limit` multiplications and additions.
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
-    fn dispatches(&self, size: usize) -> impl Iterator<Item = (usize, usize)> {
+    fn dispatches(&self, size: usize, limit: u64) -> impl Iterator<Item = (usize, usize)> {
         // At most four products of time * time / 2 * size in a pass.
         let operations = 4 * (self.time as u64).pow(2) * size as u64;
         // In browsers a usize has 32 bits.
-        let most = (DISPATCH_OPERATIONS / operations.max(1)).clamp(1, 65_535) as usize;
+        let most = (limit / operations.max(1)).clamp(1, 65_535) as usize;
         let pairs = self.batch * self.heads;
         (0..pairs).step_by(most).map(move |first| (first, most.min(pairs - first)))
     }

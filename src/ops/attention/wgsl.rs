@@ -185,7 +185,7 @@ fn launch(kernels: &WgslKernels, pass: Pass, shape: AttentionShape, buffers: &[&
     let spec = spec(tiling, pass, activation, size, dropout.is_some());
     let (scale, blocks) = (scale(size), time.div_ceil(tiling.rows() as usize));
     let buffers: Vec<_> = buffers.iter().copied().map(Some).collect();
-    for (first_pair, pairs) in shape.dispatches(size) {
+    for (first_pair, pairs) in shape.dispatches(size, kernels.queue.driver.operations) {
         let mask = dropout.as_ref().map(Mask::from).unwrap_or_default();
         let params = Params { time, heads, scale, blocks, first_pair, mask };
         kernels.queue.launch(spec.clone(), Workgroups::Plane(blocks, pairs), &buffers, &params);

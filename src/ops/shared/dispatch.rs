@@ -50,7 +50,8 @@ impl Kernels {
             Some(_) if !supported => Kernels::Reference,
             #[cfg(any(feature = "wgpu", feature = "cuda"))]
             Some(tensor) => {
-                let queue = Queue::of(&tensor);
+                let mut queue = Queue::of(&tensor);
+                queue.driver = mode.driver;
                 #[cfg(feature = "wgpu")]
                 if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
                     return Kernels::Wgsl(WgslKernels::new(queue, mode));

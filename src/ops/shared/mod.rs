@@ -13,11 +13,6 @@ pub(super) mod kernels;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
 
-/// The most multiplications and additions of one dispatch: Windows resets a device that takes longer
-/// than two seconds, and a slow one does about a hundred billion a second.
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub(super) const DISPATCH_OPERATIONS: u64 = 1 << 35;
-
 /// Joins the shards of a matrix, which copies if there are several. Returns each shard's rows, too.
 pub(super) fn join<B: Backend>(mut shards: Vec<FloatTensor<B>>) -> (FloatTensor<B>, Vec<usize>) {
     let rows = shards.iter().map(|shard| shard.shape()[0]).collect();

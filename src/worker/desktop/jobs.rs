@@ -57,13 +57,14 @@ fn measure(
 ) -> Result<BenchmarkRow, Failure> {
     // Whoever asks has selected the device.
     let selected = gpu::select(device.parse()?)?;
-    let Proven { device: selected, mode, warning, .. } =
+    let Proven { device: mut selected, mode, warning, .. } =
         prove(selected, mode, config, SelfTestOptions::default(), &|_| {})?;
     if let Some(text) = warning {
         say(&format!("warning: {text}"));
     }
     let planned = mode.for_run(config.dtype, &selected.info)?;
     let profile = runs::device_profile(&selected.info, planned);
+    selected.driver = runs::driver_traits(&selected.info, planned);
     let (limits, _) = profile.limits(config.vram_budget, config.dtype);
     let forecast = plan::plan(config, config.vocab_size, &limits, profile.speed.as_ref())?;
     let (device, mode) = mode.open(config.dtype, selected)?;

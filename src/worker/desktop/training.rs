@@ -4,6 +4,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use super::commands::Control;
+use super::integrated::faster_cpu;
 use super::listing::list_devices;
 use super::place::Place;
 use super::self_test::{Proven, Suspect, prove};
@@ -197,17 +198,29 @@ fn set_up(
     // Ranks have no other device to try, and agree once.
     let mut group = Some(group);
     loop {
-        let Proven { device, mode, suspect, .. } = match proof.of(request, found.clone(), output) {
-            Ok(proven) => proven,
-            Err(error) => {
-                found = found.fallback(error)?;
-                continue;
-            }
-        };
+        let Proven { mut device, mode, suspect, .. } =
+            match proof.of(request, found.clone(), output) {
+                Ok(proven) => proven,
+                Err(error) => {
+                    found = found.fallback(error)?;
+                    continue;
+                }
+            };
         let planned = mode.for_run(request.config.dtype, &device.info);
         output.selected(planned.is_ok_and(|mode| mode.precision.matrices().is_some()));
         let group = group.take().unwrap_or_else(Group::alone);
-        let setup = Setup::new(Request { mode, ..request.clone() }, &device.info, group)?;
+        let request = Request { mode, ..request.clone() };
+        let setup = Setup::new(request.clone(), &device.info, group)?;
+        if device.may_be_slow()
+            && let Some((cpu, text)) = faster_cpu(&mut device, &setup, &request)
+        {
+            if let Some(text) = text {
+                output.emit(&Event::Warning { text });
+            }
+            found = cpu;
+            continue;
+        }
+        device.driver = setup.job.mode.driver;
         match device.open(setup.job.mode.precision) {
             Ok(device) => return Ok((setup, device, suspect)),
             Err(error) => found = device.fallback(error)?,

@@ -103,6 +103,8 @@ struct Launches {
     size: usize,
     vector: usize,
     elem: ElemType,
+    /// The most multiplications and additions of each.
+    operations: u64,
 }
 
 impl Launches {
@@ -120,7 +122,8 @@ impl Launches {
         let tiles = || TileLayout::new(memory, size / vector, vector, dropout);
         let multiplication =
             strips.map_or_else(|| Multiplication::Scalar(tiles()), Multiplication::Matrices);
-        Self { shape, multiplication, size, vector, elem: elem(qkv) }
+        let operations = kernels.queue.driver.operations;
+        Self { shape, multiplication, size, vector, elem: elem(qkv), operations }
     }
 
     fn each(&self) -> impl Iterator<Item = ((CubeCount, CubeDim), PackedLaunch)> {
@@ -133,7 +136,7 @@ impl Launches {
             }
         };
         let (blocks, scale) = (time.div_ceil(rows), scale(self.size));
-        self.shape.dispatches(self.size).map(move |(first, pairs)| {
+        self.shape.dispatches(self.size, self.operations).map(move |(first, pairs)| {
             let packed =
                 PackedLaunch::new(time, heads, scale, blocks, first, mask(dropout.as_ref()));
             ((Workgroups::Plane(blocks, pairs).count(), workgroup), packed)

@@ -2,6 +2,7 @@
 
 use super::{Elements, Flags, Fusion, GemmLayout, Params, Product, Split, Variant, bands};
 use crate::config::Matrices;
+use crate::gpu::DriverTraits;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, shader};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
 use crate::plan::products::{MANY_TILES, ranges_of_k};
@@ -113,12 +114,13 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
 }
 
 impl Split {
-    /// Splits k if the product has few tiles and is one dispatch.
+    /// Splits k if the product has few tiles and is usually one dispatch. The order of a sum must not depend
+    /// on the speed of the device.
     fn of(units: Units, size: [usize; 3]) -> Self {
-        let k = size[2].max(1);
+        let (k, usual) = (size[2].max(1), DriverTraits::UNKNOWN.operations);
         let ranges = ranges_of_k(SMALL.count(units.matrices, size), size[2]);
         let depth = k.div_ceil(ranges).next_multiple_of(units.depth() as usize);
-        if ranges == 1 || depth >= k || bands(size, 1).count() > 1 {
+        if ranges == 1 || depth >= k || bands(size, 1, usual).count() > 1 {
             return Self { ranges: 1, depth: k };
         }
         Self { ranges: k.div_ceil(depth), depth }

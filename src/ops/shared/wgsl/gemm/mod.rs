@@ -5,7 +5,6 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
 use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, pack_of, params, shader};
-use crate::ops::shared::DISPATCH_OPERATIONS;
 use crate::plan::products::MANY_TILES;
 
 mod cooperative;
@@ -195,7 +194,9 @@ impl Product<'_> {
     fn launch(&self, queue: &Queue, spec: &Spec, [rows, columns]: [usize; 2], split: Split) {
         let Split { ranges: splits, depth: split_depth } = split;
         let columns = self.size[1].div_ceil(columns);
-        for band in bands(self.size, rows) {
+        // Workgroups of several ranges are one dispatch.
+        let operations = if splits > 1 { u64::MAX } else { queue.driver.operations };
+        for band in bands(self.size, rows, operations) {
             let row_tiles = (band[1] - band[0]).div_ceil(rows);
             queue.launch(
                 spec.clone(),
@@ -286,9 +287,10 @@ impl Variant {
     }
 }
 
-/// Splits the rows of a product into bands of tiles of `rows` rows; each band is one dispatch.
-fn bands([m, n, k]: [usize; 3], rows: usize) -> impl Iterator<Item = [usize; 2]> {
-    let most = DISPATCH_OPERATIONS / (2 * n as u64 * k as u64).max(1);
+/// Splits the rows of a product into bands of tiles of `rows` rows. Each band is one dispatch of up to
+/// `operations` multiplications and additions.
+fn bands([m, n, k]: [usize; 3], rows: usize, operations: u64) -> impl Iterator<Item = [usize; 2]> {
+    let most = operations / (2 * n as u64 * k as u64).max(1);
     // A band of more than m rows is the whole product. In browsers a usize has 32 bits.
     let band = (most.clamp(1, 1 << 31) as usize).next_multiple_of(rows);
     (0..m).step_by(band).map(move |first| [first, (first + band).min(m)])

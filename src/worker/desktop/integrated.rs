@@ -1,0 +1,161 @@
+//! `auto` on an integrated GPU, which may be slower than the CPU: both train for a moment.
+
+use std::num::NonZeroU32;
+
+use super::request::ask;
+use crate::config::Config;
+use crate::gpu::{Backend, DeviceInfo, SelectedDevice};
+use crate::ops::OpsMode;
+use crate::plan::{DeviceSpeed, Plan, Work};
+use crate::protocol::{Failure, Reply, Request};
+use crate::runs::{follow, known_speed, remember_speed};
+use crate::text::grouped;
+use crate::train::{self, Setup};
+
+/// The operations of a step that is measured: a tenth of a second at 100 GFLOP/s.
+const OPERATIONS: f64 = 1e10;
+
+/// The factor by which a known speed may be wrong and is not measured again.
+const UNCERTAINTY: f64 = 1.5;
+
+/// Compares an integrated GPU that `auto` has chosen with the CPU, for the run of `setup`. If the CPU is
+/// faster, returns it and what to tell the user. Otherwise adds both speeds to the reason for the GPU.
+///
+/// If the speeds are not known, a small model trains on both for a moment. They are kept, so that the next
+/// run only compares them. A run that continues on the CPU stays there.
+pub(super) fn faster_cpu(
+    gpu: &mut SelectedDevice,
+    setup: &Setup,
+    request: &train::Request,
+) -> Option<(SelectedDevice, Option<String>)> {
+    let cpu = DeviceInfo::cpu();
+    // The CPU does not compute in every dtype.
+    let on_cpu = request.mode.for_run(request.config.dtype, &cpu).ok()?;
+    if request.resume {
+        let began_on = follow(&request.run).ok()?.0.device?.backend;
+        let stays = || (SelectedDevice::cpu("where the run began".into()), None);
+        return (began_on == Backend::Cpu).then(stays);
+    }
+    let trial = Trial::of(setup, request);
+    let cpu_speed = trial.tokens_per_s(&trial.speed(&cpu, on_cpu).ok()?);
+    let (name, id) = (&gpu.info.name, gpu.info.id);
+    let (reason, text) = match trial.speed(&gpu.info, setup.job.mode) {
+        Ok(speed) => {
+            let gpu_speed = trial.tokens_per_s(&speed);
+            let [on_gpu, on_cpu] = [gpu_speed, cpu_speed].map(|speed| grouped(speed, 0));
+            let text = format!("about {on_cpu} tokens/s, and {on_gpu} on {name} ({id})");
+            if gpu_speed >= cpu_speed {
+                gpu.reason = format!("{}; {on_gpu} tokens/s, the CPU {on_cpu}", gpu.reason);
+                return None;
+            }
+            ("faster than the integrated GPU", text)
+        }
+        Err(failure) => {
+            ("the integrated GPU failed", format!("{name} ({id}) failed: {}", failure.text))
+        }
+    };
+    let text = format!("training on the CPU: {text}; --device={id} takes the GPU");
+    Some((SelectedDevice::cpu(reason.into()), Some(text)))
+}
+
+/// A small model like the one of a run, to compare devices.
+struct Trial<'a> {
+    setup: &'a Setup,
+    request: &'a train::Request,
+    config: Config,
+    /// An update of the small model, and one of the run.
+    work: Work,
+    run: Work,
+}
+
+impl<'a> Trial<'a> {
+    fn of(setup: &'a Setup, request: &'a train::Request) -> Self {
+        let (own, vocab) = (&setup.job.config, setup.architecture.vocab_size as u32);
+        let run = Work::update(own, vocab, setup.steps.plan());
+        let config = small(Config {
+            dtype: request.config.dtype,
+            batch_size: NonZeroU32::try_from(setup.steps.plan().micro_batch as u32)
+                .unwrap_or(NonZeroU32::MIN),
+            gradient_accumulation_steps: NonZeroU32::MIN,
+            vocab_size: vocab,
+            ..own.clone()
+        });
+        let work = work_of(&config);
+        Self { setup, request, config, work, run }
+    }
+
+    /// Returns the speed of a device, measured by another process if it is not known.
+    fn speed(&self, device: &DeviceInfo, mode: OpsMode) -> Result<DeviceSpeed, Failure> {
+        let known = known_speed(device, mode);
+        if let Some(speed) = known.filter(|speed| speed.uncertainty(self.work) <= UNCERTAINTY) {
+            return Ok(speed);
+        }
+        let (config, device_id) = (Box::new(self.config.clone()), device.id.to_string());
+        let implementation = self.request.mode.implementation;
+        let row = match ask(Request::Measure { config, device: device_id, implementation })? {
+            Reply::Measured { row } => row,
+            Reply::Failed { text, hint, .. } => return Err(Failure::new(text, &hint)),
+            _ => return Err(Failure::new("no measurement", "")),
+        };
+        let point = self.work.point(tokens(&self.config) / row.tokens_per_s);
+        remember_speed(device, mode, &[point]);
+        let measured = DeviceSpeed::measured(vec![point]);
+        measured.ok_or_else(|| Failure::new("its steps took no time", ""))
+    }
+
+    /// Returns the speed of the run.
+    fn tokens_per_s(&self, speed: &DeviceSpeed) -> f64 {
+        tokens(&self.setup.job.config) / speed.seconds(self.run)
+    }
+}
+
+/// Returns the tokens of an update.
+fn tokens(config: &Config) -> f64 {
+    config.global_batch() as f64 * f64::from(config.block_size.get())
+}
+
+fn work_of(config: &Config) -> Work {
+    Work::update(config, config.vocab_size, &Plan::new(config, config.vocab_size))
+}
+
+/// Returns a configuration with a step of at most [`OPERATIONS`], or as few as its width allows. First
+/// layers and sequences go, which leave the sizes of most products as they are.
+fn small(mut config: Config) -> Config {
+    let halve = |count: &mut NonZeroU32, least: u32| {
+        let can = count.get() / 2 >= least;
+        if can {
+            *count = NonZeroU32::new(count.get() / 2).unwrap_or(NonZeroU32::MIN);
+        }
+        can
+    };
+    while work_of(&config).flop > OPERATIONS {
+        if halve(&mut config.n_layer, 2) || halve(&mut config.batch_size, 1) {
+            continue;
+        }
+        if config.vocab_size >= 2048 {
+            config.vocab_size /= 2;
+        } else if !(halve(&mut config.n_layer, 1) || halve(&mut config.block_size, 64)) {
+            break;
+        }
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_of_a_trial_is_small_and_as_wide_as_the_runs() {
+        for (preset, vocab_size) in
+            [("demo", 300), ("shakespeare-char", 65), ("gpt2", 50_257), ("gpt2-xl", 50_257)]
+        {
+            let run = Config { vocab_size, ..Config::of_preset(preset, &[]) };
+            let trial = small(run.clone());
+            assert_eq!((trial.n_embd, trial.n_head), (run.n_embd, run.n_head), "{preset}");
+            let flop = work_of(&trial).flop;
+            assert!(flop <= 4.0 * OPERATIONS, "{preset}: {flop}");
+            assert!(flop >= 0.2 * OPERATIONS.min(work_of(&run).flop), "{preset}: {flop}");
+        }
+    }
+}
