@@ -73,8 +73,19 @@ fn nvidia_gpus_train_to_the_end() {
     for dtype in ["auto", "float32", "float16"] {
         let dtype_flag = format!("--dtype={dtype}");
         let run = format!("--run={dtype}");
-        let more = ["--device=vulkan:0", "--max_iters=3", "--eval_interval=3", &dtype_flag, &run];
-        let args = [&["train", "--json"], TINY, &more].concat();
+        let args = [
+            "train",
+            "--json",
+            "--preset=demo",
+            "--device=vulkan:0",
+            "--max_iters=3",
+            "--eval_interval=3",
+            "--eval_iters=1",
+            "--log_interval=1",
+            "--sample_tokens=5",
+            &dtype_flag,
+            &run,
+        ];
         let refused = text(&on("3060", folder.path(), &args).stdout);
         assert!(refused.contains("does not compute in"), "{refused}");
         let args = [&args[..], &["--no-self-test"]].concat();
