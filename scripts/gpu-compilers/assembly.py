@@ -70,7 +70,12 @@ def inner_loops(text, syntax):
         for head in after:
             if head <= at:
                 loops.setdefault(head, {head}).update(body(predecessors, head, at))
-    counted = [(members, count(code, members, syntax)) for members in loops.values()]
+    patterns = (syntax.multiply_add, syntax.matrix, syntax.gather)
+    found = [[len(pattern.findall(line)) for pattern in patterns] for line in code]
+    counted = [
+        (members, Loop(len(members), *map(sum, zip(*(found[at] for at in members)))))
+        for members in loops.values()
+    ]
     # A matrix kernel's scalar multiply-adds are addresses and scales.
     uses_matrices = any(loop.matrices for _, loop in counted)
     multiply = [
@@ -111,12 +116,3 @@ def body(predecessors, head, end):
             members.add(at)
             pending += predecessors[at]
     return members
-
-
-def count(code, members, syntax):
-    def matches(pattern):
-        return sum(len(pattern.findall(code[at])) for at in members)
-
-    return Loop(
-        len(members), matches(syntax.multiply_add), matches(syntax.matrix), matches(syntax.gather)
-    )

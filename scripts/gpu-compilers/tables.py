@@ -25,8 +25,8 @@ MARKS = ("<!-- scripts/gpu-compilers.sh writes from here -->", "<!-- to here -->
 
 # Kernels that may keep registers in memory, as `GPU: row`, with the reason.
 SPILLS = {
-    "RX 7900 XTX: attention_cooperative_* up to 128":
-        "both sides of a wide head do not fit; GPT-2's heads have 64",
+    "RX 7900 XTX: attention_cooperative_* up to 128*":
+        "the rows of a wide head do not fit; GPT-2's heads have 64",
     "CUDA, *: matmul* *": "small tiles, 8 bytes",
     "CUDA, *: backward_*": "gradients of attention without tensor cores",
 }
@@ -148,6 +148,8 @@ def row(name):
     stored = {value for value in found.values() if value in ("f16", "f32")}
     if stored and "matrices" not in found:
         words.append("f16" if "f16" in stored else "f32")
+    if "dropout" in found:
+        words.append("with dropout")
     return " ".join(words)
 
 
@@ -272,7 +274,7 @@ def check(gpu, rows):
     for name, where in MUST_FAIL.items():
         made = rows.pop(name, None)
         if not wrong.pop(name, None) and made and fnmatch.fnmatch(gpu.name, where):
-            wrong[name] = f"{gpu.name}: {name}.wgsl passes, so the check finds nothing"
+            wrong[name] = f"{gpu.name}: the kernel `{name}` passes, but must fail"
     return list(wrong.values())
 
 
