@@ -77,8 +77,7 @@ impl Marker {
                 self.shared.insert(id);
             }
             // naga makes pointers in no other way.
-            (Op::Variable | Op::AccessChain | Op::InBoundsAccessChain, &[ty, id, ..])
-            | (Op::FunctionParameter, &[ty, id])
+            (Op::Variable | Op::AccessChain | Op::FunctionParameter, &[ty, id, ..])
                 if self.shared.contains(&ty) =>
             {
                 self.shared.insert(id);

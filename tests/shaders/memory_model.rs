@@ -9,8 +9,8 @@ use spirv::{Capability, MemoryAccess, MemorySemantics, Op, Scope, StorageClass};
 use wgpt::gpu::memory_model::{instructions, with_memory_model};
 use wgpt::ops::kernel_variants;
 
-/// Returns the words that wgpu makes of a kernel on a driver of Vulkan 1.3, without the checks that cubecl
-/// asks it to leave out.
+/// Returns the words that wgpu makes of a kernel on a driver of Vulkan 1.3, without the checks and the
+/// zeros in workgroup memory that cubecl asks it to leave out.
 fn to_spirv(source: &str) -> Vec<u32> {
     let module = naga::front::wgsl::parse_str(source).expect("a valid variant");
     let capabilities =
@@ -26,6 +26,7 @@ fn to_spirv(source: &str) -> Vec<u32> {
             image_load: unchecked,
             binding_array: unchecked,
         },
+        zero_initialize_workgroup_memory: spv::ZeroInitializeWorkgroupMemoryMode::None,
         force_loop_bounding: false,
         emit_int_div_checks: false,
         ..Default::default()
