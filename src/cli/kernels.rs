@@ -48,7 +48,8 @@ pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
         output!("{} ({}), driver {}", info.name, info.id, info.driver);
     }
     let (mode, limit) = (global.ops()?, time_limit(&info, global.self_test().limit));
-    let shapes = KernelShapes::from(&Config { dropout: 0.1, ..Config::default() });
+    let config = Config { bias: true, dropout: 0.1, ..Config::default() };
+    let shapes = KernelShapes::from(&config);
     for dtype in mode.abilities(&info).dtypes() {
         let mode = mode.for_run(dtype, &info)?;
         if !json {

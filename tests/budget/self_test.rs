@@ -36,7 +36,7 @@ fn check_avoided(args: &[String], fault: (&str, &str), expected: &Run, way: &[&s
 
 #[test]
 fn kernels_that_fail_are_replaced_by_tensor_operations() {
-    let args = [testing_run(), vec!["--self-test-limit=20".to_string()]].concat();
+    let args = [testing_run(), vec!["--self-test-limit=40".to_string()]].concat();
     let right = Run::new(&args, &[]);
     assert_eq!(warnings(&right), [""; 0], "all kernels are right");
     let reference = [small_run(), vec!["--ops=reference".to_string()]].concat();
@@ -60,7 +60,8 @@ fn kernels_that_fail_are_replaced_by_tensor_operations() {
 #[test]
 #[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
 fn matrices_that_fail_are_replaced_by_tiles() {
-    let half = vec!["--dtype=float16".to_string()];
+    // Software renderers compile larger heads for minutes.
+    let half = ["--dtype=float16", "--n_head=4"].map(String::from).to_vec();
     let (args, trusting) = ([testing_run(), half.clone()].concat(), [small_run(), half].concat());
     let tiles = Run::new(&trusting, &[("FAULT_HIDE", "VK_KHR_cooperative_matrix")]);
     assert_ne!(losses(&tiles), losses(&Run::new(&trusting, &[])), "matrices round in another way");

@@ -131,7 +131,7 @@ fn linear_backward(inputs: &Inputs) -> Vec<Output> {
 }
 
 /// The sides of an output with enough tiles for the largest ones, and a product of few elements.
-const LARGE: [usize; 2] = [1500, 1000];
+const LARGE: [usize; 2] = [1420, 900];
 const SHALLOW: usize = 36;
 
 fn large_forward(inputs: &Inputs) -> Vec<Output> {

@@ -83,22 +83,23 @@ pub(crate) fn prove(
         let warning = without_tensor_cores(&listed, fastest.precision.dtype());
         return Ok(Proven { device, mode, warning, suspect: None });
     }
-    let (mut run, mut fault) = (fastest, avoids.then(crash_in_training));
+    let (mut run, mut fault) = (fastest, None);
     loop {
-        let is_avoided = avoids && run == fastest;
-        if !is_avoided {
-            match verdict(&device.info, run, shapes, options, say) {
-                KernelVerdict::Right => break,
-                found => fault.get_or_insert(found),
-            };
+        let found = if avoids && run == fastest {
+            crash_in_training()
+        } else {
+            verdict(&device.info, run, shapes, options, say)
+        };
+        if found == KernelVerdict::Right {
+            break;
         }
         let Some(slower) = mode.slower(dtype, &mut device.info) else {
             let DeviceInfo { id, name, .. } = listed;
-            let reason = fault.map_or_else(String::new, |fault| fault.to_string());
-            let dtype = run.precision.dtype();
+            let (dtype, reason) = (run.precision.dtype(), found.to_string());
             return Err(DeviceError::Untrusted { id, name, dtype, reason });
         };
         (mode, run) = (slower, slower.for_run(dtype, &device.info)?);
+        fault.get_or_insert(found);
     }
     let warning = match fault {
         Some(fault) => Some(warning(&listed, config, &fault, [fastest, run])),
