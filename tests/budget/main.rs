@@ -28,7 +28,9 @@ fn driver() -> &'static Path {
     let (_, manifest) = MANIFEST.get_or_init(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/driver/build.sh");
-        let output = Command::new("sh").arg(script).arg(folder.path()).output().expect("a shell");
+        let mut build = Command::new("sh");
+        build.arg(script).arg(folder.path()).envs(real_driver());
+        let output = build.output().expect("a shell");
         assert!(
             output.status.success(),
             "the counting driver needs a C compiler, Vulkan's headers and Mesa's software driver \
@@ -39,6 +41,13 @@ fn driver() -> &'static Path {
         (folder, manifest)
     });
     manifest
+}
+
+/// Returns the variable that names the library of the real driver, if `VK_DRIVER_FILES` chooses it.
+fn real_driver() -> Option<(&'static str, String)> {
+    let manifest = std::fs::read(std::env::var_os("VK_DRIVER_FILES")?).ok()?;
+    let manifest: Value = serde_json::from_slice(&manifest).ok()?;
+    Some(("FAULT_DRIVER", manifest["ICD"]["library_path"].as_str()?.to_string()))
 }
 
 /// Returns the variable that keeps Mesa's cache of compiled kernels where it is by default.
@@ -89,6 +98,7 @@ impl Run {
             .env("FAULT_REPORT", &report)
             .env("XDG_CACHE_HOME", cache)
             .envs(shader_cache())
+            .envs(real_driver())
             .envs(faults.iter().copied())
             .spawn()
             .expect("the program starts");

@@ -124,7 +124,8 @@ fn verdict(
     if let Some(known) = kernel_verdicts::known(info, mode, shapes) {
         return known;
     }
-    say(&format!("testing the kernels of {}, once for each driver", info.name));
+    let dtype = mode.precision.dtype();
+    say(&format!("testing the kernels of {} in {dtype}, once for each driver", info.name));
     let mut wrong = None;
     let tests = KernelTests::new(info, mode, shapes);
     let tested = test_kernels(&tests, time_limit(info, options.limit), &mut |result| {
