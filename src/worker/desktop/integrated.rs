@@ -150,7 +150,11 @@ mod tests {
         for (preset, vocab_size) in
             [("demo", 300), ("shakespeare-char", 65), ("gpt2", 50_257), ("gpt2-xl", 50_257)]
         {
-            let run = Config { vocab_size, ..Config::of_preset(preset, &[]) };
+            let run = Config {
+                vocab_size,
+                gradient_accumulation_steps: NonZeroU32::MIN,
+                ..Config::of_preset(preset, &[])
+            };
             let trial = small(run.clone());
             assert_eq!((trial.n_embd, trial.n_head), (run.n_embd, run.n_head), "{preset}");
             let flop = work_of(&trial).flop;
