@@ -58,7 +58,7 @@ fn the_time_of_former_workers_counts_towards_max_time() {
         "device": "cpu",
         "device_name": null,
         "without": [],
-        "avoids_matrices": false,
+        "self_test": { "skip": false, "limit": null, "avoids_matrices": false },
         "implementation": "auto",
         "elapsed": { "secs": 7200, "nanos": 0 },
         "max_plan": null,
