@@ -66,8 +66,8 @@ const VARIABLES: &str = "WGPT_ WGPU_ VK_ MESA_ LP_ LIBGL_ DRI_PRIME CUDA_ CUBECL
     DISPLAY WAYLAND_ XDG_RUNTIME_DIR XDG_SESSION_TYPE XDG_CURRENT_DESKTOP DBUS_SESSION_BUS_ADDRESS";
 
 impl DoctorReport {
-    /// Gathers the report of this machine, whose devices are `found`, but for those of the drivers that
-    /// `crashed` is about.
+    /// Gathers the report of this machine. `found` are its devices, and `crashed` are the problems with
+    /// drivers whose devices could not be listed.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn gather(front_end: FrontEnd, found: &[DeviceInfo], crashed: Vec<Problem>) -> Self {
         let FrontEnd { display, runs, settings } = front_end;

@@ -52,7 +52,7 @@ pub fn devices() -> Vec<DeviceInfo> {
     list(Search::All, &[])
 }
 
-/// Lists the devices of a search, in this process, but for those of the backends in `without`.
+/// Lists the devices of a search in this process. Leaves out the backends in `without`.
 pub(crate) fn list(search: Search, without: &[Backend]) -> Vec<DeviceInfo> {
     let mut found = Vec::new();
     for backend in search.backends() {

@@ -1,9 +1,9 @@
-//! What a driver needs of those who launch kernels.
+//! Limits and faults of a driver that launches of kernels respect.
 
 use super::{Backend, DeviceInfo, DeviceKind};
 
-/// What the driver of a device needs of launches. The amounts of work change no result: they decide only
-/// how rows are grouped into dispatches, and dispatches into submissions.
+/// Limits and faults of a device's driver. The amounts of work change no result: they only decide how rows
+/// are grouped into dispatches, and dispatches into submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverTraits {
     /// The most multiplications and additions of one dispatch.

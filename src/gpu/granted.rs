@@ -6,7 +6,7 @@
     allow(dead_code, reason = "CUDA and browsers have no such handles")
 )]
 
-/// What the memory of a device is read from: its adapter, if wgpu has opened it.
+/// The handle that the memory of a device is read from, if wgpu has opened it.
 #[cfg(all(feature = "wgpu", not(target_arch = "wasm32")))]
 pub type Adapter = wgpu::Adapter;
 #[cfg(not(all(feature = "wgpu", not(target_arch = "wasm32"))))]

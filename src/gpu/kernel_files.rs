@@ -1,4 +1,4 @@
-//! What the Linux kernel reports of a GPU in files: amdgpu, i915, xe and nouveau.
+//! Reads the files in which Linux reports the state of a GPU, for amdgpu, i915, xe and nouveau.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

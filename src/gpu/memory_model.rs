@@ -89,7 +89,7 @@ impl Marker {
             && operands.get(pointer).is_some_and(|id| self.shared.contains(id))
             && access <= operands.len()
         {
-            // NonPrivate has no operands, and those of other bits keep their order.
+            // NonPrivate takes no operand, so the operands of the other bits stay where they are.
             operands.resize(operands.len().max(access + 1), 0);
             operands[access] |= NON_PRIVATE;
         }

@@ -11,7 +11,7 @@ use crate::plan::DeviceHealth;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the system told last about a device.
+/// The latest reading of a device.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     pub memory: Option<ReportedMemory>,

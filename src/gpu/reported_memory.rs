@@ -15,8 +15,8 @@ pub struct ReportedMemory {
     pub total: u64,
     /// The part that this process can still take now.
     pub free: u64,
-    /// What this process holds beyond what the system grants it now: the driver has moved as much to the
-    /// machine's memory. 0 where the driver refuses memory instead.
+    /// The bytes that this process holds beyond what the system grants it now: the driver has moved as
+    /// many to the machine's memory. 0 where the driver refuses memory instead.
     pub excess: u64,
     /// Who reports these figures, for the user.
     pub source: &'static str,

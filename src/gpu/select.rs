@@ -15,7 +15,7 @@ pub struct OpenDevice {
     pub reason: String,
     pub device: Device,
     pub watchdog: Watchdog,
-    /// What its memory is read from.
+    /// The handle that its memory is read from.
     #[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "a browser tells no memory"))]
     pub(super) adapter: Option<Adapter>,
 }
@@ -35,7 +35,6 @@ pub struct SelectedDevice {
     pub info: DeviceInfo,
     /// The reason why it was selected, for the user.
     pub reason: String,
-    /// What its driver needs of launches.
     pub driver: DriverTraits,
     /// True if wgpt chose it and not the user.
     pub(super) auto: bool,

@@ -1,4 +1,4 @@
-//! What the system tells about one device: its memory, who holds it, and its health.
+//! Reads from the system how much memory a device has, which programs hold it, and its health.
 
 use std::path::Path;
 

@@ -29,7 +29,6 @@ pub struct OpsMode {
     pub implementation: Implementation,
     /// The dtypes of activations and of the factors of products. The CPU has f32 only.
     pub precision: Precision,
-    /// What the driver of the device needs of launches.
     pub(crate) driver: DriverTraits,
     /// True if the device is a software adapter, whose kernels take other tiles.
     software: bool,

@@ -13,7 +13,7 @@ use crate::protocol::{Cause, Command, Event, Reply, Request, RunError, StopReaso
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
 /// worker of the new version.
-pub(crate) const MESSAGES_VERSION: u32 = 1;
+pub(crate) const MESSAGES_VERSION: u32 = 2;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]

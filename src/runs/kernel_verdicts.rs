@@ -1,4 +1,4 @@
-//! What the tests of devices' kernels found, kept in the user's cache folder, so that a run tests them
+//! Keeps the results of kernel tests in the user's cache folder, so that a run tests a device's kernels
 //! only once for each device, driver and version of wgpt.
 
 use std::collections::BTreeMap;

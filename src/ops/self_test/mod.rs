@@ -18,7 +18,7 @@ use crate::config::{Config, Dtype, Gelu};
 use crate::gpu::{DeviceError, OpenDevice};
 use inputs::Inputs;
 
-/// What decides which variants of the kernels a run launches, besides its device and its precision.
+/// The settings that decide, with device and precision, which variants of kernels a run launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelShapes {
     pub width: usize,

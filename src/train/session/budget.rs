@@ -22,7 +22,7 @@ const THROTTLED_LINES: u32 = 3;
 pub(super) struct MemoryMonitor {
     /// The most that the pools have held.
     pub peak: u64,
-    /// What the run holds in host memory, where that is the memory of the device too.
+    /// The bytes of the run in host memory, where that is the memory of the device too.
     on_host: u64,
     /// The bytes that other programs use, where known.
     pub others: Option<u64>,

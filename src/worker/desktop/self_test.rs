@@ -190,7 +190,7 @@ fn warning(
     )
 }
 
-/// What a process that tests kernels has done.
+/// The outcome of a process that tests kernels.
 pub(crate) struct Tested {
     /// The checks that have begun.
     pub begun: usize,
