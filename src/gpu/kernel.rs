@@ -178,6 +178,8 @@ impl Spec {
             parts.push(format!("pack_{}", self.pack));
         }
         parts.extend(self.matrices.map(|matrices| format!("matrices_{}", matrices.side())));
+        parts.extend(self.subgroup.map(|invocations| format!("subgroup_{invocations}")));
+        parts.extend(self.overflows.then(|| "overflows".to_string()));
         parts
             .extend(self.stored.iter().map(|(name, element)| format!("{name}_{}", element.wgsl())));
         parts.extend(self.constants.iter().filter_map(|&(name, value)| match value {
