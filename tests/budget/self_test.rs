@@ -59,7 +59,7 @@ fn kernels_that_fail_are_replaced_by_tensor_operations() {
 /// A dtype that was asked for is kept: without cooperative matrices it is computed in tiles.
 #[test]
 #[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
-fn tiles_replace_cooperative_kernels_that_fail() {
+fn matrices_that_fail_are_replaced_by_tiles() {
     // Software renderers compile larger heads for minutes.
     let half = ["--dtype=float16", "--n_head=4"].map(String::from).to_vec();
     let (args, trusting) = ([testing_run(), half.clone()].concat(), [small_run(), half].concat());
