@@ -8,15 +8,10 @@ const LISTING: [&str; 3] =
 
 /// Returns a command whose only Vulkan driver crashes in `function`, and without OpenGL.
 fn crashing(folder: &Path, function: &str, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_wgpt"))
+    program(folder)
         .args(args)
         .current_dir(folder)
-        .stdin(Stdio::null())
-        .env_remove("VK_ADD_DRIVER_FILES")
-        .env_remove("WGPT_DEVICE")
-        .env("VK_DRIVER_FILES", driver())
         .env("__EGL_VENDOR_LIBRARY_FILENAMES", "/nothing.json")
-        .env("XDG_CACHE_HOME", folder)
         .env("FAULT_CRASH_AT", function)
         .output()
         .expect("the program starts")

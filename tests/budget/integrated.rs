@@ -6,18 +6,12 @@ use super::*;
 /// the submits of each process that used the GPU.
 fn train(folder: &Path, run: &str, args: &[String]) -> (Vec<Value>, String, Vec<u64>) {
     let reports = tempfile::tempdir().expect("a temporary folder");
-    let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+    let output = program(folder)
         .args(["train", "--json", &format!("--run={run}")])
         .args(args)
         .current_dir(folder)
-        .stdin(Stdio::null())
-        .env_remove("VK_ADD_DRIVER_FILES")
-        .env_remove("WGPT_DEVICE")
-        .env("VK_DRIVER_FILES", driver())
         .env("FAULT_KIND", "integrated")
         .env("FAULT_REPORT", reports.path().join("%p"))
-        .env("XDG_CACHE_HOME", folder)
-        .envs(shader_cache())
         .output()
         .expect("the program starts");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();

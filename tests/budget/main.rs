@@ -55,6 +55,21 @@ fn shader_cache() -> Option<(&'static str, PathBuf)> {
     Some(("MESA_SHADER_CACHE_DIR", PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
 }
 
+/// Returns a command of the program whose only Vulkan driver is the counting one, and whose cache folder is
+/// `cache`: the measured speed of a failing device must not be shared, but its compiled kernels may.
+fn program(cache: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wgpt"));
+    command
+        .stdin(Stdio::null())
+        .env_remove("VK_ADD_DRIVER_FILES")
+        .env_remove("WGPT_DEVICE")
+        .env("VK_DRIVER_FILES", driver())
+        .env("XDG_CACHE_HOME", cache)
+        .envs(shader_cache())
+        .envs(real_driver());
+    command
+}
+
 /// A run on the counting driver.
 struct Run {
     output: Output,
@@ -73,7 +88,6 @@ impl Run {
 
     /// Sends `lines` to stdin after the first step, then closes stdin.
     fn with_commands(args: &[String], lines: &[&str], faults: &[(&str, &str)]) -> Self {
-        // The measured speed of a failing device must not be shared, but its compiled kernels may.
         let cache = tempfile::tempdir().expect("a temporary folder");
         Self::start(args, lines, faults, cache.path())
     }
@@ -86,19 +100,14 @@ impl Run {
     fn start(args: &[String], lines: &[&str], faults: &[(&str, &str)], cache: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let report = folder.path().join("report.json");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+        let mut child = program(cache)
             .args(["train", "--json", "--device=vulkan:0", "--run=run"])
             .args(args)
             .current_dir(folder.path())
             .stdin(if lines.is_empty() { Stdio::null() } else { Stdio::piped() })
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .env_remove("VK_ADD_DRIVER_FILES")
-            .env("VK_DRIVER_FILES", driver())
             .env("FAULT_REPORT", &report)
-            .env("XDG_CACHE_HOME", cache)
-            .envs(shader_cache())
-            .envs(real_driver())
             .envs(faults.iter().copied())
             .spawn()
             .expect("the program starts");
@@ -287,13 +296,11 @@ fn a_plan_follows_what_the_driver_grants() {
     fn gpu(budget: &str) -> [(&str, &str); 3] {
         [("FAULT_KIND", "discrete"), ("FAULT_HEAP", "8589934592"), ("FAULT_BUDGET", budget)]
     }
+    let cache = tempfile::tempdir().expect("a temporary folder");
     let planned = |budget: &str, args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+        let output = program(cache.path())
             .args(["plan", "--device=vulkan:0", "--preset=demo"])
             .args(args)
-            .stdin(Stdio::null())
-            .env_remove("VK_ADD_DRIVER_FILES")
-            .env("VK_DRIVER_FILES", driver())
             .envs(gpu(budget))
             .output()
             .expect("the program starts");

@@ -170,17 +170,12 @@ fn a_run_waits_two_minutes() {
 #[test]
 fn a_signal_stops_a_wait_at_once() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+    let mut child = program(folder.path())
         .args(["train", "--json", "--device=vulkan:0", "--run=run"])
         .args(small_run())
         .current_dir(folder.path())
-        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .env_remove("VK_ADD_DRIVER_FILES")
-        .env("VK_DRIVER_FILES", driver())
-        .env("XDG_CACHE_HOME", folder.path())
-        .envs(shader_cache())
         .env("FAULT_LOSE_SUBMIT", "20")
         .env("FAULT_ONCE", folder.path().join("once"))
         .env("FAULT_AWAY", "3600")
