@@ -84,7 +84,8 @@ link_driver() {
         -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags,-rpath,'$ORIGIN'
 }
 
-# write_manifest FILE LIBRARY: writes the file that VK_DRIVER_FILES names.
+# write_manifest FILE LIBRARY: writes the file that VK_DRIVER_FILES names. LIBRARY is relative to it, so that
+# the folder can be moved.
 write_manifest() {
     cat >"$1" <<JSON
 {

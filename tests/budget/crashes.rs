@@ -83,7 +83,7 @@ fn a_device_whose_driver_crashes_is_refused() {
 
 /// A trainer that crashes with cooperative matrices gets a successor without, and later runs begin there.
 #[test]
-#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh, its library as FAULT_DRIVER"]
+#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
 fn a_run_whose_matrices_crash_continues_without_them() {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let args = [small_run(), vec!["--dtype=float16".to_string()]].concat();

@@ -44,10 +44,17 @@ fn driver() -> &'static Path {
 }
 
 /// Returns the variable that names the library of the real driver, if `VK_DRIVER_FILES` chooses it.
-fn real_driver() -> Option<(&'static str, String)> {
-    let manifest = std::fs::read(std::env::var_os("VK_DRIVER_FILES")?).ok()?;
-    let manifest: Value = serde_json::from_slice(&manifest).ok()?;
-    Some(("FAULT_DRIVER", manifest["ICD"]["library_path"].as_str()?.to_string()))
+fn real_driver() -> Option<(&'static str, PathBuf)> {
+    let path = PathBuf::from(std::env::var_os("VK_DRIVER_FILES")?);
+    let manifest: Value = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
+    let library = Path::new(manifest["ICD"]["library_path"].as_str()?);
+    // A bare name is looked up in the system, and a path counts from the manifest.
+    let library = if library.components().count() == 1 {
+        library.into()
+    } else {
+        path.parent()?.join(library)
+    };
+    Some(("FAULT_DRIVER", library))
 }
 
 /// Returns the variable that keeps Mesa's cache of compiled kernels where it is by default.

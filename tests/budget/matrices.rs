@@ -4,7 +4,7 @@ use super::*;
 
 /// The losses are the same whether kernels compute the numbers of their subgroups or read them.
 #[test]
-#[ignore = "needs FAULT_DRIVER, a driver with cooperative matrices: scripts/lavapipe.sh"]
+#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
 fn matrices_reach_the_driver_without_data_races() {
     let learning = ["--dtype=float16", "--warmup_iters=0", "--learning_rate=0.01"];
     let args = [small_run(), learning.map(String::from).to_vec()].concat();

@@ -23,4 +23,4 @@ warnings=(-std=gnu11 -Wall -Wextra -Werror)
 link_driver "$folder/lib/libwgpt_nvk.so" libvulkan_nouveau.so "${warnings[@]}" "$here/stub.c" \
     -isystem "$folder/include" -isystem "$folder"/include/libdrm -isystem "$folder/include/libdrm/nouveau"
 "${CC:-cc}" "${warnings[@]}" -O2 -shared -fPIC -o "$folder/lib/libwgpt_nvidia.so" "$here/front.c" -ldl
-write_manifest "$folder/nvidia.json" "$folder/lib/libwgpt_nvidia.so"
+write_manifest "$folder/nvidia.json" lib/libwgpt_nvidia.so
