@@ -133,7 +133,7 @@ fn start_logging(verbose: u8) {
 fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let Arguments { global, command, .. } = arguments;
     #[cfg(feature = "gui")]
-    let Some(command) = command else { return window(arguments.window) };
+    let Some(command) = command else { return window(arguments.window, &global) };
     #[cfg(feature = "gui")]
     if arguments.window.demo || arguments.window.screenshot_to.is_some() {
         let text = "--demo and --screenshot-to open the window and take no command";
@@ -170,7 +170,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 #[cfg(feature = "gui")]
-fn window(args: args::WindowArgs) -> Result<ExitCode, Failure> {
+fn window(args: args::WindowArgs, global: &args::Global) -> Result<ExitCode, Failure> {
     #[cfg(windows)]
     use crate::gui::explorer::{Owner, alert, owner};
 
@@ -182,7 +182,15 @@ fn window(args: args::WindowArgs) -> Result<ExitCode, Failure> {
     }
     let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
     let unknown = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str()));
-    let options = crate::gui::Options { demo, screenshot, inputs, ..Default::default() };
+    let options = crate::gui::Options {
+        demo,
+        screenshot,
+        device: global.device.clone(),
+        no_self_test: global.self_test().skip,
+        inputs,
+        still: false,
+        resume: false,
+    };
     let opened = unknown.map_or(Ok(()), Err).and_then(|()| crate::gui::open(options));
     #[cfg(windows)]
     if let (Owner::Explorer, Err(error)) = (owner, &opened) {

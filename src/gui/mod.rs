@@ -45,6 +45,10 @@ pub struct Options {
     pub resume: bool,
     /// Writes a screenshot of the window to this file and closes the window.
     pub screenshot: Option<PathBuf>,
+    /// The device to train on, as `--device` takes it; `None` for that of the environment or the last window.
+    pub device: Option<String>,
+    /// Starts runs without a test of the device's kernels.
+    pub no_self_test: bool,
     /// Texts to prepare, a data folder, or a run to show.
     pub inputs: Vec<PathBuf>,
     /// Reads neither devices, nor data, nor runs by itself: what is drawn depends only on what the

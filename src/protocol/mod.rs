@@ -30,9 +30,7 @@ pub(crate) use request::{
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use request::{KernelProgress, KernelTests};
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use worker_message::SelfTestOptions;
 pub use worker_message::{Exit, Failure};
 pub(crate) use worker_message::{
-    FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, StartRun, ToWorker,
+    FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, SelfTestOptions, StartRun, ToWorker,
 };

@@ -13,7 +13,7 @@ use crate::gui::prompt::TextOptions;
 use crate::gui::{Intent, Shared};
 use crate::protocol::{
     Command, Event, Progress, Request, RunError, RunPhase, RunSettings, SampleInput, SampleRequest,
-    StartRun, Texts, View,
+    SelfTestOptions, StartRun, Texts, View,
 };
 use crate::runs::Tail;
 use crate::worker::Ended;
@@ -66,7 +66,9 @@ impl App {
         if self.options.demo {
             self.shared.settings.form = SettingsForm::of_preset("demo");
         }
-        self.apply_overrides(platform::overrides());
+        let mut overrides = platform::overrides();
+        overrides.device = self.options.device.take().or(overrides.device);
+        self.apply_overrides(overrides);
         let settings = self.shared.settings.form.settings();
         self.overridden = (settings != own.settings()).then_some((settings, own));
         if self.options.demo {
@@ -283,7 +285,10 @@ impl App {
         let stop_on_close = settings.when_closed == WhenClosed::Stop;
         shown.progress.starting();
         shown.has_finished = false;
-        let start = StartRun { device, quiet: true, ..StartRun::new(run.clone(), run_settings) };
+        let self_test =
+            SelfTestOptions { skip: self.options.no_self_test, ..SelfTestOptions::default() };
+        let start = StartRun::new(run.clone(), run_settings);
+        let start = StartRun { device, self_test, quiet: true, ..start };
         match self.requests.client.start(start, stop_on_close) {
             Ok(trainer) => shown.trainer = Some(trainer),
             Err(error) => self.fail(format!("the trainer could not be started: {error}")),

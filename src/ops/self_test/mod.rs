@@ -10,7 +10,7 @@ mod inputs;
 
 use std::fmt;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, TensorData, Transaction};
 use serde::{Deserialize, Serialize};
 
 use super::OpsMode;
@@ -124,14 +124,16 @@ impl SelfTest {
     /// # Errors
     /// If the device fails.
     pub async fn run(&self, check: &Check) -> Result<Vec<KernelError>, DeviceError> {
-        let mut errors = Vec::new();
-        let outputs = std::iter::zip((check.run)(&self.tested), (check.run)(&self.expected));
-        for (tested, expected) in outputs {
-            let (kernel, allowed) = (tested.kernel.to_string(), self.allowed);
-            let [got, want] = [read(tested.values).await?, read(expected.values).await?];
-            errors.push(KernelError { kernel, error: largest_error(&got, &want), allowed });
-        }
-        Ok(errors)
+        // The device computes while the CPU does.
+        let [tested, expected] = [(check.run)(&self.tested), (check.run)(&self.expected)];
+        let kernels: Vec<_> = tested.iter().map(|output| output.kernel).collect();
+        let [got, want] = [read(tested).await?, read(expected).await?];
+        let errors =
+            kernels.into_iter().zip(std::iter::zip(got, want)).map(|(kernel, (got, want))| {
+                let error = largest_error(&got, &want);
+                KernelError { kernel: kernel.into(), error, allowed: self.allowed }
+            });
+        Ok(errors.collect())
     }
 }
 
@@ -146,10 +148,13 @@ fn allowed(dtype: Dtype) -> f64 {
     }
 }
 
-async fn read(tensor: Tensor<1>) -> Result<Vec<f32>, DeviceError> {
+/// Reads all outputs at once, because each read waits for the device.
+async fn read(outputs: Vec<Output>) -> Result<Vec<Vec<f32>>, DeviceError> {
     let stopped = |reason: String| DeviceError::Stopped { reason };
-    let data = tensor.into_data_async().await.map_err(|error| stopped(error.to_string()))?;
-    data.convert_dtype(DType::F32).try_into_vec().map_err(|error| stopped(error.to_string()))
+    let all = outputs.into_iter().fold(Transaction::default(), |all, x| all.register(x.values));
+    let read = all.execute_async().await.map_err(|error| stopped(error.to_string()))?;
+    let floats = |data: TensorData| data.convert_dtype(DType::F32).try_into_vec();
+    read.into_iter().map(|data| floats(data).map_err(|error| stopped(error.to_string()))).collect()
 }
 
 /// Returns the largest difference relative to the largest of `want`; `None` if `got` is not finite.
