@@ -6,13 +6,14 @@ use super::activity::Activity;
 use super::args::Global;
 use super::print_failure;
 use super::run_list::newest_model;
-use crate::config::Config;
+use crate::config::{Config, Dtype};
 use crate::data::{Dataset, Tokenizer, TokenizerKind};
 use crate::gpu::SelectedDevice;
 use crate::model::Gpt;
 use crate::ops::OpsMode;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
+use crate::runs::kernel_verdicts::avoid_faulty;
 use crate::worker::{Proven, Watched, prove, select, watch};
 
 /// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
@@ -97,7 +98,11 @@ pub(super) fn unknown_tokenizer(source: &ModelSource) -> Failure {
 /// Opens the device of a command that trains nothing, and loads a model onto it. Returns the model with
 /// the mode of its ops.
 pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, OpsMode), Failure> {
-    let device = select_device(global)?.open_float32()?;
+    let (mut device, mut mode) = (select_device(global)?, global.ops()?);
+    if let Some(text) = avoid_faulty(&mut device.info, &mut mode, Dtype::Float32) {
+        message!("warning: {text}");
+    }
+    let device = device.open_float32()?;
     watch(&device, Watched::Command, |failure| print_failure(failure, false));
     if global.verbose > 0 {
         message!("device: {} ({}), {}", device.info.name, device.info.id, device.reason);
@@ -105,7 +110,7 @@ pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, 
     let mut activity = Activity::new(global.quiet);
     activity.show("loading the model".into());
     let model = source.model(&device.device)?;
-    Ok((model, global.ops()?.on(device.info.kind)))
+    Ok((model, mode.on(device.info.kind)))
 }
 
 /// Returns a device with a way to compute steps of `config` whose kernels are right. Prints a warning if it

@@ -23,6 +23,11 @@ impl Gpu {
         let matrices = self.matrices.then_some(Matrices::Sixteen);
         Abilities { float16: true, matrices, ..Abilities::default() }
     }
+
+    /// True if its tensor cores multiply tf32 and bfloat16, through CUDA: from the RTX 30 on.
+    pub fn has_tf32(&self) -> bool {
+        self.name.strip_prefix("RTX ").is_some_and(|number| !number.starts_with("20"))
+    }
 }
 
 const fn gpu(name: &'static str, memory_gib: u64, peak: f64, matrices: bool) -> Gpu {

@@ -34,6 +34,11 @@ const SUSTAINED: f64 = 1.0 / 3.0;
 /// thirds of its peak in f32 (llama.cpp, pull request 12260); the rest of a step is no faster.
 const SUSTAINED_IN_MATRICES: f64 = 0.5;
 
+/// The same with CUDA's tensor cores, which multiply tf32 at the peak in f32 and bfloat16 at twice that.
+/// docs/kernels.md expects 0.43 and 0.9 of it.
+const SUSTAINED_IN_TF32: f64 = 0.4;
+const SUSTAINED_IN_BFLOAT16: f64 = 0.75;
+
 /// The seconds of an op without arithmetic on a GPU: its launch, and waits between dependent kernels.
 const LAUNCH_SECONDS: f64 = 10e-6;
 
@@ -53,12 +58,14 @@ impl DeviceSpeed {
         (!points.is_empty()).then_some(Self { points, published: None })
     }
 
-    /// Returns the expected speed of the WGSL kernels on a GPU that was not measured; `None` in a
-    /// precision that they do not support.
+    /// Returns the expected speed on a GPU that was not measured: of the WGSL kernels, and in tf32 and
+    /// bfloat16 of CUDA's. `None` in a precision that the GPU does not support.
     pub fn published(gpu: &Gpu, precision: Precision) -> Option<Self> {
         let (sustained, share) = match (precision.dtype(), precision.matrices()) {
             (Dtype::Float16, Some(_)) => (SUSTAINED_IN_MATRICES, "half"),
             (Dtype::Float32 | Dtype::Float16, None) => (SUSTAINED, "a third"),
+            (Dtype::Tf32, _) if gpu.has_tf32() => (SUSTAINED_IN_TF32, "two fifths"),
+            (Dtype::Bfloat16, _) if gpu.has_tf32() => (SUSTAINED_IN_BFLOAT16, "three quarters"),
             _ => return None,
         };
         let peak = gpu.peak_tflop_per_s;
@@ -146,8 +153,16 @@ mod tests {
             let half = DeviceSpeed::published(gpu, matrices).unwrap();
             // The launches take as long.
             assert!((1.45..1.5).contains(&(seconds / half.seconds(work))), "{name}");
+            let on_cuda = |dtype| DeviceSpeed::published(gpu, gpu.abilities().planned(dtype));
+            let rate = |speed: Option<DeviceSpeed>| 4096.0 / speed.unwrap().seconds(work);
+            let expected = 4096.0 / expected;
+            assert!((1.05..1.3).contains(&(rate(on_cuda(Dtype::Tf32)) / expected)), "{name}");
+            assert!((1.9..2.4).contains(&(rate(on_cuda(Dtype::Bfloat16)) / expected)), "{name}");
+        }
+        for name in ["RTX 2080 Ti", "RX 7900 XTX"] {
+            let gpu = gpu_named(name).unwrap();
             let bfloat16 = gpu.abilities().planned(Dtype::Bfloat16);
-            assert_eq!(DeviceSpeed::published(gpu, bfloat16), None);
+            assert_eq!(DeviceSpeed::published(gpu, bfloat16), None, "{name}");
         }
     }
 

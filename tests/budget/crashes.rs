@@ -46,15 +46,24 @@ fn a_driver_that_crashes_while_it_lists_costs_its_backend() {
     let small = small_run();
     args.extend(small.iter().map(String::as_str));
     let output = crashing(folder.path(), LISTING[0], &args);
-    let events: Vec<Value> = text(&output.stdout)
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("an event"))
-        .collect();
+    let events_of = |output: &Output| -> Vec<Value> {
+        let stdout = text(&output.stdout);
+        stdout.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+    };
+    let events = events_of(&output);
     let named = |name: &str| events.iter().filter(|event| event["event"] == name).count();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!((named("step"), named("warning")), (6, 1), "{events:?}");
     let start = events.iter().find(|event| event["event"] == "start").unwrap();
     assert_eq!(start["device"]["id"], "cpu");
+    let losses = |events: &[Value]| -> Vec<Value> {
+        let steps = events.iter().filter(|event| event["event"] == "step");
+        steps.map(|step| step["loss"].clone()).collect()
+    };
+    let on_cpu = ["train", "--json", "--run=cpu", "--device=cpu"];
+    let on_cpu =
+        program(folder.path()).args(on_cpu).args(&small).current_dir(folder.path()).output();
+    assert_eq!(losses(&events), losses(&events_of(&on_cpu.expect("the program starts"))));
 
     let sample = crashing(folder.path(), LISTING[0], &["sample", "run", "--max-new-tokens=5"]);
     let said = text(&sample.stderr);

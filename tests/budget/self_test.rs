@@ -42,14 +42,24 @@ fn kernels_that_fail_are_replaced_by_tensor_operations() {
     let reference = [small_run(), vec!["--ops=reference".to_string()]].concat();
     let reference = Run::new(&reference, &[]);
     assert_ne!(losses(&reference), losses(&right), "the kernels round in another way");
-    for (fault, words) in [
-        ("FAULT_WRONG_IN", "attention is off by"),
-        ("FAULT_CRASH_IN", "the driver crashes in attention"),
-        ("FAULT_HANG_IN", "the driver hangs in attention"),
-    ] {
-        let way = [words, "by tensor operations", "many times slower"];
-        check_avoided(&args, (fault, "attention"), &reference, &way);
-    }
+    std::thread::scope(|scope| {
+        for (fault, words) in [
+            ("FAULT_WRONG_IN", "attention is off by"),
+            ("FAULT_CRASH_IN", "the driver crashes in attention"),
+            ("FAULT_HANG_IN", "the driver hangs in attention"),
+        ] {
+            let (args, reference) = (&args, &reference);
+            scope.spawn(move || {
+                let way = [words, "by tensor operations", "many times slower"];
+                check_avoided(args, (fault, "attention"), reference, &way);
+            });
+        }
+    });
+    // A device that is lost once says nothing of its kernels.
+    let lost = Run::new(&args, &[("FAULT_LOSE_SUBMIT", "2"), ("FAULT_ONCE", "lost")]);
+    assert_eq!(losses(&lost), losses(&right), "{}", lost.stderr());
+    assert_eq!(warnings(&lost), [""; 0]);
+    assert!(lost.stderr().contains("testing the kernels"), "{}", lost.stderr());
     // Without a test the run trusts its kernels.
     let trusting = Run::new(&small_run(), &[("FAULT_WRONG_IN", "attention")]);
     assert_eq!(warnings(&trusting), [""; 0]);

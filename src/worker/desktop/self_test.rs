@@ -128,11 +128,18 @@ fn verdict(
     say(&format!("testing the kernels of {} in {dtype}, once for each driver", info.name));
     let mut wrong = None;
     let tests = KernelTests::new(info, mode, shapes);
-    let tested = test_kernels(&tests, time_limit(info, options.limit), &mut |result| {
-        if !result.is_right() {
-            wrong.get_or_insert_with(|| result.clone());
-        }
-    });
+    let mut test = || {
+        test_kernels(&tests, time_limit(info, options.limit), &mut |result| {
+            if !result.is_right() {
+                wrong.get_or_insert_with(|| result.clone());
+            }
+        })
+    };
+    let mut tested = test();
+    if let Ok(Tested { begun: 1.., end: TestEnd::Failed(_), .. }) = tested {
+        // A device may be lost for another reason than the kernel, but not twice.
+        tested = test();
+    }
     let Ok(Tested { begun, check: kernel, end }) = tested else { return KernelVerdict::Right };
     let verdict = match (wrong, end) {
         (Some(error), _) => KernelVerdict::Wrong(error),
