@@ -1,9 +1,11 @@
-//! Limits and faults of a driver that launches of kernels respect.
+//! What launches of kernels respect: limits and faults of a driver, and the size of a device.
 
 use super::{Backend, DeviceInfo, DeviceKind};
+use crate::plan::gpu_named;
+use crate::plan::products::MULTIPROCESSORS;
 
-/// Limits and faults of a device's driver. The amounts of work change no result: they only decide how rows
-/// are grouped into dispatches, and dispatches into submissions.
+/// What launches on a device respect. The amounts change no result: they only decide how outputs are
+/// grouped into tiles, rows into dispatches, and dispatches into submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverTraits {
     /// The most multiplications and additions of one dispatch.
@@ -13,6 +15,8 @@ pub struct DriverTraits {
     /// True if a value beyond the range of float16 may be stored as the largest finite one, by which no
     /// overflow is noticed. DirectX rounds toward zero, also where a browser uses it.
     pub clamps_float16: bool,
+    /// An assumption for a GPU of an unknown name.
+    pub multiprocessors: usize,
 }
 
 /// The seconds of a submission in which every dispatch is as large as it may be. Drivers reset a device
@@ -27,7 +31,12 @@ const OPERATIONS: u64 = 1 << 35;
 const MAX_DISPATCHES: f64 = 64.0;
 
 impl DriverTraits {
-    pub const UNKNOWN: Self = Self { operations: OPERATIONS, dispatches: 4, clamps_float16: false };
+    pub const UNKNOWN: Self = Self {
+        operations: OPERATIONS,
+        dispatches: 4,
+        clamps_float16: false,
+        multiprocessors: MULTIPROCESSORS,
+    };
 
     /// Returns the traits of a device, which sustains `flop_per_s` in large products if that is known.
     pub fn of(device: &DeviceInfo, flop_per_s: Option<f64>) -> Self {
@@ -40,7 +49,9 @@ impl DriverTraits {
             // Like a browser's adapters, they may be any GPU.
             DeviceKind::Virtual | DeviceKind::Unknown => 4,
         };
-        let usual = Self { operations: OPERATIONS, dispatches, clamps_float16 };
+        let multiprocessors =
+            gpu_named(&device.name).map_or(MULTIPROCESSORS, |gpu| gpu.multiprocessors);
+        let usual = Self { operations: OPERATIONS, dispatches, clamps_float16, multiprocessors };
         // Nothing resets a software renderer.
         let Some(rate) = flop_per_s.filter(|_| device.kind.is_gpu()) else { return usual };
         let all = rate * SECONDS;

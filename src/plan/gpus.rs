@@ -9,6 +9,9 @@ pub struct Gpu {
     pub name: &'static str,
     /// Memory in GiB; of several variants, the most common.
     pub memory_gib: u64,
+    /// The parts that each run workgroups of their own: multiprocessors, AMD's pairs of compute units,
+    /// Intel's Xe cores.
+    pub multiprocessors: usize,
     /// The peak rate of f32 multiply-adds in TFLOP/s, each counted as two operations, at the boost
     /// clock. RDNA 3 is listed without dual issue, which compilers rarely reach.
     pub peak_tflop_per_s: f64,
@@ -30,52 +33,58 @@ impl Gpu {
     }
 }
 
-const fn gpu(name: &'static str, memory_gib: u64, peak: f64, matrices: bool) -> Gpu {
-    Gpu { name, memory_gib, peak_tflop_per_s: peak, matrices }
+const fn gpu(
+    name: &'static str,
+    memory_gib: u64,
+    multiprocessors: usize,
+    peak: f64,
+    matrices: bool,
+) -> Gpu {
+    Gpu { name, memory_gib, multiprocessors, peak_tflop_per_s: peak, matrices }
 }
 
-/// Memory and peaks from the vendors' specifications.
+/// Memory, multiprocessors and peaks from the vendors' specifications.
 #[rustfmt::skip] // One GPU per line, to read as a table.
 const GPUS: &[Gpu] = &[
-    gpu("RTX 2060", 6, 6.5, true),
-    gpu("RTX 2060 SUPER", 8, 7.2, true),
-    gpu("RTX 2070", 8, 7.5, true),
-    gpu("RTX 2070 SUPER", 8, 9.1, true),
-    gpu("RTX 2080", 8, 10.1, true),
-    gpu("RTX 2080 Ti", 11, 13.4, true),
-    gpu("RTX 3050", 8, 9.1, true),
-    gpu("RTX 3060", 12, 12.7, true),
-    gpu("RTX 3060 Ti", 8, 16.2, true),
-    gpu("RTX 3070", 8, 20.3, true),
-    gpu("RTX 3070 Ti", 8, 21.7, true),
-    gpu("RTX 3080", 10, 29.8, true),
-    gpu("RTX 3080 Ti", 12, 34.1, true),
-    gpu("RTX 3090", 24, 35.6, true),
-    gpu("RTX 3090 Ti", 24, 40.0, true),
-    gpu("RTX 4060", 8, 15.1, true),
-    gpu("RTX 4060 Ti", 8, 22.1, true),
-    gpu("RTX 4070", 12, 29.1, true),
-    gpu("RTX 4070 SUPER", 12, 35.5, true),
-    gpu("RTX 4070 Ti", 12, 40.1, true),
-    gpu("RTX 4070 Ti SUPER", 16, 44.1, true),
-    gpu("RTX 4080", 16, 48.7, true),
-    gpu("RTX 4080 SUPER", 16, 52.2, true),
-    gpu("RTX 4090", 24, 82.6, true),
-    gpu("RTX 5070", 12, 30.9, true),
-    gpu("RTX 5070 Ti", 16, 43.9, true),
-    gpu("RTX 5080", 16, 56.3, true),
-    gpu("RTX 5090", 32, 104.8, true),
-    gpu("RX 6600", 8, 8.9, false),
-    gpu("RX 6600 XT", 8, 10.6, false),
-    gpu("RX 6700 XT", 12, 13.2, false),
-    gpu("RX 6800", 16, 16.2, false),
-    gpu("RX 6800 XT", 16, 20.7, false),
-    gpu("RX 6900 XT", 16, 23.0, false),
-    gpu("RX 7800 XT", 16, 18.7, true),
-    gpu("RX 7900 XT", 20, 25.8, true),
-    gpu("RX 7900 XTX", 24, 30.7, true),
-    gpu("Arc A770", 16, 17.2, false),
-    gpu("Arc B580", 12, 13.7, false),
+    gpu("RTX 2060", 6, 30, 6.5, true),
+    gpu("RTX 2060 SUPER", 8, 34, 7.2, true),
+    gpu("RTX 2070", 8, 36, 7.5, true),
+    gpu("RTX 2070 SUPER", 8, 40, 9.1, true),
+    gpu("RTX 2080", 8, 46, 10.1, true),
+    gpu("RTX 2080 Ti", 11, 68, 13.4, true),
+    gpu("RTX 3050", 8, 20, 9.1, true),
+    gpu("RTX 3060", 12, 28, 12.7, true),
+    gpu("RTX 3060 Ti", 8, 38, 16.2, true),
+    gpu("RTX 3070", 8, 46, 20.3, true),
+    gpu("RTX 3070 Ti", 8, 48, 21.7, true),
+    gpu("RTX 3080", 10, 68, 29.8, true),
+    gpu("RTX 3080 Ti", 12, 80, 34.1, true),
+    gpu("RTX 3090", 24, 82, 35.6, true),
+    gpu("RTX 3090 Ti", 24, 84, 40.0, true),
+    gpu("RTX 4060", 8, 24, 15.1, true),
+    gpu("RTX 4060 Ti", 8, 34, 22.1, true),
+    gpu("RTX 4070", 12, 46, 29.1, true),
+    gpu("RTX 4070 SUPER", 12, 56, 35.5, true),
+    gpu("RTX 4070 Ti", 12, 60, 40.1, true),
+    gpu("RTX 4070 Ti SUPER", 16, 66, 44.1, true),
+    gpu("RTX 4080", 16, 76, 48.7, true),
+    gpu("RTX 4080 SUPER", 16, 80, 52.2, true),
+    gpu("RTX 4090", 24, 128, 82.6, true),
+    gpu("RTX 5070", 12, 48, 30.9, true),
+    gpu("RTX 5070 Ti", 16, 70, 43.9, true),
+    gpu("RTX 5080", 16, 84, 56.3, true),
+    gpu("RTX 5090", 32, 170, 104.8, true),
+    gpu("RX 6600", 8, 14, 8.9, false),
+    gpu("RX 6600 XT", 8, 16, 10.6, false),
+    gpu("RX 6700 XT", 12, 20, 13.2, false),
+    gpu("RX 6800", 16, 30, 16.2, false),
+    gpu("RX 6800 XT", 16, 36, 20.7, false),
+    gpu("RX 6900 XT", 16, 40, 23.0, false),
+    gpu("RX 7800 XT", 16, 30, 18.7, true),
+    gpu("RX 7900 XT", 20, 42, 25.8, true),
+    gpu("RX 7900 XTX", 24, 48, 30.7, true),
+    gpu("Arc A770", 16, 32, 17.2, false),
+    gpu("Arc B580", 12, 20, 13.7, false),
 ];
 
 /// Words that make the name before them another GPU.
@@ -121,6 +130,9 @@ mod tests {
             assert_eq!(gpu_named(gpu.name), Some(gpu));
             assert!((4..=32).contains(&gpu.memory_gib), "{gpu:?}");
             assert!((5.0..150.0).contains(&gpu.peak_tflop_per_s), "{gpu:?}");
+            // 64, 128 or 256 multiply-adds of each in a cycle, at 1.5 to 3 GHz.
+            let of_each = gpu.peak_tflop_per_s / gpu.multiprocessors as f64;
+            assert!((0.18..1.3).contains(&of_each), "{gpu:?}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! How matrix products with few tiles are split. `ops` launches what `plan` sizes the memory of.
 
-/// Fewer tiles than this leave parts of a GPU idle: then smaller tiles are faster, and products on
-/// cooperative matrices are split over k.
-pub(crate) const MANY_TILES: usize = 96;
+/// Fewer small tiles than this leave parts of a GPU idle: then products on cooperative matrices are split
+/// over k. It is the same for every GPU, because plans and the order of sums depend on it.
+const MANY_TILES: usize = 96;
 
 /// The tiles, over all ranges of k, that a product with few tiles is split into. This bounds the memory of
 /// the partial products: 3 MiB with tiles of 64 x 64.
@@ -41,8 +41,8 @@ pub(crate) struct Tiling {
     pub ranges: usize,
 }
 
-/// The multiprocessors of a GPU that does not say how many it has.
-const MULTIPROCESSORS: usize = 32;
+/// The multiprocessors of a GPU if it is unknown how many it has.
+pub(crate) const MULTIPROCESSORS: usize = 32;
 
 /// The most ranges, a divisor of the k of each range, and the most elements of all partial products in
 /// f32: 24 MiB.
@@ -59,6 +59,19 @@ const SMALL: f64 = 0.75;
 /// The multiplications that a GPU does while it stores and reads an element of a partial product, 8 bytes.
 const PARTIAL: f64 = 512.0;
 
+/// Returns the time that the busiest multiprocessor takes, in tiles that it computes among others.
+/// `speed` is a share.
+fn busiest(tiles: usize, multiprocessors: usize, speed: f64) -> f64 {
+    let rounds = tiles.div_ceil(multiprocessors.max(1)) as f64;
+    rounds / if rounds > 1.0 { speed } else { speed * ALONE }
+}
+
+/// Returns true if a product is faster in this number of large tiles than in so many small ones, of half
+/// the side. Both sum over k in the same order.
+pub(crate) fn prefers_large(large: usize, small: usize, multiprocessors: usize) -> bool {
+    4.0 * busiest(large, multiprocessors, 1.0) <= busiest(small, multiprocessors, SMALL)
+}
+
 impl Tiling {
     /// Returns the tiling of a product `[m, n, k]`, by a model of its time: the tiles that the busiest
     /// multiprocessor computes one after the other, and the sum over the ranges. The constants are
@@ -66,16 +79,15 @@ impl Tiling {
     ///
     /// It depends on nothing else, and so does the order of the sums.
     pub fn of([m, n, k]: [usize; 3], multiprocessors: Option<usize>) -> Self {
-        let processors = multiprocessors.unwrap_or(MULTIPROCESSORS).max(1) as f64;
+        let processors = multiprocessors.unwrap_or(MULTIPROCESSORS).max(1);
         let time = |tiling: &Tiling| {
             let (side, ranges) = (tiling.tile.side(), tiling.ranges);
             let tiles = m.div_ceil(side) * n.div_ceil(side) * ranges;
-            let rounds = (tiles as f64 / processors).ceil();
-            let of_tile = if tiling.tile == Tile::Small { SMALL } else { 1.0 };
-            let speed = if rounds > 1.0 { of_tile } else { of_tile * ALONE };
+            let speed = if tiling.tile == Tile::Small { SMALL } else { 1.0 };
             let depth = k as f64 / ranges as f64 + FIXED;
             let partial = if ranges > 1 { ranges * m * n } else { 0 };
-            rounds * (side * side) as f64 * depth / speed + partial as f64 * PARTIAL / processors
+            busiest(tiles, processors, speed) * (side * side) as f64 * depth
+                + partial as f64 * PARTIAL / processors as f64
         };
         let allowed = |&ranges: &usize| {
             ranges == 1 || k.is_multiple_of(RANGE * ranges) && ranges * m * n <= MOST_PARTIAL
@@ -121,6 +133,18 @@ mod tests {
         for size in [[64, 64, 1000], [1, 1, 1], [8192, 4096, 1 << 20]] {
             assert_eq!(Tiling::of(size, Some(132)).ranges, 1, "{size:?}");
         }
+    }
+
+    /// Attention's projection for one sequence and for four of 1024, on an RTX 3060, a 4070 and a 4090.
+    #[test]
+    fn small_tiles_are_for_gpus_that_large_ones_do_not_fill() {
+        for (rows, large) in [(1024usize, [true, false, false]), (4096, [true, true, true])] {
+            let tiles = |side: usize| rows / side * (768 / side);
+            let on = |processors| prefers_large(tiles(128), tiles(64), processors);
+            assert_eq!([28, 46, 128].map(on), large, "{rows}");
+        }
+        assert!(!prefers_large(4, 9, MULTIPROCESSORS));
+        assert!(prefers_large(96, 345, MULTIPROCESSORS));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::config::Matrices;
 use crate::gpu::DriverTraits;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, shader};
 use crate::ops::shared::wgsl::{ELEMENTWISE, WgslKernels};
-use crate::plan::products::{MANY_TILES, ranges_of_k};
+use crate::plan::products::{prefers_large, ranges_of_k};
 
 static TILES: Shader = shader!(
     "gemm_cooperative",
@@ -134,7 +134,9 @@ pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Prod
     if split.ranges > 1 {
         return multiply_ranges(kernels, units, product, split);
     }
-    let tile = if LARGE.count(matrices, product.size) >= MANY_TILES { LARGE } else { SMALL };
+    let [large, small] = [LARGE, SMALL].map(|tile| tile.count(matrices, product.size));
+    let is_large = prefers_large(large, small, kernels.queue.driver.multiprocessors);
+    let tile = if is_large { LARGE } else { SMALL };
     let spec = spec(units, tile, product.variant());
     product.launch(&kernels.queue, &spec, tile.size(matrices), split);
 }

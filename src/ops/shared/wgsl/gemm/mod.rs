@@ -5,7 +5,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
 use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, pack_of, params, shader};
-use crate::plan::products::MANY_TILES;
+use crate::plan::products::prefers_large;
 
 mod cooperative;
 
@@ -338,12 +338,13 @@ impl WgslKernels {
 
     fn multiply_in_tiles(&self, product: &Product) {
         let [m, n, _] = product.size;
-        let many = m.div_ceil(128) * n.div_ceil(128) >= MANY_TILES;
+        let [large, small] = [128, 64].map(|side| m.div_ceil(side) * n.div_ceil(side));
+        let is_large = prefers_large(large, small, self.queue.driver.multiprocessors);
         let (blocks, [rows, columns]) = match self.tier {
             // A block has as many rows as the subgroup has invocations.
             Tier::Narrow(lanes) => (2, [2 * lanes, 8 * lanes]),
             // 64 sums in each invocation.
-            Tier::Wide if many && !self.queue.few_registers() => (2, [128; 2]),
+            Tier::Wide if is_large && !self.queue.few_registers() => (2, [128; 2]),
             Tier::Wide => (1, [64; 2]),
         };
         let tile = [rows, columns].map(|side| side as usize);
