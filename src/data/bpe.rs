@@ -69,8 +69,7 @@ impl Bpe {
         let tokens = table(vocab, &added)?;
         let (ids, ranks) = ranks(vocab, &model["merges"], model["ignore_merges"] == true)?;
         let encoder = ranks.into_iter().collect();
-        // We pass it one word at a time, so its own pattern matches everything.
-        let core = CoreBPE::new(encoder, Default::default(), r"(?s:.+)")
+        let core = CoreBPE::new(encoder, Default::default(), words.last_pattern())
             .map_err(|error| format!("its tokens cannot be used: {error}"))?;
         let end = ENDS.into_iter().find_map(|name| {
             let added = added.iter().find(|token| token.content == name).map(|token| token.id);
@@ -106,6 +105,7 @@ impl Bpe {
             match token {
                 Some(id) => ids.push(id),
                 None => {
+                    // It panics where a search takes too long. In our pieces, none of these patterns does.
                     let ranks = self.core.encode_ordinary(word);
                     ids.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
                 }

@@ -45,6 +45,8 @@ mod reported_memory;
 mod select;
 #[cfg(not(target_arch = "wasm32"))]
 mod sensors;
+#[cfg(not(target_arch = "wasm32"))]
+mod threads;
 mod transfer;
 #[cfg(feature = "wgpu")]
 mod unroll;
@@ -77,6 +79,8 @@ pub(crate) use reported_memory::{device_health, host_memory, memory_holders, rep
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
 pub use select::select_in_browser;
 pub use select::{OpenDevice, SelectedDevice};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use threads::start_compute_threads;
 pub(crate) use transfer::{Reading, begin_read, is_done};
 pub use watchdog::{AllowedSilence, Watchdog};
 #[cfg(all(feature = "gui", not(target_arch = "wasm32")))]

@@ -68,7 +68,7 @@ impl SelectedDevice {
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
         if self.info.kind == DeviceKind::Cpu {
-            compute_on_this_thread();
+            super::threads::compute_on_this_thread();
         }
         pollster::block_on(self.open_async(precision))
     }
@@ -103,17 +103,6 @@ impl SelectedDevice {
         }
         let reason = format!("{error}; --device={} tries again", self.info.id);
         Ok(Self::named(DeviceInfo::cpu(), reason))
-    }
-}
-
-/// Makes this thread one of the threads that compute on the CPU. Otherwise it would hand each of a
-/// step's hundreds of loops to another thread and wait for it, which takes two context switches.
-#[cfg(not(target_arch = "wasm32"))]
-fn compute_on_this_thread() {
-    // As the only one, it would make other threads wait until it computes.
-    if std::thread::available_parallelism().is_ok_and(|threads| threads.get() > 1) {
-        // An error means that the threads already exist. They compute the same.
-        let _ = rayon::ThreadPoolBuilder::new().use_current_thread().build_global();
     }
 }
 

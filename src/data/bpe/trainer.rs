@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use fancy_regex::Regex;
 use rayon::prelude::*;
+use thread_local::ThreadLocal;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 
 use super::super::DataError;
@@ -23,7 +24,9 @@ const MOST_WORDS: usize = 1 << 21;
 const BATCH: usize = 32;
 
 pub(in crate::data) struct WordCounts {
-    words: Regex,
+    /// For each thread, because threads that search with the same expression, or a clone of it, wait for its
+    /// memory.
+    words: ThreadLocal<Regex>,
     open: String,
     pieces: Vec<String>,
     counts: HashMap<String, u64>,
@@ -35,9 +38,8 @@ pub(in crate::data) struct WordCounts {
 impl WordCounts {
     /// Counts words for a vocabulary of at most `vocab_size` tokens.
     pub fn new(vocab_size: u32) -> Result<Self, DataError> {
-        let words = Regex::new(GPT2_WORDS).map_err(DataError::tokenize)?;
         Ok(Self {
-            words,
+            words: ThreadLocal::new(),
             open: String::new(),
             pieces: Vec::new(),
             counts: HashMap::new(),
@@ -77,8 +79,10 @@ impl WordCounts {
 
     fn count(&mut self) -> Result<(), DataError> {
         let of_piece = |piece: &String| -> Result<HashMap<String, u64>, DataError> {
+            let words = self.words.get_or_try(|| Regex::new(GPT2_WORDS));
+            let words = words.map_err(DataError::tokenize)?;
             let mut counts = HashMap::new();
-            for word in self.words.find_iter(piece) {
+            for word in words.find_iter(piece) {
                 let word = word.map_err(DataError::tokenize)?.as_str();
                 // Most words are known, so that their text need not be copied.
                 if let Some(count) = counts.get_mut(word) {

@@ -15,7 +15,8 @@ use crate::data::DataError;
 pub(super) const GPT2_WORDS: &str =
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
 
-/// Gets a part of a text: a word, whose byte pairs are merged, or a token that is found before all others.
+/// Gets a part of a text: one that [`Words::last_pattern`] splits into the words whose byte pairs are
+/// merged, or a token that is found before all others.
 type Each<'a> = dyn FnMut(&str, Option<u32>) -> Result<(), DataError> + 'a;
 
 pub(super) struct Words {
@@ -23,11 +24,13 @@ pub(super) struct Words {
     composes: bool,
     /// The tokens that are found before all others: their text and ids.
     found: Vec<(String, u32)>,
+    /// The pattern of `found`, if there are any.
+    before: Option<String>,
     /// Each one splits the parts of the one before, at the ends of its matches.
     patterns: Vec<String>,
-    /// The same with the pattern of `found` before them, compiled.
-    compiled: Vec<Regex>,
-    of_thread: ThreadLocal<Vec<Regex>>,
+    /// For each thread, because threads that search with the same expression, or a clone of it, wait for
+    /// its memory.
+    compiled: ThreadLocal<Vec<Regex>>,
 }
 
 impl Words {
@@ -42,26 +45,44 @@ impl Words {
         found.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
         let any: Vec<_> = found.iter().map(|(content, _)| fancy_regex::escape(content)).collect();
         let before = (!found.is_empty()).then(|| any.join("|"));
-        let compiled = before.iter().chain(&patterns).map(|pattern| Regex::new(pattern));
-        let compiled = compiled
-            .collect::<Result<_, _>>()
-            .map_err(|error| format!("its pattern of words cannot be used: {error}"))?;
-        Ok(Self { composes, found, patterns, compiled, of_thread: ThreadLocal::new() })
+        let words = Self { composes, found, before, patterns, compiled: ThreadLocal::new() };
+        match words.compiled() {
+            Ok(_) => Ok(words),
+            Err(error) => Err(format!("its pattern of words cannot be used: {error}")),
+        }
+    }
+
+    /// Returns this thread's expressions: the pattern before all others, and these but for the last.
+    fn compiled(&self) -> Result<&[Regex], fancy_regex::Error> {
+        let others = &self.patterns[..self.patterns.len() - usize::from(self.ends_as_gpt2())];
+        let patterns = self.before.iter().chain(others).map(|pattern| Regex::new(pattern));
+        Ok(self.compiled.get_or_try(|| patterns.collect::<Result<_, _>>())?)
+    }
+
+    fn ends_as_gpt2(&self) -> bool {
+        self.patterns.last().is_some_and(|pattern| pattern == GPT2_WORDS)
     }
 
     pub fn is_gpt2(&self) -> bool {
         !self.composes && self.patterns == [GPT2_WORDS]
     }
 
-    /// Calls `each` with the words and tokens of `text`, in order.
+    /// Returns the pattern by which the merging library splits a part of the text into words. It leaves out
+    /// text that its pattern doesn't match, and searches it for each call. So it gets GPT-2's pattern,
+    /// which matches any text, and otherwise one word at a time.
+    pub fn last_pattern(&self) -> &'static str {
+        if self.ends_as_gpt2() { GPT2_WORDS } else { r"(?s:.+)" }
+    }
+
+    /// Calls `each` with the parts and tokens of `text`, in order.
     pub fn split(&self, text: &str, each: &mut Each<'_>) -> Result<(), DataError> {
         let text = if self.composes && !is_nfc(text) {
             Cow::Owned(text.nfc().collect::<String>())
         } else {
             Cow::Borrowed(text)
         };
-        let patterns = self.of_thread.get_or(|| self.compiled.clone());
-        let (before, patterns) = patterns.split_at(patterns.len() - self.patterns.len());
+        let patterns = self.compiled().map_err(DataError::tokenize)?;
+        let (before, patterns) = patterns.split_at(usize::from(self.before.is_some()));
         let Some(before) = before.first() else { return split(patterns, &text, each) };
         pieces(before, &text, &mut |piece, is_match| {
             if !is_match {

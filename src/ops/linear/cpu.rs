@@ -79,29 +79,30 @@ fn activate(x: CpuTensor, activation: Option<Gelu>) -> CpuTensor {
     from_values(y, shape)
 }
 
+// Loops by hand: closures as long as GELU would be compiled for the oldest instruction set.
 vectorised! {
-    fn gelu<S>(_simd; y: &mut [f32], x: &[f32], form: Gelu) {
-        match form {
-            Gelu::Tanh => y.iter_mut().zip(x).for_each(|(y, &x)| *y = math::gelu_tanh(x)),
-            Gelu::Erf => y.iter_mut().zip(x).for_each(|(y, &x)| *y = math::gelu_erf(x)),
+    fn gelu<S>(simd; y: &mut [f32], x: &[f32], form: Gelu) {
+        let ((y, y_rest), (x, x_rest)) = (S::as_mut_simd_f32s(y), S::as_simd_f32s(x));
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = math::gelu(simd, *x, form).0;
         }
+        let last = math::gelu(simd, simd.partial_load_f32s(x_rest), form).0;
+        simd.partial_store_f32s(y_rest, last);
     }
 }
 
 vectorised! {
     /// Multiplies the gradients by the derivative of the activation, which replaces its input.
-    fn gelu_backward<S>(_simd; dx: &mut [f32], x: &mut [f32], form: Gelu) {
-        let elements = dx.iter_mut().zip(x);
-        match form {
-            Gelu::Tanh => elements.for_each(|(d, x)| {
-                let (y, derivative) = math::gelu_tanh_and_derivative(*x);
-                (*d, *x) = (*d * derivative, y);
-            }),
-            Gelu::Erf => elements.for_each(|(d, x)| {
-                let (y, derivative) = math::gelu_erf_and_derivative(*x);
-                (*d, *x) = (*d * derivative, y);
-            }),
+    fn gelu_backward<S>(simd; dx: &mut [f32], x: &mut [f32], form: Gelu) {
+        let ((dx, dx_rest), (x, x_rest)) = (S::as_mut_simd_f32s(dx), S::as_mut_simd_f32s(x));
+        for (d, x) in dx.iter_mut().zip(x) {
+            let (y, slope) = math::gelu(simd, *x, form);
+            (*d, *x) = (simd.mul_f32s(*d, slope), y);
         }
+        let (y, slope) = math::gelu(simd, simd.partial_load_f32s(x_rest), form);
+        let last = simd.mul_f32s(simd.partial_load_f32s(dx_rest), slope);
+        simd.partial_store_f32s(dx_rest, last);
+        simd.partial_store_f32s(x_rest, y);
     }
 }
 

@@ -64,15 +64,17 @@ vectorised! {
         vocab: usize,
         scale: Option<f32>,
     ) -> Vec<f64> {
-        let rows = logits.chunks_mut(vocab).zip(targets);
-        let loss = |(row, &target): (&mut [f32], &u32)| match target {
-            IGNORED => {
+        let mut losses = Vec::with_capacity(targets.len());
+        // A loop: the closure of an iterator would be compiled for the oldest instruction set.
+        for (row, &target) in logits.chunks_mut(vocab).zip(targets) {
+            if target == IGNORED {
                 row.fill(0.0);
-                0.0
+                losses.push(0.0);
+            } else {
+                losses.push(softmax_row(simd, row, target as usize, scale));
             }
-            target => softmax_row(simd, row, target as usize, scale),
-        };
-        rows.map(loss).collect()
+        }
+        losses
     }
 }
 
@@ -80,9 +82,7 @@ vectorised! {
 fn softmax_row<S: Simd>(simd: S, row: &mut [f32], target: usize, scale: Option<f32>) -> f64 {
     let max = vector::max(simd, row);
     let at_target = row[target] - max;
-    let shift = simd.splat_f32s(max);
-    vector::map(simd, row, [], |logit, []| vector::exp(simd, simd.sub_f32s(logit, shift)));
-    let sum = vector::sum(simd, [row], |[p]| p);
+    let sum = vector::exponentials(simd, row, max);
     if let Some(scale) = scale {
         let factor = simd.splat_f32s(scale / sum);
         vector::map(simd, row, [], |p, []| simd.mul_f32s(p, factor));

@@ -113,6 +113,10 @@ impl Optimizer {
                 built.push(PartState { rule, masters, m, v });
             }
         }
+        #[cfg(not(target_arch = "wasm32"))]
+        if masters.is_some() {
+            crate::gpu::start_compute_threads();
+        }
         let loss_scale = LossScale::new(mode.precision.scales_loss());
         Ok(Self {
             loss_scale: loss_scale.upload(&device),

@@ -71,7 +71,7 @@ vectorised! {
                 let rows = STRIP.min(first + rows - query);
                 let left = Strided::Rows(&block.ds[(query - first) * stride..], stride);
                 let to = Target { values: &mut *dq, stride: width, rows, add: false };
-                multiply(simd, left, down.of(k, 0..query + rows), to);
+                multiply(simd, left, down.of(k, 0..query + rows, size), to);
                 for (r, dq) in dq.chunks(width).enumerate().take(rows) {
                     dqkv[3 * (query + r)].copy_from_slice(&dq[..size]);
                 }
@@ -111,7 +111,7 @@ fn gradients_of_scores<S: Simd>(
         (head.row(dout, query, 0, 1), head.c, packed[1], &mut *block.ds),
     ];
     for (left, width, right, scores) in products {
-        let seen = panels.of(right, 0..head.size).take_while(|panel| panel.first < query + rows);
+        let seen = panels.of(right, 0..head.size, query + rows);
         let to = Target { values: &mut scores[at..], stride, rows, add: false };
         multiply(simd, Strided::Rows(left, width), seen, to);
     }
@@ -155,6 +155,6 @@ fn add_columns<S: Simd>(
         // The block that holds a key is the first one that sees it.
         let (values, add) = (&mut sums[key * stride..], key < block.first);
         let to = Target { values, stride, rows: STRIP, add };
-        multiply(simd, left, panels.of(right, from..block.rows), to);
+        multiply(simd, left, panels.of(right, from..block.rows, stride), to);
     }
 }

@@ -31,7 +31,7 @@ vectorised! {
             let rows = STRIP.min(time - query);
             let visible = query + rows;
             let q = Strided::Rows(head.row(qkv, query, 0, 3), width);
-            let seen = keys.of(packed_k, 0..head.size).take_while(|panel| panel.first < visible);
+            let seen = keys.of(packed_k, 0..head.size, visible);
             multiply(simd, q, seen, Target { values: &mut *scores, stride, rows, add: false });
             let mut factors = [0.0; STRIP];
             for (r, factor) in factors.iter_mut().enumerate().take(rows) {
@@ -40,7 +40,7 @@ vectorised! {
             }
             let p = Strided::Rows(scores, stride);
             let to = Target { values: &mut *sums, stride: out_stride, rows, add: false };
-            multiply(simd, p, vs.of(packed_v, 0..visible), to);
+            multiply(simd, p, vs.of(packed_v, 0..visible, head.size), to);
             for (r, sums) in sums.chunks(out_stride).enumerate().take(rows) {
                 for (out, sum) in out[query + r].iter_mut().zip(sums) {
                     *out = sum * factors[r];

@@ -28,6 +28,26 @@ pub(super) struct Panels {
     widest: usize,
 }
 
+/// A packed factor, or some of its rows and of its first panels.
+pub(super) struct Packed<'a> {
+    panels: Panels,
+    values: &'a [f32],
+    depth: Range<usize>,
+    /// The number of its panels.
+    pub count: usize,
+}
+
+impl<'a> Packed<'a> {
+    #[inline(always)]
+    pub fn panel(&self, index: usize) -> Panel<'a> {
+        let Self { panels, ref depth, .. } = *self;
+        let (first, vectors) = panels.vectors_of(index);
+        let (first, width) = (first * panels.lanes, vectors * panels.lanes);
+        let values = &self.values[first * panels.depth..][depth.start * width..depth.end * width];
+        Panel { values, vectors, first, columns: width.min(panels.columns - first) }
+    }
+}
+
 /// A packed panel, or some of its rows.
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
@@ -74,15 +94,11 @@ impl Panels {
         }
     }
 
-    /// Returns the panels of a packed factor, of its rows `depth`.
-    pub fn of<'a>(self, packed: &'a [f32], depth: Range<usize>) -> impl Iterator<Item = Panel<'a>> {
-        (0..self.count()).map(move |index| {
-            let (first, vectors) = self.vectors_of(index);
-            let (first, width) = (first * self.lanes, vectors * self.lanes);
-            let panel = &packed[first * self.depth..];
-            let values = &panel[depth.start * width..depth.end * width];
-            Panel { values, vectors, first, columns: width.min(self.columns - first) }
-        })
+    /// Returns the rows `depth` of a packed factor, of the panels that begin before column `end`.
+    pub fn of(self, packed: &[f32], depth: Range<usize>, end: usize) -> Packed<'_> {
+        let begins = |index: &usize| self.vectors_of(*index).0 * self.lanes < end;
+        let count = (0..self.count()).take_while(begins).count();
+        Packed { panels: self, values: packed, depth, count }
     }
 
     /// Packs all of `right`, `[depth, columns]`.
@@ -180,8 +196,10 @@ mod tests {
             let [mut by_rows, mut by_columns] = [vec![0.0; panels.len()], vec![0.0; panels.len()]];
             panels.pack(Strided::Rows(&rows, columns), &mut by_rows);
             panels.pack(Strided::Columns(&transposed, depth), &mut by_columns);
-            let by_columns = panels.of(&by_columns, 0..depth);
-            for (a, b) in panels.of(&by_rows, 0..depth).zip(by_columns) {
+            let [by_rows, by_columns] =
+                [&by_rows, &by_columns].map(|packed| panels.of(packed, 0..depth, columns));
+            for index in 0..by_rows.count {
+                let (a, b) = (by_rows.panel(index), by_columns.panel(index));
                 let width = a.values.len() / depth;
                 let (a_rows, b_rows) = (a.values.chunks(width), b.values.chunks(width));
                 for (k, (a_row, b_row)) in a_rows.zip(b_rows).enumerate() {

@@ -6,9 +6,9 @@
 //! de Geijn 2008, "Anatomy of high-performance matrix multiplication"). Panels are packed: the loop
 //! reads them from the first to the last element.
 
-use pulp::Simd;
+use pulp::{Simd, WithSimd};
 
-use super::panels::{PANEL, Panel, Strided};
+use super::panels::{PANEL, Packed, Panel, Strided};
 use crate::ops::shared::cpu::vector::WIDEST;
 
 pub(super) const STRIP: usize = 8;
@@ -32,20 +32,31 @@ impl Target<'_> {
 /// The product of the panels of `right` and a strip of `left`, which begins at the strip's first row and
 /// the first column of the depth. Of each column of a column-major factor a whole strip can be read,
 /// whatever it holds beyond the last row.
+///
+/// It is a function of its own, which all products call: inlined, values that the caller keeps in registers
+/// would leave too few for the sums.
 #[inline(always)]
-pub(super) fn multiply<'a, S: Simd>(
-    simd: S,
-    left: Strided,
-    right: impl Iterator<Item = Panel<'a>>,
-    mut to: Target,
-) {
-    for panel in right {
-        match panel.vectors {
-            1 => strip::<S, 1>(simd, left, panel, &mut to),
-            2 => strip::<S, 2>(simd, left, panel, &mut to),
-            _ => strip::<S, PANEL>(simd, left, panel, &mut to),
+pub(super) fn multiply<S: Simd>(simd: S, left: Strided, right: Packed, to: Target) {
+    struct Product<'a>(Strided<'a>, Packed<'a>, Target<'a>);
+
+    impl WithSimd for Product<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) {
+            let Self(left, right, mut to) = self;
+            for index in 0..right.count {
+                let panel = right.panel(index);
+                match panel.vectors {
+                    1 => strip::<S, 1>(simd, left, panel, &mut to),
+                    2 => strip::<S, 2>(simd, left, panel, &mut to),
+                    _ => strip::<S, PANEL>(simd, left, panel, &mut to),
+                }
+            }
         }
     }
+
+    simd.vectorize(Product(left, right, to));
 }
 
 /// With fewer registers, a strip is two of half as many rows.

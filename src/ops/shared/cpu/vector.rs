@@ -3,13 +3,16 @@
 
 use pulp::Simd;
 
-use super::math::ROUND;
 use crate::ops::shared::{LN_2_HIGH, LN_2_LOW};
 
 /// Elements of the widest vector of any CPU.
 pub(in crate::ops) const WIDEST: usize = 16;
 
-/// `e^x` as [`math::exp`](super::math::exp), with multiplication and addition fused where the CPU can.
+/// Adding this to an f32 rounds it to the nearest integer and leaves that in the low bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// `e^x` to about 1 unit in the last place (range reduction and polynomial of Cephes' `expf`), clamped to the
+/// range of normal numbers. NaN stays NaN.
 #[inline(always)]
 pub(in crate::ops) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     const POLYNOMIAL: [f32; 5] =
@@ -86,6 +89,26 @@ pub(in crate::ops) fn map<S: Simd, const N: usize>(
             f(simd.partial_load_f32s(rest), rows.map(|row| simd.partial_load_f32s(&row[from..])));
         simd.partial_store_f32s(rest, value);
     }
+}
+
+/// Replaces each element `x` by `e^(x - shift)` and returns the sum. Not a [`map`]: a closure as long as
+/// `exp` is not inlined, so it would be compiled for the oldest instruction set.
+#[inline(always)]
+pub(in crate::ops) fn exponentials<S: Simd>(simd: S, row: &mut [f32], shift: f32) -> f32 {
+    let shift = simd.splat_f32s(shift);
+    let mut sum = simd.splat_f32s(0.0);
+    let (whole, rest) = S::as_mut_simd_f32s(row);
+    for x in whole {
+        *x = exp(simd, simd.sub_f32s(*x, shift));
+        sum = simd.add_f32s(sum, *x);
+    }
+    if !rest.is_empty() {
+        let last = exp(simd, simd.sub_f32s(simd.partial_load_f32s(rest), shift));
+        simd.partial_store_f32s(rest, last);
+        // Beyond the row, this loads zeros.
+        sum = simd.add_f32s(sum, simd.partial_load_f32s(rest));
+    }
+    simd.reduce_sum_f32s(sum)
 }
 
 /// Returns the largest element; NaN or any element if one is NaN.
