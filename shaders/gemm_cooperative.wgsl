@@ -21,6 +21,7 @@ const BLOCK_ROWS = ROW_PARTS * SIDE;
 const BLOCK_COLUMNS = COLUMN_PARTS * SIDE;
 const TILE_ROWS = ROW_MATRICES * BLOCK_ROWS;
 const TILE_COLUMNS = COLUMN_MATRICES * BLOCK_COLUMNS;
+const STRIP = 8u;
 
 // A row of a tile in workgroup memory is DEPTH of a row of a, or of a column of b. Matrices are
 // loaded with one stride, so rows cannot be swizzled. Another 8 elements spread eight rows over all
@@ -220,6 +221,17 @@ fn write_column_sums(column: u32, split: u32, sum: vec4<f32>, lane: u32) {
     }
 }
 
+// Returns the row and column of a workgroup's tile. Workgroups that follow each other go down a strip
+// of tiles, column by column: the workgroups that run at a time then read few rows of both factors,
+// and b is read from memory once for each strip instead of each row of tiles.
+fn tile_of(row: u32, column: u32) -> vec2<u32> {
+    let columns = (p.n + TILE_COLUMNS - 1u) / TILE_COLUMNS;
+    let first = row / STRIP * STRIP;
+    let rows = min(STRIP, p.row_tiles - first);
+    let at = (row - first) * columns + column;
+    return vec2(first + at % rows, at / rows);
+}
+
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let lane = invocation.lane;
@@ -227,9 +239,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let own = 4u * vec2(lane / DEPTH_SQUARES, lane % DEPTH_SQUARES);
     let subgroup = subgroup_of(invocation);
     let subgroups = subgroups_of(invocation);
-    let row = p.first_row + group.y % p.row_tiles * TILE_ROWS;
-    let column = group.x * TILE_COLUMNS;
     let split = group.y / p.row_tiles;
+    let tile = tile_of(group.y % p.row_tiles, group.x);
+    let row = p.first_row + tile.x * TILE_ROWS;
+    let column = tile.y * TILE_COLUMNS;
     let first_k = split * p.split_depth;
     let last_k = min(first_k + p.split_depth, p.k);
     for (var first_part = 0u; first_part < PARTS; first_part += subgroups) {
