@@ -138,6 +138,24 @@ fn sum_of_columns(loaded: Square) -> vec4<f32> {
     return first + (vec4<f32>(loaded[2]) + vec4<f32>(loaded[3]));
 }
 
+// Returns sums of zeros. Where the size of subgroups is known, as on NVIDIA, they are products: Mesa's
+// compiler leaves sums in the registers of their first products, but moves sums that begin as
+// constants around for each DEPTH of k.
+fn zeros() -> Sums {
+    var sums: Sums;
+    if (SUBGROUPS == 0u) {
+        return sums;
+    }
+    // unroll
+    for (var i = 0u; i < ROW_MATRICES; i++) {
+        // unroll
+        for (var j = 0u; j < COLUMN_MATRICES; j++) {
+            sums[i][j] = coopMultiplyAdd(Left(), Right(), Sum());
+        }
+    }
+    return sums;
+}
+
 // Adds the product of the staged tiles to the part whose matrix is at (row, column) of a block.
 fn multiply(sums: ptr<function, Sums>, row: u32, column: u32) {
     for (var k = 0u; k < DEPTH; k += SIDE) {
@@ -249,7 +267,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         let part = first_part + subgroup;
         let part_row = part / COLUMN_PARTS * SIDE;
         let part_column = part % COLUMN_PARTS * SIDE;
-        var sums: Sums;
+        var sums = zeros();
         var column_sum: vec4<f32>;
         var left = load_left(row + own.x, first_k + own.y);
         var right = load_right(first_k + own.y, column + own.x);
