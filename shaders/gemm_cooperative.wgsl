@@ -25,12 +25,12 @@ const STRIP = 8u;
 
 // A row of a tile in workgroup memory is DEPTH of a row of a, or of a column of b. Matrices are
 // loaded with one stride, so rows cannot be swizzled. Another 8 elements spread eight rows over all
-// banks.
-const STRIDE = DEPTH + 8u;
+// banks. STRIDE counts cells: compilers add constants to an index of cells, but not of elements.
+const STRIDE = (DEPTH + 8u) / CELL;
 const BLOCK_STRIDE = BLOCK_COLUMNS + 8u;
 
-var<workgroup> left_tile: array<half_cell, TILE_ROWS * STRIDE / CELL>;
-var<workgroup> right_tile: array<half_cell, TILE_COLUMNS * STRIDE / CELL>;
+var<workgroup> left_tile: array<half_cell, TILE_ROWS * STRIDE>;
+var<workgroup> right_tile: array<half_cell, TILE_COLUMNS * STRIDE>;
 var<workgroup> block: array<sum_cell, BLOCK_ROWS * BLOCK_STRIDE / CELL>;
 
 // An invocation loads a square of 4 x 4 elements of each tile, in rows of the buffer. If these do not
@@ -114,7 +114,7 @@ fn stage_left(loaded: Square, at: u32) {
             v = quad(gelu(vec4<f32>(v)));
         }
         for (var j = 0u; j < 4u / CELL; j++) {
-            left_tile[(at + i * STRIDE) / CELL + j] = half_cell_of(v, j);
+            left_tile[at + i * STRIDE + j] = half_cell_of(v, j);
         }
     }
 }
@@ -127,7 +127,7 @@ fn stage_right(loaded: Square, at: u32) {
     // unroll
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u / CELL; j++) {
-            right_tile[(at + i * STRIDE) / CELL + j] = half_cell_of(square[i], j);
+            right_tile[at + i * STRIDE + j] = half_cell_of(square[i], j);
         }
     }
 }
@@ -162,13 +162,13 @@ fn multiply(sums: ptr<function, Sums>, row: u32, column: u32) {
         var y: array<Right, COLUMN_MATRICES>;
         // unroll
         for (var j = 0u; j < COLUMN_MATRICES; j++) {
-            let start = ((column + j * BLOCK_COLUMNS) * STRIDE + k) / CELL;
-            y[j] = coopLoad<Right>(&right_tile[start], STRIDE / CELL);
+            let start = (column + j * BLOCK_COLUMNS) * STRIDE + k / CELL;
+            y[j] = coopLoad<Right>(&right_tile[start], STRIDE);
         }
         // unroll
         for (var i = 0u; i < ROW_MATRICES; i++) {
-            let start = ((row + i * BLOCK_ROWS) * STRIDE + k) / CELL;
-            let x = coopLoadT<Left>(&left_tile[start], STRIDE / CELL);
+            let start = (row + i * BLOCK_ROWS) * STRIDE + k / CELL;
+            let x = coopLoadT<Left>(&left_tile[start], STRIDE);
             // unroll
             for (var j = 0u; j < COLUMN_MATRICES; j++) {
                 (*sums)[i][j] = coopMultiplyAdd(x, y[j], (*sums)[i][j]);
@@ -272,8 +272,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         var left = load_left(row + own.x, first_k + own.y);
         var right = load_right(first_k + own.y, column + own.x);
         for (var k = first_k; k < last_k; k += DEPTH) {
-            stage_left(left, own.x * STRIDE + own.y);
-            stage_right(right, own.x * STRIDE + own.y);
+            stage_left(left, own.x * STRIDE + own.y / CELL);
+            stage_right(right, own.x * STRIDE + own.y / CELL);
             if (BIAS_GRADIENT) {
                 column_sum += sum_of_columns(right);
             }
