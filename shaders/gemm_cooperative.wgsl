@@ -1,8 +1,8 @@
 // Matrix product by cooperative matrices, in tiles. a and b are f16, sums f32. a is [m, k], or [k,
 // m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. Workgroup memory holds a tile of each
-// factor, DEPTH of k at a time, in the order of its buffer, with zeros outside the matrices. The
-// next tiles load meanwhile. If ACTIVATED, a goes through GELU on the way, so that the output of
-// GELU need not be stored.
+// factor, DEPTH of k at a time, with k contiguous, as GPUs load matrices fastest, and zeros outside
+// the matrices. The next tiles load meanwhile. If ACTIVATED, a goes through GELU on the way, so that
+// the output of GELU need not be stored.
 //
 // A tile of out has ROW_MATRICES x COLUMN_MATRICES blocks of ROW_PARTS x COLUMN_PARTS matrices. A
 // subgroup holds one part, the same matrix of each block, in registers. An invocation cannot read
@@ -21,30 +21,26 @@ const BLOCK_ROWS = ROW_PARTS * SIDE;
 const BLOCK_COLUMNS = COLUMN_PARTS * SIDE;
 const TILE_ROWS = ROW_MATRICES * BLOCK_ROWS;
 const TILE_COLUMNS = COLUMN_MATRICES * BLOCK_COLUMNS;
+const STRIP = 8u;
 
-// The rows of the factors' tiles in workgroup memory. Matrices are loaded with one stride, so rows
-// cannot be swizzled. Another 8 elements spread eight rows over all banks.
-const LEFT_ROWS = select(TILE_ROWS, DEPTH, A_TRANSPOSED);
-const LEFT_WIDTH = select(DEPTH, TILE_ROWS, A_TRANSPOSED);
-const LEFT_STRIDE = LEFT_WIDTH + 8u;
-const RIGHT_ROWS = select(DEPTH, TILE_COLUMNS, B_TRANSPOSED);
-const RIGHT_WIDTH = select(TILE_COLUMNS, DEPTH, B_TRANSPOSED);
-const RIGHT_STRIDE = RIGHT_WIDTH + 8u;
+// A row of a tile in workgroup memory is DEPTH of a row of a, or of a column of b. Matrices are
+// loaded with one stride, so rows cannot be swizzled. Another 8 elements spread eight rows over all
+// banks. STRIDE counts cells: compilers add constants to an index of cells, but not of elements.
+const STRIDE = (DEPTH + 8u) / CELL;
 const BLOCK_STRIDE = BLOCK_COLUMNS + 8u;
 
-var<workgroup> left_tile: array<half_cell, LEFT_ROWS * LEFT_STRIDE / CELL>;
-var<workgroup> right_tile: array<half_cell, RIGHT_ROWS * RIGHT_STRIDE / CELL>;
+var<workgroup> left_tile: array<half_cell, TILE_ROWS * STRIDE>;
+var<workgroup> right_tile: array<half_cell, TILE_COLUMNS * STRIDE>;
 var<workgroup> block: array<sum_cell, BLOCK_ROWS * BLOCK_STRIDE / CELL>;
 
-// The elements that an invocation loads, four of a row at a time.
-alias LeftQuads = array<quad, LEFT_QUADS>;
-alias RightQuads = array<quad, RIGHT_QUADS>;
+// An invocation loads a square of 4 x 4 elements of each tile, in rows of the buffer. If these do not
+// run along k, it transposes the square as it stages it. The squares of neighbouring invocations
+// follow each other along k, so that 16 of them store to all banks.
+alias Square = mat4x4<f16>;
+const DEPTH_SQUARES = DEPTH / 4u;
 alias Sums = array<array<Sum, COLUMN_MATRICES>, ROW_MATRICES>;
 
-// If b is not transposed, neighbouring invocations load one of its rows. WG is a multiple of
-// COLUMN_QUADS, so an invocation loads the same columns each time.
-const COLUMN_QUADS = TILE_COLUMNS / 4u;
-var<workgroup> column_sums: array<vec4<f32>, COLUMN_QUADS>;
+var<workgroup> column_sums: array<vec4<f32>, TILE_COLUMNS / 4u>;
 
 // Returns four elements of a row of a, which is [rows, width] in memory.
 fn a4(row: u32, column: u32, rows: u32, width: u32) -> quad {
@@ -78,63 +74,86 @@ fn b4(row: u32, column: u32, rows: u32, width: u32) -> quad {
     return v;
 }
 
-// Loads this invocation's share of the left tile at (row, k).
-fn load_left(quads: ptr<function, LeftQuads>, row: u32, k: u32, lane: u32) {
+// Returns the square of a at (row, k).
+fn load_left(row: u32, k: u32) -> Square {
+    var square: Square;
     // unroll
-    for (var i = 0u; i < LEFT_QUADS; i++) {
-        let at = 4u * (lane + i * WG);
+    for (var i = 0u; i < 4u; i++) {
         if (A_TRANSPOSED) {
-            (*quads)[i] = a4(k + at / LEFT_WIDTH, row + at % LEFT_WIDTH, p.k, p.m);
+            square[i] = a4(k + i, row, p.k, p.m);
         } else {
-            (*quads)[i] = a4(row + at / LEFT_WIDTH, k + at % LEFT_WIDTH, p.m, p.k);
+            square[i] = a4(row + i, k, p.m, p.k);
         }
     }
+    return square;
 }
 
-// Loads this invocation's share of the right tile at (k, column).
-fn load_right(quads: ptr<function, RightQuads>, k: u32, column: u32, lane: u32) {
+// Returns the square of b at (k, column).
+fn load_right(k: u32, column: u32) -> Square {
+    var square: Square;
     // unroll
-    for (var i = 0u; i < RIGHT_QUADS; i++) {
-        let at = 4u * (lane + i * WG);
+    for (var i = 0u; i < 4u; i++) {
         if (B_TRANSPOSED) {
-            (*quads)[i] = b4(column + at / RIGHT_WIDTH, k + at % RIGHT_WIDTH, p.n, p.k);
+            square[i] = b4(column + i, k, p.n, p.k);
         } else {
-            (*quads)[i] = b4(k + at / RIGHT_WIDTH, column + at % RIGHT_WIDTH, p.k, p.n);
+            square[i] = b4(k + i, column, p.k, p.n);
         }
     }
+    return square;
 }
 
-fn stage_left(quads: ptr<function, LeftQuads>, lane: u32) {
+fn stage_left(loaded: Square, at: u32) {
+    var square = loaded;
+    if (A_TRANSPOSED) {
+        square = transpose(loaded);
+    }
     // unroll
-    for (var i = 0u; i < LEFT_QUADS; i++) {
-        let at = 4u * (lane + i * WG);
-        let to = (at / LEFT_WIDTH * LEFT_STRIDE + at % LEFT_WIDTH) / CELL;
-        var v = (*quads)[i];
+    for (var i = 0u; i < 4u; i++) {
+        var v = square[i];
         if (ACTIVATED) {
             v = quad(gelu(vec4<f32>(v)));
         }
         for (var j = 0u; j < 4u / CELL; j++) {
-            left_tile[to + j] = half_cell_of(v, j);
+            left_tile[at + i * STRIDE + j] = half_cell_of(v, j);
         }
     }
 }
 
-// Returns the sum of the quads, which all have the same columns if b is not transposed.
-fn stage_right(quads: ptr<function, RightQuads>, lane: u32) -> vec4<f32> {
-    var sum: vec4<f32>;
+fn stage_right(loaded: Square, at: u32) {
+    var square = loaded;
+    if (!B_TRANSPOSED) {
+        square = transpose(loaded);
+    }
     // unroll
-    for (var i = 0u; i < RIGHT_QUADS; i++) {
-        let at = 4u * (lane + i * WG);
-        let to = (at / RIGHT_WIDTH * RIGHT_STRIDE + at % RIGHT_WIDTH) / CELL;
-        let v = (*quads)[i];
+    for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u / CELL; j++) {
-            right_tile[to + j] = half_cell_of(v, j);
-        }
-        if (BIAS_GRADIENT) {
-            sum += vec4<f32>(v);
+            right_tile[at + i * STRIDE + j] = half_cell_of(square[i], j);
         }
     }
-    return sum;
+}
+
+// Returns the sum of the rows of a square of b, if b is not transposed.
+fn sum_of_columns(loaded: Square) -> vec4<f32> {
+    let first = vec4<f32>(loaded[0]) + vec4<f32>(loaded[1]);
+    return first + (vec4<f32>(loaded[2]) + vec4<f32>(loaded[3]));
+}
+
+// Returns sums of zeros. Where the size of subgroups is known, as on NVIDIA, they are products: Mesa's
+// compiler leaves sums in the registers of their first products, but moves sums that begin as
+// constants around for each DEPTH of k.
+fn zeros() -> Sums {
+    var sums: Sums;
+    if (SUBGROUPS == 0u) {
+        return sums;
+    }
+    // unroll
+    for (var i = 0u; i < ROW_MATRICES; i++) {
+        // unroll
+        for (var j = 0u; j < COLUMN_MATRICES; j++) {
+            sums[i][j] = coopMultiplyAdd(Left(), Right(), Sum());
+        }
+    }
+    return sums;
 }
 
 // Adds the product of the staged tiles to the part whose matrix is at (row, column) of a block.
@@ -143,26 +162,13 @@ fn multiply(sums: ptr<function, Sums>, row: u32, column: u32) {
         var y: array<Right, COLUMN_MATRICES>;
         // unroll
         for (var j = 0u; j < COLUMN_MATRICES; j++) {
-            let at = column + j * BLOCK_COLUMNS;
-            if (B_TRANSPOSED) {
-                let start = (at * RIGHT_STRIDE + k) / CELL;
-                y[j] = coopLoad<Right>(&right_tile[start], RIGHT_STRIDE / CELL);
-            } else {
-                let start = (k * RIGHT_STRIDE + at) / CELL;
-                y[j] = coopLoadT<Right>(&right_tile[start], RIGHT_STRIDE / CELL);
-            }
+            let start = (column + j * BLOCK_COLUMNS) * STRIDE + k / CELL;
+            y[j] = coopLoad<Right>(&right_tile[start], STRIDE);
         }
         // unroll
         for (var i = 0u; i < ROW_MATRICES; i++) {
-            let at = row + i * BLOCK_ROWS;
-            var x: Left;
-            if (A_TRANSPOSED) {
-                let start = (k * LEFT_STRIDE + at) / CELL;
-                x = coopLoad<Left>(&left_tile[start], LEFT_STRIDE / CELL);
-            } else {
-                let start = (at * LEFT_STRIDE + k) / CELL;
-                x = coopLoadT<Left>(&left_tile[start], LEFT_STRIDE / CELL);
-            }
+            let start = (row + i * BLOCK_ROWS) * STRIDE + k / CELL;
+            let x = coopLoadT<Left>(&left_tile[start], STRIDE);
             // unroll
             for (var j = 0u; j < COLUMN_MATRICES; j++) {
                 (*sums)[i][j] = coopMultiplyAdd(x, y[j], (*sums)[i][j]);
@@ -215,55 +221,66 @@ fn write_block(row: u32, column: u32, split: u32, first_part: u32, last_part: u3
     }
 }
 
-// Adds up the column sums of the invocations that load the same columns, in their order, and writes
+// Adds up the sums of the invocations that load the same four columns, in the order of k, and writes
 // them to bias.
 fn write_column_sums(column: u32, split: u32, sum: vec4<f32>, lane: u32) {
-    let own = lane % COLUMN_QUADS;
-    if (lane < COLUMN_QUADS) {
-        column_sums[own] = sum;
-    }
-    for (var i = 1u; i < WG / COLUMN_QUADS; i++) {
-        workgroupBarrier();
-        if (lane / COLUMN_QUADS == i) {
-            column_sums[own] += sum;
+    let own = lane / DEPTH_SQUARES;
+    for (var i = 0u; i < DEPTH_SQUARES; i++) {
+        if (i == lane % DEPTH_SQUARES) {
+            column_sums[own] = select(column_sums[own] + sum, sum, i == 0u);
         }
+        workgroupBarrier();
     }
-    workgroupBarrier();
     for (var j = 0u; j < 4u; j += VEC) {
         let at = column + 4u * own + j;
-        if (lane < COLUMN_QUADS && at < p.n) {
+        if (lane % DEPTH_SQUARES == 0u && at < p.n) {
             bias[(split * p.n + at) / VEC] = narrow(column_sums[own], j);
         }
     }
 }
 
+// Returns the row and column of a workgroup's tile. Workgroups that follow each other go down a strip
+// of tiles, column by column: the workgroups that run at a time then read few rows of both factors,
+// and b is read from memory once for each strip instead of each row of tiles.
+fn tile_of(row: u32, column: u32) -> vec2<u32> {
+    let columns = (p.n + TILE_COLUMNS - 1u) / TILE_COLUMNS;
+    let first = row / STRIP * STRIP;
+    let rows = min(STRIP, p.row_tiles - first);
+    let at = (row - first) * columns + column;
+    return vec2(first + at % rows, at / rows);
+}
+
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let lane = invocation.lane;
+    // The row and k of its squares in the tiles.
+    let own = 4u * vec2(lane / DEPTH_SQUARES, lane % DEPTH_SQUARES);
     let subgroup = subgroup_of(invocation);
     let subgroups = subgroups_of(invocation);
-    let row = p.first_row + group.y % p.row_tiles * TILE_ROWS;
-    let column = group.x * TILE_COLUMNS;
     let split = group.y / p.row_tiles;
+    let tile = tile_of(group.y % p.row_tiles, group.x);
+    let row = p.first_row + tile.x * TILE_ROWS;
+    let column = tile.y * TILE_COLUMNS;
     let first_k = split * p.split_depth;
     let last_k = min(first_k + p.split_depth, p.k);
     for (var first_part = 0u; first_part < PARTS; first_part += subgroups) {
         let part = first_part + subgroup;
         let part_row = part / COLUMN_PARTS * SIDE;
         let part_column = part % COLUMN_PARTS * SIDE;
-        var sums: Sums;
+        var sums = zeros();
         var column_sum: vec4<f32>;
-        var left_quads: LeftQuads;
-        var right_quads: RightQuads;
-        load_left(&left_quads, row, first_k, lane);
-        load_right(&right_quads, first_k, column, lane);
+        var left = load_left(row + own.x, first_k + own.y);
+        var right = load_right(first_k + own.y, column + own.x);
         for (var k = first_k; k < last_k; k += DEPTH) {
-            stage_left(&left_quads, lane);
-            column_sum += stage_right(&right_quads, lane);
+            stage_left(left, own.x * STRIDE + own.y / CELL);
+            stage_right(right, own.x * STRIDE + own.y / CELL);
+            if (BIAS_GRADIENT) {
+                column_sum += sum_of_columns(right);
+            }
             workgroupBarrier();
-            load_left(&left_quads, row, k + DEPTH, lane);
-            load_right(&right_quads, k + DEPTH, column, lane);
-            if (part < PARTS) {
+            left = load_left(row + own.x, k + DEPTH + own.y);
+            right = load_right(k + DEPTH + own.y, column + own.x);
+            if (SUBGROUPS == PARTS || part < PARTS) {
                 multiply(&sums, part_row, part_column);
             }
             workgroupBarrier();
@@ -275,7 +292,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         let last_part = first_part + subgroups;
         for (var i = 0u; i < ROW_MATRICES; i++) {
             for (var j = 0u; j < COLUMN_MATRICES; j++) {
-                if (part < PARTS) {
+                if (SUBGROUPS == PARTS || part < PARTS) {
                     put(&sums, i, j, part_row, part_column);
                 }
                 workgroupBarrier();

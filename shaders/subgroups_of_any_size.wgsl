@@ -1,5 +1,8 @@
 // The subgroups of a workgroup where the driver chooses their size.
 
+// Unknown.
+const SUBGROUPS = 0u;
+
 struct Invocation {
     @builtin(local_invocation_index) lane: u32,
     @builtin(subgroup_id) subgroup: u32,

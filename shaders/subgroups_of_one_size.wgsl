@@ -6,6 +6,8 @@
 // the invocations of a line in their order. Vulkan does not guarantee the order, but NVIDIA's GPUs and
 // Mesa's software renderer keep it.
 
+const SUBGROUPS = WG / SUBGROUP;
+
 struct Invocation {
     @builtin(local_invocation_index) lane: u32,
 }
@@ -15,5 +17,5 @@ fn subgroup_of(invocation: Invocation) -> u32 {
 }
 
 fn subgroups_of(invocation: Invocation) -> u32 {
-    return WG / SUBGROUP;
+    return SUBGROUPS;
 }

@@ -33,7 +33,6 @@ SPILLS = {
 
 # Products that may load 16-bit elements one by one in their inner loops, with the reason.
 GATHERS = {
-    "RX 7900 XTX: gemm_cooperative *": "staged in the order of the buffer; to be mended",
     "RX 7900 XTX: attention_cooperative_*": "staged in the order of the buffer; to be mended",
 }
 

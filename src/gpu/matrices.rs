@@ -13,16 +13,13 @@ const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
 /// The bytes of workgroup memory that such kernels need, twice what WebGPU guarantees.
 const WORKGROUP_MEMORY: u32 = 32 << 10;
 
-/// The most subgroups of such kernels' workgroups, and their lanes where the driver chooses them.
-const SUBGROUPS: u32 = 8;
-const MOST_LANES: u32 = 64;
+/// The invocations of such kernels' largest workgroup.
+const INVOCATIONS: u32 = 256;
 
 /// Returns the largest square matrices of float16 with float32 sums that an adapter lists. wgpt's
 /// kernels multiply only these, and an adapter with the feature may have none: Intel's are 8 x 16.
 pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
-    let wgpu::AdapterInfo { subgroup_min_size, subgroup_max_size, .. } = adapter.get_info();
-    let fits = has_room(&adapter.limits(), [subgroup_min_size, subgroup_max_size]);
-    if !adapter.features().contains(FEATURES) || !fits {
+    if !adapter.features().contains(FEATURES) || !has_room(&adapter.limits()) {
         return None;
     }
     let listed = adapter.cooperative_matrix_properties();
@@ -36,13 +33,11 @@ pub(super) fn listed(adapter: &wgpu::Adapter) -> Option<Matrices> {
     [Matrices::Sixteen, Matrices::Eight].into_iter().find(|matrices| has(matrices.side()))
 }
 
-/// Returns true if such kernels' largest workgroup, of subgroups of `[min, max]`, fits the limits.
-fn has_room(limits: &wgpu::Limits, [min, max]: [u32; 2]) -> bool {
-    let lanes = if min == max { max.min(MOST_LANES) } else { MOST_LANES };
+/// Returns true if such kernels' largest workgroup fits the limits.
+fn has_room(limits: &wgpu::Limits) -> bool {
     let invocations =
         limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
-    limits.max_compute_workgroup_storage_size >= WORKGROUP_MEMORY
-        && invocations >= SUBGROUPS * lanes
+    limits.max_compute_workgroup_storage_size >= WORKGROUP_MEMORY && invocations >= INVOCATIONS
 }
 
 #[allow(unsafe_code, reason = "wgpu's experimental features need a token that is unsafe to create")]
@@ -59,26 +54,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workgroups_of_256_invocations_are_too_small_for_subgroups_of_64() {
-        let limits = |max_compute_invocations_per_workgroup, max_compute_workgroup_storage_size| {
-            wgpu::Limits {
-                max_compute_invocations_per_workgroup,
-                max_compute_workgroup_size_x: 1024,
-                max_compute_workgroup_storage_size,
-                ..wgpu::Limits::default()
-            }
+    fn workgroups_of_256_invocations_with_32_kib_are_large_enough() {
+        let limits = |invocations, size_x, memory| wgpu::Limits {
+            max_compute_invocations_per_workgroup: invocations,
+            max_compute_workgroup_size_x: size_x,
+            max_compute_workgroup_storage_size: memory,
+            ..wgpu::Limits::default()
         };
-        for (invocations, memory, subgroup, fits) in [
-            (1024, 32 << 10, [32, 64], true),
-            (256, 32 << 10, [32, 32], true),
-            (256, 32 << 10, [64, 64], false),
-            (256, 32 << 10, [32, 64], false),
-            (64, 32 << 10, [8, 8], true),
-            (1024, 16 << 10, [32, 32], false),
-        ] {
-            assert_eq!(has_room(&limits(invocations, memory), subgroup), fits, "{subgroup:?}");
-        }
-        let narrow = wgpu::Limits { max_compute_workgroup_size_x: 256, ..limits(1024, 32 << 10) };
-        assert!(!has_room(&narrow, [64, 64]));
+        assert!(has_room(&limits(256, 256, 32 << 10)));
+        assert!(!has_room(&limits(128, 1024, 32 << 10)));
+        assert!(!has_room(&limits(1024, 128, 32 << 10)));
+        assert!(!has_room(&limits(1024, 1024, 16 << 10)));
     }
 }

@@ -35,46 +35,40 @@ impl Units {
     }
 }
 
-/// The tile of a workgroup: blocks of parts, each part a matrix in the registers of a subgroup.
+/// The tile of a workgroup: a square of this many matrices in rows and in columns.
 #[derive(Clone, Copy)]
-struct Tile {
-    row_parts: u32,
-    column_parts: u32,
-    row_matrices: u32,
-    column_matrices: u32,
-}
+struct Tile(u32);
 
-/// 128 x 128 in matrices of 16 x 16, eight sums in each of eight subgroups: 64 registers of 32 lanes.
-const LARGE: Tile = Tile { row_parts: 2, column_parts: 4, row_matrices: 4, column_matrices: 2 };
-/// 64 x 64 in matrices of 16 x 16, four sums in each of four subgroups.
-const SMALL: Tile = Tile { row_parts: 2, column_parts: 2, row_matrices: 2, column_matrices: 2 };
+/// 128 x 128 in matrices of 16 x 16: on GPUs 64 registers of each invocation.
+const LARGE: Tile = Tile(8);
+/// 64 x 64 in matrices of 16 x 16.
+const SMALL: Tile = Tile(4);
 
 impl Tile {
-    fn size(self, matrices: Matrices) -> [usize; 2] {
-        let Self { row_parts, column_parts, row_matrices, column_matrices } = self;
-        [row_parts * row_matrices, column_parts * column_matrices]
-            .map(|side| (side * matrices.side()) as usize)
+    fn side(self, matrices: Matrices) -> usize {
+        (self.0 * matrices.side()) as usize
     }
 
     fn count(self, matrices: Matrices, [m, n, _]: [usize; 3]) -> usize {
-        let [rows, columns] = self.size(matrices);
-        m.div_ceil(rows) * n.div_ceil(columns)
+        let side = self.side(matrices);
+        m.div_ceil(side) * n.div_ceil(side)
     }
 }
 
 fn spec(units: Units, tile: Tile, variant: Variant) -> Spec {
-    let workgroup = units.lanes() * tile.row_parts * tile.column_parts;
-    let [left, right] =
-        tile.size(units.matrices).map(|side| side as u32 * units.depth() / 4 / workgroup);
+    // Each invocation loads 4 x 4 elements of each factor.
+    let workgroup = tile.side(units.matrices) as u32 * units.depth() / 16;
+    // Each subgroup has a part of the sums.
+    let parts = workgroup / units.lanes();
+    let row_parts = 1 << (parts.ilog2() / 2);
+    let column_parts = parts / row_parts;
     let spec = Spec::new(&TILES, workgroup)
         .multiplying(units.matrices, units.subgroup)
-        .with("ROW_PARTS", tile.row_parts)
-        .with("COLUMN_PARTS", tile.column_parts)
-        .with("ROW_MATRICES", tile.row_matrices)
-        .with("COLUMN_MATRICES", tile.column_matrices)
-        .with("DEPTH", units.depth())
-        .with("LEFT_QUADS", left)
-        .with("RIGHT_QUADS", right);
+        .with("ROW_PARTS", row_parts)
+        .with("COLUMN_PARTS", column_parts)
+        .with("ROW_MATRICES", tile.0 / row_parts)
+        .with("COLUMN_MATRICES", tile.0 / column_parts)
+        .with("DEPTH", units.depth());
     variant.set(spec)
 }
 
@@ -138,7 +132,7 @@ pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Prod
     let is_large = prefers_large(large, small, kernels.queue.driver.multiprocessors);
     let tile = if is_large { LARGE } else { SMALL };
     let spec = spec(units, tile, product.variant());
-    product.launch(&kernels.queue, &spec, tile.size(matrices), split);
+    product.launch(&kernels.queue, &spec, [tile.side(matrices); 2], split);
 }
 
 /// Computes the products over ranges of k, and then their sum.
@@ -154,7 +148,7 @@ fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split
     };
     let of_ranges = Product { out: (&products).into(), fusion, ..*product };
     let of_range = spec(units, SMALL, of_ranges.variant());
-    of_ranges.launch(&kernels.queue, &of_range, SMALL.size(units.matrices), split);
+    of_ranges.launch(&kernels.queue, &of_range, [SMALL.side(units.matrices); 2], split);
     kernels.queue.launch(
         sum_spec(product.variant()),
         Workgroups::cover(m * n / product.pack() as usize, ELEMENTWISE),
