@@ -1,5 +1,7 @@
 // The subgroups of a workgroup where the driver chooses their size.
 
+const ONE_SIZE = false;
+
 struct Invocation {
     @builtin(local_invocation_index) lane: u32,
     @builtin(subgroup_id) subgroup: u32,
@@ -12,4 +14,9 @@ fn subgroup_of(invocation: Invocation) -> u32 {
 
 fn subgroups_of(invocation: Invocation) -> u32 {
     return invocation.subgroups;
+}
+
+// Waits for the workgroup, because the invocations of a strip may belong to several subgroups.
+fn subgroup_barrier() {
+    workgroupBarrier();
 }

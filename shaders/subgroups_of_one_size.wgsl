@@ -6,6 +6,8 @@
 // the invocations of a line in their order. Vulkan does not guarantee the order, but NVIDIA's GPUs and
 // Mesa's software renderer keep it.
 
+const ONE_SIZE = true;
+
 struct Invocation {
     @builtin(local_invocation_index) lane: u32,
 }
@@ -16,4 +18,9 @@ fn subgroup_of(invocation: Invocation) -> u32 {
 
 fn subgroups_of(invocation: Invocation) -> u32 {
     return WG / SUBGROUP;
+}
+
+// Waits for the invocations of a subgroup.
+fn subgroup_barrier() {
+    subgroupBarrier();
 }
