@@ -31,8 +31,13 @@ alias Sums = array<array<Sum, HEAD_MATRICES>, ROW_MATRICES>;
 // An invocation's part of a row of scores.
 alias RowPart = array<vec4<f32>, PER>;
 
-// COLUMNS rows of each of two parts. Before the loop, the workgroup's own rows of one part.
-var<workgroup> staged: array<half_cell, 2u * COLUMNS * STAGED_STRIDE / CELL>;
+// Where COLUMNS rows of a part are staged as columns, if TURNED, behind the rows of PARTS parts. A matrix
+// of them then loads along the positions, as its multiplication needs them.
+const TURNED_AT = PARTS * COLUMNS * STAGED_STRIDE;
+const TURNED_SIZE = select(0u, WIDTH * FACTOR_STRIDE, TURNED);
+
+// The rows and columns of the other side. Before the loop, the workgroup's own rows of one part.
+var<workgroup> staged: array<half_cell, max(ROWS * STAGED_STRIDE, TURNED_AT + TURNED_SIZE) / CELL>;
 var<workgroup> scores: array<sum_cell, ROWS * SCORE_STRIDE / CELL>;
 var<workgroup> factors: array<half_cell, ROWS * FACTOR_STRIDE / CELL>;
 
@@ -133,6 +138,20 @@ fn load(part: u32, at: u32) -> pack {
     return pack(stored(part, at));
 }
 
+// Returns elements 4 * d to 4 * d + 4 of a row, as row4.
+fn half4(pair: Pair, part: u32, position: u32, d: u32) -> vec4<f16> {
+    if (VEC == 4u && WIDTH == 4u * SIZE4) {
+        return vec4<f16>(stored(part, row_begin(pair, part, position) + d));
+    }
+    return vec4<f16>(row4(pair, part, position, d));
+}
+
+fn set_staged4(at: u32, value: vec4<f16>) {
+    for (var i = 0u; i < 4u / CELL; i++) {
+        staged[at / CELL + i] = half_cell_of(value, i);
+    }
+}
+
 // Stages `count` rows of a part, from staged row `to` on.
 fn stage(pair: Pair, part: u32, first: u32, to: u32, count: u32, lane: u32) {
     let vectors = count * WIDTH / 4u;
@@ -147,15 +166,33 @@ fn stage(pair: Pair, part: u32, first: u32, to: u32, count: u32, lane: u32) {
             row = n / (WIDTH / 4u) + lane / (WIDTH / 4u);
             d = lane % (WIDTH / 4u);
         }
-        var value = vec4<f16>();
-        if (VEC == 4u && WIDTH == 4u * SIZE4) {
-            value = vec4<f16>(stored(part, row_begin(pair, part, first + row) + d));
-        } else {
-            value = vec4<f16>(row4(pair, part, first + row, d));
+        let value = half4(pair, part, first + row, d);
+        set_staged4((to + row) * STAGED_STRIDE + 4u * d, value);
+    }
+}
+
+// Stages COLUMNS rows of a part as columns, and as rows if `as_rows`.
+fn stage_turned(pair: Pair, part: u32, first: u32, as_rows: bool, lane: u32) {
+    let blocks = COLUMNS / 4u * WIDTH / 4u;
+    for (var n = 0u; n < blocks; n += WG) {
+        let block = min(n + lane, blocks - 1u);
+        let row = block % (COLUMNS / 4u) * 4u;
+        let d = block / (COLUMNS / 4u);
+        var rows = array<vec4<f16>, 4>();
+        // unroll
+        for (var i = 0u; i < 4u; i++) {
+            rows[i] = half4(pair, part, first + row + i, d);
         }
-        let at = ((to + row) * STAGED_STRIDE + 4u * d) / CELL;
-        for (var j = 0u; j < 4u / CELL; j++) {
-            staged[at + j] = half_cell_of(value, j);
+        // Only the stores are conditional, so that the loads need not wait for one another.
+        if (blocks % WG == 0u || n + lane < blocks) {
+            // unroll
+            for (var i = 0u; i < 4u; i++) {
+                let column = vec4<f16>(rows[0][i], rows[1][i], rows[2][i], rows[3][i]);
+                set_staged4(TURNED_AT + (4u * d + i) * FACTOR_STRIDE + row, column);
+                if (as_rows) {
+                    set_staged4((row + i) * STAGED_STRIDE + 4u * d, rows[i]);
+                }
+            }
         }
     }
 }
@@ -197,7 +234,8 @@ fn multiply(rows: ptr<function, Rows>, first: u32, strip: u32) {
     }
 }
 
-// Adds to a strip of sums the products of its `factors` with COLUMNS staged rows.
+// Adds to a strip of sums the products of its `factors` with COLUMNS staged rows, or with the columns if
+// TURNED.
 fn accumulate(sums: ptr<function, Sums>, first: u32, strip: u32) {
     for (var n = 0u; n < COLUMNS; n += SIDE) {
         var left = array<Left, ROW_MATRICES>();
@@ -208,8 +246,14 @@ fn accumulate(sums: ptr<function, Sums>, first: u32, strip: u32) {
         }
         // unroll
         for (var d = 0u; d < HEAD_MATRICES; d++) {
-            let at = (first + n) * STAGED_STRIDE + d * SIDE;
-            let right = coopLoadT<Right>(&staged[at / CELL], STAGED_STRIDE / CELL);
+            var right = Right();
+            if (TURNED) {
+                let at = TURNED_AT + d * SIDE * FACTOR_STRIDE + n;
+                right = coopLoad<Right>(&staged[at / CELL], FACTOR_STRIDE / CELL);
+            } else {
+                let at = (first + n) * STAGED_STRIDE + d * SIDE;
+                right = coopLoadT<Right>(&staged[at / CELL], STAGED_STRIDE / CELL);
+            }
             // unroll
             for (var i = 0u; i < ROW_MATRICES; i++) {
                 (*sums)[i][d] = coopMultiplyAdd(left[i], right, (*sums)[i][d]);

@@ -61,7 +61,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         var acc = Sums();
         for (var begin = 0u; begin < end; begin += COLUMNS) {
             workgroupBarrier();
-            stage(pair, KEY, begin, 0u, COLUMNS, lane);
+            if (TURNED) {
+                stage_turned(pair, KEY, begin, true, lane);
+            } else {
+                stage(pair, KEY, begin, 0u, COLUMNS, lane);
+            }
             stage(pair, VALUE, begin, COLUMNS, COLUMNS, lane);
             workgroupBarrier();
             if (strip < STRIPS) {

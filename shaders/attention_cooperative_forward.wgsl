@@ -57,7 +57,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         for (var begin = 0u; begin < end; begin += COLUMNS) {
             workgroupBarrier();
             stage(pair, KEY, begin, 0u, COLUMNS, lane);
-            stage(pair, VALUE, begin, COLUMNS, COLUMNS, lane);
+            if (TURNED) {
+                stage_turned(pair, VALUE, begin, false, lane);
+            } else {
+                stage(pair, VALUE, begin, COLUMNS, COLUMNS, lane);
+            }
             workgroupBarrier();
             if (strip < STRIPS) {
                 multiply(&own, 0u, strip);

@@ -16,7 +16,7 @@ fn subgroups_of(invocation: Invocation) -> u32 {
     return invocation.subgroups;
 }
 
-// Waits for the workgroup, because the invocations of a strip may belong to several subgroups.
+// Waits for the workgroup: the invocations that exchange values may belong to several subgroups.
 fn subgroup_barrier() {
     workgroupBarrier();
 }

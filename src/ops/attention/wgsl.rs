@@ -124,7 +124,12 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
     let subgroup = subgroup.filter(|lanes| [8, 16, 32, 64].contains(lanes) && *lanes >= side);
     let lanes = subgroup.unwrap_or(64);
     let strip = lanes.min(16);
+    // The parts that are staged as rows, and whether one is also staged as columns, in halves. The pass for
+    // keys needs columns of two parts, which take too much memory.
+    let parts = if pass == Pass::Forward { 1 } else { 2 };
     let width = head * side;
+    let halves = parts * COLUMNS * (width + 8) + width * (COLUMNS + 8);
+    let turned = pass != Pass::Keys && 2 * halves + SCORE_MEMORY <= COOPERATIVE_MEMORY as u32;
     Spec::new(&COOPERATIVE[pass as usize], 64 / strip * lanes)
         .multiplying(matrices, subgroup)
         .with("STRIP", strip)
@@ -133,6 +138,8 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
         .with("COLUMN_MATRICES", COLUMNS / side)
         .with("HEAD_MATRICES", head)
         .with("CHUNKS", width.div_ceil(COLUMNS))
+        .with("PARTS", if turned { parts } else { 2 })
+        .flag("TURNED", turned)
 }
 
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory. Four
@@ -145,6 +152,9 @@ const COLUMNS: u32 = 32;
 
 /// The workgroup memory of the largest head on cooperative matrices, in bytes.
 const COOPERATIVE_MEMORY: usize = 32_768;
+
+/// The part of it for scores, their factors and a little more, in bytes.
+const SCORE_MEMORY: u32 = 4 * 64 * (COLUMNS + 4) + 2 * 64 * (COLUMNS + 8) + 256;
 
 const PASSES: [Pass; 3] = [Pass::Forward, Pass::Queries, Pass::Keys];
 
