@@ -234,26 +234,41 @@ fn multiply(rows: ptr<function, Rows>, first: u32, strip: u32) {
     }
 }
 
-// Adds to a strip of sums the products of its `factors` with COLUMNS staged rows, or with the columns if
-// TURNED.
+// Returns columns n to n + SIDE of a strip's rows of `factors`.
+fn factors_of(strip: u32, n: u32) -> array<Left, ROW_MATRICES> {
+    var left = array<Left, ROW_MATRICES>();
+    // unroll
+    for (var i = 0u; i < ROW_MATRICES; i++) {
+        let at = (strip * STRIP + i * SIDE) * FACTOR_STRIDE + n;
+        left[i] = coopLoadT<Left>(&factors[at / CELL], FACTOR_STRIDE / CELL);
+    }
+    return left;
+}
+
+// Adds to a strip of sums the products of its `factors` with COLUMNS staged rows.
 fn accumulate(sums: ptr<function, Sums>, first: u32, strip: u32) {
     for (var n = 0u; n < COLUMNS; n += SIDE) {
-        var left = array<Left, ROW_MATRICES>();
-        // unroll
-        for (var i = 0u; i < ROW_MATRICES; i++) {
-            let at = (strip * STRIP + i * SIDE) * FACTOR_STRIDE + n;
-            left[i] = coopLoadT<Left>(&factors[at / CELL], FACTOR_STRIDE / CELL);
-        }
+        var left = factors_of(strip, n);
         // unroll
         for (var d = 0u; d < HEAD_MATRICES; d++) {
-            var right = Right();
-            if (TURNED) {
-                let at = TURNED_AT + d * SIDE * FACTOR_STRIDE + n;
-                right = coopLoad<Right>(&staged[at / CELL], FACTOR_STRIDE / CELL);
-            } else {
-                let at = (first + n) * STAGED_STRIDE + d * SIDE;
-                right = coopLoadT<Right>(&staged[at / CELL], STAGED_STRIDE / CELL);
+            let at = (first + n) * STAGED_STRIDE + d * SIDE;
+            let right = coopLoadT<Right>(&staged[at / CELL], STAGED_STRIDE / CELL);
+            // unroll
+            for (var i = 0u; i < ROW_MATRICES; i++) {
+                (*sums)[i][d] = coopMultiplyAdd(left[i], right, (*sums)[i][d]);
             }
+        }
+    }
+}
+
+// Adds the products with the rows that are staged as columns.
+fn accumulate_turned(sums: ptr<function, Sums>, strip: u32) {
+    for (var n = 0u; n < COLUMNS; n += SIDE) {
+        var left = factors_of(strip, n);
+        // unroll
+        for (var d = 0u; d < HEAD_MATRICES; d++) {
+            let at = TURNED_AT + d * SIDE * FACTOR_STRIDE + n;
+            let right = coopLoad<Right>(&staged[at / CELL], FACTOR_STRIDE / CELL);
             // unroll
             for (var i = 0u; i < ROW_MATRICES; i++) {
                 (*sums)[i][d] = coopMultiplyAdd(left[i], right, (*sums)[i][d]);

@@ -61,7 +61,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         var d_values = Sums();
         for (var begin = first; begin < p.time; begin += COLUMNS) {
             workgroupBarrier();
-            stage(pair, QUERY, begin, 0u, COLUMNS, lane);
+            if (TURNED) {
+                stage_turned(pair, QUERY, begin, true, lane);
+            } else {
+                stage(pair, QUERY, begin, 0u, COLUMNS, lane);
+            }
             stage(pair, D_OUT, begin, COLUMNS, COLUMNS, lane);
             if (lane < COLUMNS / 4u) {
                 let values = statistics4(pair, begin + 4u * lane + vec4<u32>(0u, 1u, 2u, 3u));
@@ -107,7 +111,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
             }
             set_factors(d_scores, lane);
             subgroup_barrier();
-            if (strip < STRIPS) {
+            if (strip < STRIPS && TURNED) {
+                accumulate_turned(&d_keys, strip);
+            } else if (strip < STRIPS) {
                 accumulate(&d_keys, 0u, strip);
             }
         }

@@ -94,7 +94,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
             }
             set_factors(d_scores, lane);
             subgroup_barrier();
-            if (strip < STRIPS) {
+            if (strip < STRIPS && TURNED) {
+                accumulate_turned(&acc, strip);
+            } else if (strip < STRIPS) {
                 accumulate(&acc, 0u, strip);
             }
         }

@@ -34,7 +34,7 @@ SPILLS = {
 # Products that may load 16-bit elements one by one in their inner loops, with the reason.
 GATHERS = {
     "RX 7900 XTX: gemm_cooperative *": "staged in the order of the buffer; to be mended",
-    "RX 7900 XTX: attention_cooperative_backward_keys *": "columns of two parts do not fit",
+    "RX 7900 XTX: attention_cooperative_backward_keys *": "columns of both parts do not fit",
     "RX 7900 XTX: attention_cooperative_* up to 128*": "nor do columns of one part, in heads of 128",
 }
 

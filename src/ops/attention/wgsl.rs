@@ -124,12 +124,12 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
     let subgroup = subgroup.filter(|lanes| [8, 16, 32, 64].contains(lanes) && *lanes >= side);
     let lanes = subgroup.unwrap_or(64);
     let strip = lanes.min(16);
-    // The parts that are staged as rows, and whether one is also staged as columns, in halves. The pass for
-    // keys needs columns of two parts, which take too much memory.
+    // The parts that are staged as rows, and whether one is staged as columns too, in halves. The pass for
+    // keys could use columns of both its parts, which never fit.
     let parts = if pass == Pass::Forward { 1 } else { 2 };
     let width = head * side;
     let halves = parts * COLUMNS * (width + 8) + width * (COLUMNS + 8);
-    let turned = pass != Pass::Keys && 2 * halves + SCORE_MEMORY <= COOPERATIVE_MEMORY as u32;
+    let turned = 2 * halves + SCORE_MEMORY <= COOPERATIVE_MEMORY as u32;
     Spec::new(&COOPERATIVE[pass as usize], 64 / strip * lanes)
         .multiplying(matrices, subgroup)
         .with("STRIP", strip)
