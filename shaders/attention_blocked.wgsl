@@ -1,8 +1,10 @@
-// Products of attention in f32, each invocation with blocks of 4 x 4 and more in registers.
-// Workgroup memory, 16 KiB, holds in turn the factors of a product over the head and those of a
-// product over COLUMNS. Needs attention_grid.wgsl.
+// Products of attention in f32. A workgroup owns ROWS positions and takes COLUMNS of the other side at
+// a time. It is a grid of LANES x 16 invocations; (x, y) has a block of four rows, y + ROW_STEP * i, and
+// columns x + LANES * j, j < PER. Workgroup memory, 16 KiB, holds in turn the factors of a product over
+// the head and those of a product over COLUMNS. Needs dropout_mask.wgsl, attention_heads.wgsl.
 
-const Y_STEP = 1u;
+const ROWS = 64u;
+const COLUMNS = 32u;
 const ROW_STEP = 16u;
 // An invocation owns vectors x + LANES * j, j < BLOCKS, of a row of the head. DEPTH4 vectors of a
 // row are staged at a time for a product over the head.
@@ -13,6 +15,8 @@ const STAGED = ROWS * COLUMNS / 4u;
 // The start of the vectors that the grid shows, behind the factors of a product over the head.
 const SHOWN = (ROWS + COLUMNS) * DEPTH4;
 
+// A vector of four rows for each column.
+alias Block = array<vec4<f32>, PER>;
 // Four of the invocation's rows of a sum, in the columns of its vectors. Matrix column i is row i.
 alias Sums = array<mat4x4<f32>, BLOCKS>;
 
@@ -23,12 +27,42 @@ fn cell_of(lane: u32) -> vec2<u32> {
     return vec2<u32>(lane / 2u % LANES, lane / (2u * LANES) * 2u + lane % 2u);
 }
 
-fn show(i: u32, value: vec4<f32>) {
-    tile[SHOWN + i] = value;
+// Returns the positions of an invocation's rows in the workgroup's rows that begin at `first`.
+fn rows_from(first: u32, cell: vec2<u32>) -> vec4<u32> {
+    return first + cell.y + ROW_STEP * vec4<u32>(0u, 1u, 2u, 3u);
 }
 
-fn shown(i: u32) -> vec4<f32> {
-    return tile[SHOWN + i];
+// Shows an invocation's vector to the invocations of the same y.
+fn exchange(value: vec4<f32>, cell: vec2<u32>) {
+    tile[SHOWN + cell.y * LANES + cell.x] = value;
+    workgroupBarrier();
+}
+
+// Returns vector i of the invocations of the same y, which all see the vectors in the same order.
+// Each y begins with a different vector, in a different memory bank.
+fn exchanged(i: u32, cell: vec2<u32>) -> vec4<f32> {
+    return tile[SHOWN + cell.y * LANES + (i + cell.y) % LANES];
+}
+
+// Returns the maxima over the invocations of the same y. Needs a barrier before the memory of the
+// exchange is written again.
+fn row_maxima(value: vec4<f32>, cell: vec2<u32>) -> vec4<f32> {
+    exchange(value, cell);
+    var largest = value;
+    for (var i = 0u; i < LANES; i++) {
+        largest = max(largest, exchanged(i, cell));
+    }
+    return largest;
+}
+
+// Returns the sums over the invocations of the same y, with the same barriers as row_maxima.
+fn row_sums(value: vec4<f32>, cell: vec2<u32>) -> vec4<f32> {
+    exchange(value, cell);
+    var sum = vec4<f32>();
+    for (var i = 0u; i < LANES; i++) {
+        sum += exchanged(i, cell);
+    }
+    return sum;
 }
 
 // Returns the place of vector d of a staged row. The exclusive or spreads neighbouring rows over

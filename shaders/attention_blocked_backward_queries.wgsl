@@ -1,7 +1,7 @@
 // Gradient of the queries, and delta = rowsum(d_out * out), which
 // attention_blocked_backward_keys.wgsl reads. With p the probabilities, recomputed from the
 // log-sum-exp: ds = p * (d_out v^T - delta) and dq = ds k * scale. A workgroup owns ROWS queries
-// and loops over the keys up to its last query. Needs attention_blocked.wgsl, attention_delta.wgsl.
+// and loops over the keys up to its last query. Needs attention_blocked.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
 @group(0) @binding(1) var<storage, read_write> out: array<activation>;
@@ -24,6 +24,20 @@ fn load(part: u32, at: u32) -> pack {
 
 fn store(at: u32, value: pack) {
     d_qkv[at] = to_activation(value);
+}
+
+// Returns the deltas of an invocation's rows.
+fn deltas(pair: Pair, rows: vec4<u32>, cell: vec2<u32>) -> vec4<f32> {
+    var sum = vec4<f32>();
+    for (var d = cell.x; d < SIZE4; d += LANES) {
+        sum += vec4<f32>(
+            dot(row4(pair, D_OUT, rows.x, d), row4(pair, OUT, rows.x, d)),
+            dot(row4(pair, D_OUT, rows.y, d), row4(pair, OUT, rows.y, d)),
+            dot(row4(pair, D_OUT, rows.z, d), row4(pair, OUT, rows.z, d)),
+            dot(row4(pair, D_OUT, rows.w, d), row4(pair, OUT, rows.w, d)),
+        );
+    }
+    return row_sums(sum, cell);
 }
 
 @compute @workgroup_size(WG)

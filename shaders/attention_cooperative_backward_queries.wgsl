@@ -1,8 +1,7 @@
 // Gradient of the queries, and delta = rowsum(d_out * out), which
 // attention_cooperative_backward_keys.wgsl reads. With p the probabilities, recomputed from the
 // log-sum-exp: ds = p * (d_out v^T - delta) * scale and dq = ds k. A workgroup owns ROWS queries
-// and loops over the keys up to its last query. Needs attention_cooperative.wgsl,
-// attention_delta.wgsl.
+// and loops over the keys up to its last query. Needs attention_cooperative.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
 @group(0) @binding(1) var<storage, read_write> out: array<activation>;
@@ -13,14 +12,14 @@
 @group(0) @binding(5) var<storage, read_write> d_qkv: array<activation>;
 @group(0) @binding(6) var<uniform> p: Params;
 
-fn load(part: u32, at: u32) -> pack {
+fn stored(part: u32, at: u32) -> activation {
     if (part == OUT) {
-        return pack(out[at]);
+        return out[at];
     }
     if (part == D_OUT) {
-        return pack(d_out[at]);
+        return d_out[at];
     }
-    return pack(qkv[at]);
+    return qkv[at];
 }
 
 fn store(at: u32, value: pack) {
@@ -35,75 +34,69 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let pair = pair_of(p.first_pair + group.y);
     let mask_key = sequence_key(p.mask, pair.sequence);
     let first = (p.blocks - 1u - group.x) * ROWS;
-    let cell = cell_of(lane);
-    let queries = rows_from(first, cell);
+    let query = first + lane / SHARE;
     let end = min(first + ROWS, p.time);
 
-    let delta_of_rows = deltas(pair, queries, cell);
-    let offset = vec4<f32>(
-        log_sum_exp[statistic_at(pair, queries.x)],
-        log_sum_exp[statistic_at(pair, queries.y)],
-        log_sum_exp[statistic_at(pair, queries.z)],
-        log_sum_exp[statistic_at(pair, queries.w)],
-    );
-    if (cell.x == 0u) {
-        for (var i = 0u; i < 4u; i++) {
-            row_factors[Y_STEP * cell.y + i] = 1.0;
-            if (queries[i] < p.time) {
-                delta[statistic_at(pair, queries[i])] = delta_of_rows[i];
-            }
-        }
+    var products = 0.0;
+    for (var d = lane % SHARE; d < SIZE4; d += SHARE) {
+        products += dot(row4(pair, D_OUT, query, d), row4(pair, OUT, query, d));
+    }
+    let own_delta = row_sum(products, lane);
+    let offset = log_sum_exp[statistic_at(pair, query)];
+    if (lane % SHARE == 0u && query < p.time) {
+        delta[statistic_at(pair, query)] = own_delta;
     }
 
     for (var first_strip = 0u; first_strip < STRIPS; first_strip += subgroups) {
         let strip = first_strip + subgroup;
         var own = Rows();
         var own_d_out = Rows();
-        stage(pair, QUERY, first, 0u, ROWS, lane);
+        stage(pair, QUERY, first + first_strip * STRIP, 0u, ROWS, lane);
         workgroupBarrier();
-        if (strip < STRIPS) {
-            load_rows(&own, strip);
-        }
+        load_rows(&own, min(subgroup, STRIPS - 1u));
         workgroupBarrier();
-        stage(pair, D_OUT, first, 0u, ROWS, lane);
+        stage(pair, D_OUT, first + first_strip * STRIP, 0u, ROWS, lane);
         workgroupBarrier();
-        if (strip < STRIPS) {
-            load_rows(&own_d_out, strip);
-        }
+        load_rows(&own_d_out, min(subgroup, STRIPS - 1u));
         var acc = Sums();
         for (var begin = 0u; begin < end; begin += COLUMNS) {
             workgroupBarrier();
-            stage(pair, KEY, begin, 0u, COLUMNS, lane);
+            if (TURNED) {
+                stage_turned(pair, KEY, begin, true, lane);
+            } else {
+                stage(pair, KEY, begin, 0u, COLUMNS, lane);
+            }
             stage(pair, VALUE, begin, COLUMNS, COLUMNS, lane);
             workgroupBarrier();
             if (strip < STRIPS) {
                 multiply(&own, 0u, strip);
             }
-            workgroupBarrier();
-            var probs = scores_of(cell);
-            workgroupBarrier();
+            subgroup_barrier();
+            var probs = scores_of(lane);
+            subgroup_barrier();
             if (strip < STRIPS) {
                 multiply(&own_d_out, COLUMNS, strip);
             }
-            workgroupBarrier();
-            var d_scores = scores_of(cell);
+            subgroup_barrier();
+            var d_scores = scores_of(lane);
             // unroll
             for (var j = 0u; j < PER; j++) {
-                let key = begin + cell.x + j * LANES;
+                let visible = columns_from(begin, lane, j) <= vec4<u32>(query);
                 // Above the diagonal the score may exceed the log-sum-exp, so it is masked before
                 // exp, which could overflow.
-                let score = probs[j] * p.scale - offset;
-                let prob = exp(select(vec4<f32>(LOWEST), score, vec4<u32>(key) <= queries));
+                let prob = exp(select(vec4<f32>(LOWEST), probs[j] * p.scale - offset, visible));
                 if (DROPOUT) {
-                    let index = mask_index(pair, queries.x, key);
-                    d_scores[j] *= dropout_factors(mask_key, index, ROW_STEP * p.time);
+                    let index = mask_index(pair, query, begin + column_of(lane, j));
+                    d_scores[j] *= dropout_factors(mask_key, index, 1u);
                 }
                 // This is scaled before it is rounded to f16, because the factor is below 1.
-                d_scores[j] = prob * (d_scores[j] - delta_of_rows) * p.scale;
+                d_scores[j] = prob * (d_scores[j] - own_delta) * p.scale;
             }
-            set_factors(d_scores, cell);
-            workgroupBarrier();
-            if (strip < STRIPS) {
+            set_factors(d_scores, lane);
+            subgroup_barrier();
+            if (strip < STRIPS && TURNED) {
+                accumulate_turned(&acc, strip);
+            } else if (strip < STRIPS) {
                 accumulate(&acc, 0u, strip);
             }
         }

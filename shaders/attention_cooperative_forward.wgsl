@@ -15,53 +15,16 @@
 
 const GROWTH = 8.0;
 
-// 0 if the references stay in an iteration, 1 if they change before the first sums, 2 if sums must
-// be rescaled.
-var<workgroup> growth: atomic<u32>;
+// One more than the last `begin` at which a score has exceeded its row's reference: of each strip, or,
+// where all wait for each other, of all strips.
+var<workgroup> growth: array<atomic<u32>, STRIPS>;
 
-fn load(part: u32, at: u32) -> pack {
-    return pack(qkv[at]);
+fn stored(part: u32, at: u32) -> activation {
+    return qkv[at];
 }
 
 fn store(at: u32, value: pack) {
     out[at] = to_activation(value);
-}
-
-// Multiplies the rows of all strips of sums by `by`, through `scores`.
-fn rescale(sums: ptr<function, Sums>, by: vec4<f32>, strip: u32, cell: vec2<u32>) {
-    // unroll
-    for (var chunk = 0u; chunk < CHUNKS; chunk++) {
-        workgroupBarrier();
-        // unroll
-        for (var j = 0u; j < COLUMN_MATRICES; j++) {
-            // Past the end of the head, this is the last matrix again.
-            let d = min(chunk * COLUMN_MATRICES + j, HEAD_MATRICES - 1u);
-            // unroll
-            for (var i = 0u; i < ROW_MATRICES; i++) {
-                let to = j * SIDE * SCORE_STRIDE + strip * STRIP + i * SIDE;
-                if (strip < STRIPS) {
-                    coopStore((*sums)[i][d], &scores[to / CELL], SCORE_STRIDE / CELL);
-                }
-            }
-        }
-        workgroupBarrier();
-        // unroll
-        for (var j = 0u; j < PER; j++) {
-            let at = block_at(cell, j);
-            set_scores4(at, scores4(at) * by);
-        }
-        workgroupBarrier();
-        // unroll
-        for (var j = 0u; j < COLUMN_MATRICES; j++) {
-            let d = min(chunk * COLUMN_MATRICES + j, HEAD_MATRICES - 1u);
-            // unroll
-            for (var i = 0u; i < ROW_MATRICES; i++) {
-                let own_strip = min(strip, STRIPS - 1u);
-                let at = j * SIDE * SCORE_STRIDE + own_strip * STRIP + i * SIDE;
-                (*sums)[i][d] = coopLoad<Sum>(&scores[at / CELL], SCORE_STRIDE / CELL);
-            }
-        }
-    }
 }
 
 @compute @workgroup_size(WG)
@@ -74,86 +37,83 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     // The last queries attend to the most keys. They start first, so that no long workgroup is left
     // over at the end of the dispatch.
     let first = (p.blocks - 1u - group.x) * ROWS;
-    let cell = cell_of(lane);
-    let queries = rows_from(first, cell);
+    let query = first + lane / SHARE;
     let end = min(first + ROWS, p.time);
+    let own_growth = select(0u, lane / (STRIP * SHARE), SUBGROUPS > 0u);
 
     for (var first_strip = 0u; first_strip < STRIPS; first_strip += subgroups) {
         let strip = first_strip + subgroup;
         var own = Rows();
-        stage(pair, QUERY, first, 0u, ROWS, lane);
-        workgroupBarrier();
-        if (strip < STRIPS) {
-            load_rows(&own, strip);
+        stage(pair, QUERY, first + first_strip * STRIP, 0u, ROWS, lane);
+        if (lane < STRIPS) {
+            atomicStore(&growth[lane], 0u);
         }
+        workgroupBarrier();
+        load_rows(&own, min(subgroup, STRIPS - 1u));
         var acc = Sums();
-        var reference = vec4<f32>(LOWEST);
+        var reference = LOWEST;
         // The sum over this invocation's columns only.
-        var sum = vec4<f32>();
+        var sum = 0.0;
         for (var begin = 0u; begin < end; begin += COLUMNS) {
             workgroupBarrier();
             stage(pair, KEY, begin, 0u, COLUMNS, lane);
-            stage(pair, VALUE, begin, COLUMNS, COLUMNS, lane);
-            if (lane == 0u) {
-                atomicStore(&growth, 0u);
+            if (TURNED) {
+                stage_turned(pair, VALUE, begin, false, lane);
+            } else {
+                stage(pair, VALUE, begin, COLUMNS, COLUMNS, lane);
             }
             workgroupBarrier();
             if (strip < STRIPS) {
                 multiply(&own, 0u, strip);
             }
-            workgroupBarrier();
-            var probs = scores_of(cell);
-            var largest = vec4<f32>(LOWEST);
+            subgroup_barrier();
+            var probs = scores_of(lane);
+            var maxima = vec4<f32>(LOWEST);
             // unroll
             for (var j = 0u; j < PER; j++) {
-                let key = begin + cell.x + j * LANES;
-                let visible = vec4<u32>(key) <= queries;
+                let visible = columns_from(begin, lane, j) <= vec4<u32>(query);
                 probs[j] = select(vec4<f32>(LOWEST), probs[j] * p.scale, visible);
-                largest = max(largest, probs[j]);
+                maxima = max(maxima, probs[j]);
             }
-            if (any(largest > reference + GROWTH)) {
-                atomicStore(&growth, select(1u, 2u, begin > 0u));
+            let largest = max(max(maxima.x, maxima.y), max(maxima.z, maxima.w));
+            if (largest > reference + GROWTH && in_round(lane, first_strip, subgroups)) {
+                atomicStore(&growth[own_growth], begin + 1u);
             }
-            let grown = workgroupUniformLoad(&growth);
-            if (grown > 0u) {
-                let new_reference = max(reference, row_maxima(largest, cell));
+            subgroup_barrier();
+            // The same for all that wait for each other. It is a loop because naga takes no barrier in
+            // a branch whose condition it cannot prove to be uniform.
+            for (var grown = atomicLoad(&growth[own_growth]) > begin; grown; grown = false) {
+                let new_reference = max(reference, row_maximum(largest, lane));
                 let by = exp(reference - new_reference);
                 reference = new_reference;
                 sum *= by;
-                if (grown > 1u) {
-                    rescale(&acc, by, strip, cell);
-                }
+                rescale(&acc, by, strip, lane);
             }
             // unroll
             for (var j = 0u; j < PER; j++) {
                 probs[j] = exp(probs[j] - reference);
-                sum += probs[j];
+                sum += dot(probs[j], vec4<f32>(1.0));
                 if (DROPOUT) {
-                    let index = mask_index(pair, queries.x, begin + cell.x + j * LANES);
-                    let kept = dropout_factors(mask_key, index, ROW_STEP * p.time);
-                    // row_factors has the scale of the kept probabilities.
+                    let index = mask_index(pair, query, begin + column_of(lane, j));
+                    let kept = dropout_factors(mask_key, index, 1u);
+                    // The scale of the kept probabilities is applied to the sums.
                     probs[j] = select(vec4<f32>(), probs[j], kept > vec4<f32>());
                 }
             }
-            set_factors(probs, cell);
-            workgroupBarrier();
-            if (strip < STRIPS) {
+            set_factors(probs, lane);
+            subgroup_barrier();
+            if (strip < STRIPS && TURNED) {
+                accumulate_turned(&acc, strip);
+            } else if (strip < STRIPS) {
                 accumulate(&acc, COLUMNS, strip);
             }
         }
 
-        workgroupBarrier();
-        let total = row_sums(sum, cell);
-        if (cell.x == 0u) {
-            let statistic = reference + log(total);
-            for (var i = 0u; i < 4u; i++) {
-                let row = Y_STEP * cell.y + i;
-                row_factors[row] = select(1.0, p.mask.scale, DROPOUT) / total[i];
-                if (in_round(row, first_strip, subgroups) && queries[i] < p.time) {
-                    log_sum_exp[statistic_at(pair, queries[i])] = statistic[i];
-                }
-            }
+        let total = row_sum(sum, lane);
+        if (lane % SHARE == 0u && query < p.time && in_round(lane, first_strip, subgroups)) {
+            log_sum_exp[statistic_at(pair, query)] = reference + log(total);
         }
+        rescale(&acc, select(1.0, p.mask.scale, DROPOUT) / total, strip, lane);
         store_sums(&acc, pair, OUT, first, strip, first_strip, subgroups, lane);
     }
 }

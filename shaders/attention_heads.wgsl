@@ -1,6 +1,6 @@
-// Shared by the attention kernels for GPUs: rows of a head, four elements at a time. A kernel
-// declares `load`, which returns pack `at` of the buffer that holds a part, and `store`, which
-// writes one to its output. Needs attention_rows.wgsl.
+// Shared by the attention kernels for GPUs: rows of a head, four elements at a time, and what belongs
+// to a position. A kernel declares `load`, which returns pack `at` of the buffer that holds a part, and
+// `store`, which writes one to its output. Needs attention_rows.wgsl.
 
 // The parts of a position: three in packed qkv, two in [batch * time, heads * size].
 const QUERY = 0u;
@@ -20,6 +20,26 @@ struct Pair {
 
 fn pair_of(index: u32) -> Pair {
     return Pair(index, index / p.heads, index % p.heads);
+}
+
+// Returns the place of a position's value in [batch, heads, time].
+fn statistic_at(pair: Pair, position: u32) -> u32 {
+    return pair.index * p.time + min(position, p.time - 1u);
+}
+
+// Returns the index of a probability in its sequence's dropout mask.
+fn mask_index(pair: Pair, query: u32, key: u32) -> u32 {
+    return (pair.head * p.time + query) * p.time + key;
+}
+
+// Returns the dropout factors of elements first + i * step, i < 4.
+fn dropout_factors(mask_key: u32, first: u32, step: u32) -> vec4<f32> {
+    return vec4<f32>(
+        dropout_factor(p.mask, mask_key, first),
+        dropout_factor(p.mask, mask_key, first + step),
+        dropout_factor(p.mask, mask_key, first + 2u * step),
+        dropout_factor(p.mask, mask_key, first + 3u * step),
+    );
 }
 
 // Returns the start of a row in its buffer, in packs.

@@ -1,8 +1,9 @@
 // Shared by the two gemm kernels: the loads and the epilogue of out = a b, with out [m, n]. a is
 // [m, k], or [k, m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. The unit of work is a
-// block of 4 x 4, zero outside the matrices. If ACTIVATED, each load of a recomputes its GELU, so
-// that the output of GELU need not be stored. Sums and epilogue are f32, whatever the
-// matrices are stored in. Needs gelu.wgsl, gemm_params.wgsl.
+// block of 4 x 4. A kernel makes zero what is past the end of k, and never stores what other elements
+// outside the matrices give. If ACTIVATED, it recomputes the GELU of a each time that it loads it, so
+// that the output of GELU need not be stored. Sums and epilogue are f32, whatever the matrices are
+// stored in. Needs gelu.wgsl, gemm_params.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> a: array<left>;
 @group(0) @binding(1) var<storage, read_write> b: array<right>;
@@ -16,81 +17,82 @@
 
 @group(0) @binding(6) var<uniform> p: Params;
 
-// Returns four elements of a row of a, activated if ACTIVATED. a is [rows, width] in memory.
-fn a4(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
-    let v = a_stored(row, column, rows, width);
+// Returns four elements of a row of a as stored; past the end, those of the last row, or the last ones.
+// A branch would make a load wait for the one before it.
+fn a_nearest(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
+    let begin = p.a_offset + min(row, rows - 1u) * p.a_stride;
+    if (VEC == 4u) {
+        return widen(pack(a[(begin + min(column, width - 4u)) / VEC]));
+    }
+    let at = begin + min(column + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(width - 1u));
+    return vec4<f32>(
+        widen(pack(a[at.x])).x,
+        widen(pack(a[at.y])).x,
+        widen(pack(a[at.z])).x,
+        widen(pack(a[at.w])).x,
+    );
+}
+
+// Returns four elements of a row of b, as a_nearest does.
+fn b_nearest(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
+    let begin = p.b_offset + min(row, rows - 1u) * width;
+    if (VEC == 4u) {
+        return widen(pack(b[(begin + min(column, width - 4u)) / VEC]));
+    }
+    let at = begin + min(column + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(width - 1u));
+    return vec4<f32>(
+        widen(pack(b[at.x])).x,
+        widen(pack(b[at.y])).x,
+        widen(pack(b[at.z])).x,
+        widen(pack(b[at.w])).x,
+    );
+}
+
+// Returns the block of the left factor at (row, k): one matrix column per k.
+fn a_by_k(row: u32, k: u32) -> mat4x4<f32> {
+    var block: mat4x4<f32>;
+    // unroll
+    for (var i = 0u; i < 4u; i++) {
+        if (A_TRANSPOSED) {
+            block[i] = a_nearest(k + i, row, p.k, p.m);
+        } else {
+            block[i] = a_nearest(row + i, k, p.m, p.k);
+        }
+    }
+    if (A_TRANSPOSED) {
+        return block;
+    }
+    return transpose(block);
+}
+
+// Returns the block of the right factor at (k, column): one matrix column per k.
+fn b_by_k(k: u32, column: u32) -> mat4x4<f32> {
+    var block: mat4x4<f32>;
+    // unroll
+    for (var i = 0u; i < 4u; i++) {
+        if (B_TRANSPOSED) {
+            block[i] = b_nearest(column + i, k, p.n, p.k);
+        } else {
+            block[i] = b_nearest(k + i, column, p.k, p.n);
+        }
+    }
+    if (B_TRANSPOSED) {
+        return transpose(block);
+    }
+    return block;
+}
+
+// Returns elements of the left factor, activated if ACTIVATED.
+fn activated(v: vec4<f32>) -> vec4<f32> {
     if (ACTIVATED) {
         return gelu(v);
     }
     return v;
 }
 
-// Returns four elements of a row of a as stored.
-fn a_stored(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
-    if (row >= rows || column >= width) {
-        return vec4<f32>();
-    }
-    let at = p.a_offset + row * p.a_stride + column;
-    if (VEC == 4u) {
-        return widen(pack(a[at / VEC]));
-    }
-    var v = vec4<f32>(widen(pack(a[at])).x, 0.0, 0.0, 0.0);
-    if (column + 1u < width) { v.y = widen(pack(a[at + 1u])).x; }
-    if (column + 2u < width) { v.z = widen(pack(a[at + 2u])).x; }
-    if (column + 3u < width) { v.w = widen(pack(a[at + 3u])).x; }
-    return v;
-}
-
-// Returns four elements of a row of b.
-fn b4(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
-    if (row >= rows || column >= width) {
-        return vec4<f32>();
-    }
-    let at = p.b_offset + row * width + column;
-    if (VEC == 4u) {
-        return widen(pack(b[at / VEC]));
-    }
-    var v = vec4<f32>(widen(pack(b[at])).x, 0.0, 0.0, 0.0);
-    if (column + 1u < width) { v.y = widen(pack(b[at + 1u])).x; }
-    if (column + 2u < width) { v.z = widen(pack(b[at + 2u])).x; }
-    if (column + 3u < width) { v.w = widen(pack(b[at + 3u])).x; }
-    return v;
-}
-
-// Returns the block at (row, column) of a as stored: matrix column i is row + i.
-fn a_rows(row: u32, column: u32, rows: u32, width: u32) -> mat4x4<f32> {
-    return mat4x4<f32>(
-        a4(row, column, rows, width),
-        a4(row + 1u, column, rows, width),
-        a4(row + 2u, column, rows, width),
-        a4(row + 3u, column, rows, width),
-    );
-}
-
-// Returns the block at (row, column) of b as stored: matrix column i is row + i.
-fn b_rows(row: u32, column: u32, rows: u32, width: u32) -> mat4x4<f32> {
-    return mat4x4<f32>(
-        b4(row, column, rows, width),
-        b4(row + 1u, column, rows, width),
-        b4(row + 2u, column, rows, width),
-        b4(row + 3u, column, rows, width),
-    );
-}
-
-// Returns the block of the left factor at (row, k): one matrix column per k.
-fn a_by_k(row: u32, k: u32) -> mat4x4<f32> {
-    if (A_TRANSPOSED) {
-        return a_rows(k, row, p.k, p.m);
-    }
-    return transpose(a_rows(row, k, p.m, p.k));
-}
-
-// Returns the block of the right factor at (k, column): one matrix column per k.
-fn b_by_k(k: u32, column: u32) -> mat4x4<f32> {
-    if (B_TRANSPOSED) {
-        return transpose(b_rows(column, k, p.n, p.k));
-    }
-    return b_rows(k, column, p.k, p.n);
+// Returns elements of a factor, zero where k is past the end.
+fn within_k(v: vec4<f32>, k: vec4<u32>) -> vec4<f32> {
+    return select(vec4<f32>(), v, k < vec4<u32>(p.k));
 }
 
 // Applies the epilogue to a block of the product, one matrix column per row, and writes it to out.

@@ -18,6 +18,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var y: array<mat4x4<f32>, COLUMN_BLOCKS>;
         for (var j = 0u; j < COLUMN_BLOCKS; j++) {
             y[j] = b_by_k(k, column + 4u * j);
+            // unroll
+            for (var i = 0u; i < 4u; i++) {
+                y[j][i] = within_k(y[j][i], vec4<u32>(k + i));
+            }
             if (sums_columns) {
                 sums[j] += (y[j][0] + y[j][1]) + (y[j][2] + y[j][3]);
             }
@@ -26,9 +30,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             // Each invocation loads one row of the WG rows by 4 k.
             var loaded: vec4<f32>;
             if (A_TRANSPOSED) {
-                loaded = a4(k + lane % 4u, row + i * WG + lane / 4u * 4u, p.k, p.m);
+                loaded = a_nearest(k + lane % 4u, row + i * WG + lane / 4u * 4u, p.k, p.m);
+                loaded = within_k(activated(loaded), vec4<u32>(k + lane % 4u));
             } else {
-                loaded = a4(row + i * WG + lane, k, p.m, p.k);
+                loaded = a_nearest(row + i * WG + lane, k, p.m, p.k);
+                loaded = within_k(activated(loaded), k + vec4<u32>(0u, 1u, 2u, 3u));
             }
             for (var h = 0u; h < QUADS; h++) {
                 var x = mat4x4<f32>(

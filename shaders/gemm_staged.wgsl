@@ -42,8 +42,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let a_block = block_of(lane, ROWS4, !A_TRANSPOSED);
     let b_block = block_of(lane - A_LOADERS, COLUMNS4, B_TRANSPOSED);
 
+    let a_at = 4u * a_block.x * ROWS4 + place(4u * a_block.x, a_block.y, !A_TRANSPOSED);
+    let b_at = 4u * b_block.x * COLUMNS4 + place(4u * b_block.x, b_block.y, B_TRANSPOSED);
+
     var acc: array<array<mat4x4<f32>, COLUMN_BLOCKS>, ROW_BLOCKS>;
     var sums: array<vec4<f32>, COLUMN_BLOCKS>;
+    // The block as loaded: anything else is done when it is stored, so that nothing waits for it before.
     var in_flight: mat4x4<f32>;
     if (loads_a) {
         in_flight = a_by_k(row + 4u * a_block.y, 4u * a_block.x);
@@ -52,15 +56,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         in_flight = b_by_k(4u * b_block.x, column + 4u * b_block.y);
     }
     for (var k = 0u; k < p.k; k += DEPTH) {
-        // unroll
-        for (var i = 0u; i < 4u; i++) {
-            if (loads_a) {
-                let t = 4u * a_block.x + i;
-                a_tile[t * ROWS4 + place(t, a_block.y, !A_TRANSPOSED)] = in_flight[i];
+        if (loads_a) {
+            // unroll
+            for (var i = 0u; i < 4u; i++) {
+                let at_k = vec4<u32>(k + 4u * a_block.x + i);
+                a_tile[a_at + i * ROWS4] = within_k(activated(in_flight[i]), at_k);
             }
-            if (loads_b) {
-                let t = 4u * b_block.x + i;
-                b_tile[t * COLUMNS4 + place(t, b_block.y, B_TRANSPOSED)] = in_flight[i];
+        }
+        if (loads_b) {
+            // unroll
+            for (var i = 0u; i < 4u; i++) {
+                let at_k = vec4<u32>(k + 4u * b_block.x + i);
+                b_tile[b_at + i * COLUMNS4] = within_k(in_flight[i], at_k);
             }
         }
         workgroupBarrier();
@@ -70,22 +77,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         if (loads_b) {
             in_flight = b_by_k(k + DEPTH + 4u * b_block.x, column + 4u * b_block.y);
         }
-        for (var t = 0u; t < DEPTH; t++) {
-            var v: array<vec4<f32>, COLUMN_BLOCKS>;
+        for (var t = 0u; t < DEPTH; t += 4u) {
+            // The places of four steps of k differ by constants.
             // unroll
-            for (var j = 0u; j < COLUMN_BLOCKS; j++) {
-                v[j] = b_tile[t * COLUMNS4 + place(t, x + 16u * j, B_TRANSPOSED)];
-                if (sums_columns) {
-                    sums[j] += v[j];
-                }
-            }
-            // unroll
-            for (var i = 0u; i < ROW_BLOCKS; i++) {
-                let u = a_tile[t * ROWS4 + place(t, y + 16u * i, !A_TRANSPOSED)];
+            for (var s = 0u; s < 4u; s++) {
+                var v: array<vec4<f32>, COLUMN_BLOCKS>;
                 // unroll
                 for (var j = 0u; j < COLUMN_BLOCKS; j++) {
-                    acc[i][j] += mat4x4<f32>(v[j] * u.x, v[j] * u.y, v[j] * u.z, v[j] * u.w);
+                    v[j] = b_tile[(t + s) * COLUMNS4 + place(t, x + 16u * j, B_TRANSPOSED)];
                 }
+                // unroll
+                for (var i = 0u; i < ROW_BLOCKS; i++) {
+                    let u = a_tile[(t + s) * ROWS4 + place(t, y + 16u * i, !A_TRANSPOSED)];
+                    // unroll
+                    for (var j = 0u; j < COLUMN_BLOCKS; j++) {
+                        acc[i][j] += mat4x4<f32>(v[j] * u.x, v[j] * u.y, v[j] * u.z, v[j] * u.w);
+                    }
+                }
+            }
+        }
+        for (var t = 0u; sums_columns && t < DEPTH; t++) {
+            // unroll
+            for (var j = 0u; j < COLUMN_BLOCKS; j++) {
+                sums[j] += b_tile[t * COLUMNS4 + place(t, x + 16u * j, B_TRANSPOSED)];
             }
         }
         workgroupBarrier();

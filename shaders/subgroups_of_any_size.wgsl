@@ -16,3 +16,8 @@ fn subgroup_of(invocation: Invocation) -> u32 {
 fn subgroups_of(invocation: Invocation) -> u32 {
     return invocation.subgroups;
 }
+
+// Waits for the workgroup: the invocations that exchange values may belong to several subgroups.
+fn subgroup_barrier() {
+    workgroupBarrier();
+}

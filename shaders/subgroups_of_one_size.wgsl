@@ -19,3 +19,8 @@ fn subgroup_of(invocation: Invocation) -> u32 {
 fn subgroups_of(invocation: Invocation) -> u32 {
     return SUBGROUPS;
 }
+
+// Waits for the invocations of a subgroup.
+fn subgroup_barrier() {
+    subgroupBarrier();
+}

@@ -25,7 +25,7 @@ MARKS = ("<!-- scripts/gpu-compilers.sh writes from here -->", "<!-- to here -->
 
 # Kernels that may keep registers in memory, as `GPU: row`, with the reason.
 SPILLS = {
-    "RX 7900 XTX: attention_cooperative_* up to 128*":
+    "RX 7900 XTX: attention_cooperative_backward_* up to 128*":
         "the rows of a wide head do not fit; GPT-2's heads have 64",
     "CUDA, *: matmul* *": "small tiles, 8 bytes",
     "CUDA, *: backward_*": "gradients of attention without tensor cores",
@@ -33,7 +33,8 @@ SPILLS = {
 
 # Products that may load 16-bit elements one by one in their inner loops, with the reason.
 GATHERS = {
-    "RX 7900 XTX: attention_cooperative_*": "staged in the order of the buffer; to be mended",
+    "RX 7900 XTX: attention_cooperative_backward_keys *": "columns of both parts do not fit",
+    "RX 7900 XTX: attention_cooperative_* up to 128*": "nor do columns of one part, in heads of 128",
 }
 
 # Kernels that are made to fail, so that a check which finds nothing is noticed, and on which GPUs.
@@ -125,7 +126,7 @@ def lanes(shader, found):
     if shader == "gemm_cooperative":
         return found["wg"] // (found["row_parts"] * found["column_parts"])
     if shader.startswith("attention_cooperative"):
-        return 4 * found["lanes"]
+        return found["wg"] * found["strip"] // 64
     return None
 
 

@@ -8,7 +8,8 @@ use crate::config::Matrices;
 /// The features that kernels with cooperative matrices need.
 const FEATURES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX
     .union(wgpu::Features::SHADER_F16)
-    .union(wgpu::Features::SUBGROUP);
+    .union(wgpu::Features::SUBGROUP)
+    .union(wgpu::Features::SUBGROUP_BARRIER);
 
 /// The bytes of workgroup memory that such kernels need, twice what WebGPU guarantees.
 const WORKGROUP_MEMORY: u32 = 32 << 10;

@@ -3,8 +3,8 @@
 //! A SPIR-V module with cooperative matrices must declare this model. naga 30 declares it, but leaves
 //! every access to memory private to its invocation, and its barriers order accesses without making
 //! them available or visible. By the specification, each exchange through workgroup memory is then a
-//! data race (gfx-rs/wgpu issue 8805). With a version of naga that marks accesses and barriers by
-//! itself, nothing here is needed.
+//! data race (gfx-rs/wgpu issue 8805). Its barriers of a subgroup name only SubgroupMemory, which Vulkan
+//! ignores. With a version of naga that marks accesses and barriers by itself, nothing here is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,11 +18,14 @@ const NON_PRIVATE: u32 = MemoryAccess::NON_PRIVATE_POINTER.bits();
 const EXCHANGE: u32 = MemorySemantics::MAKE_AVAILABLE.union(MemorySemantics::MAKE_VISIBLE).bits();
 /// Barriers without these order no memory, and must not make any available.
 const ORDERING: u32 = MemorySemantics::ACQUIRE_RELEASE.bits();
-const MEMORY: u32 = MemorySemantics::WORKGROUP_MEMORY.union(MemorySemantics::UNIFORM_MEMORY).bits();
+const MEMORY: u32 = MemorySemantics::WORKGROUP_MEMORY
+    .union(MemorySemantics::UNIFORM_MEMORY)
+    .union(MemorySemantics::SUBGROUP_MEMORY)
+    .bits();
 
 /// Returns the words of a SPIR-V module in which each access to workgroup and storage memory is
-/// NonPrivate, and each barrier on such memory makes writes available and visible. Returns a module of
-/// another memory model, or with an unknown instruction, as it is.
+/// NonPrivate, and each barrier on such memory, or of a subgroup, makes writes available and visible.
+/// Returns a module of another memory model, or with an unknown instruction, as it is.
 pub fn with_memory_model(module: &[u32]) -> Vec<u32> {
     let declares = |(op, operands): (Op, &[u32])| {
         op == Op::MemoryModel && operands.get(1) == Some(&(MemoryModel::Vulkan as u32))
@@ -106,7 +109,7 @@ impl Marker {
             let exchanging = self.words[BOUND];
             self.words[BOUND] += 1;
             self.exchanging.insert(id, exchanging);
-            self.push(Op::Constant, &[ty, exchanging, value | EXCHANGE]);
+            self.push(Op::Constant, &[ty, exchanging, exchange(value)]);
         }
     }
 
@@ -114,6 +117,17 @@ impl Marker {
         self.words.push((operands.len() as u32 + 1) << 16 | op as u32);
         self.words.extend(operands);
     }
+}
+
+/// Returns the semantics of a barrier that exchanges values. A subgroup's exchanges them through workgroup
+/// memory.
+fn exchange(semantics: u32) -> u32 {
+    let of_subgroup = MemorySemantics::SUBGROUP_MEMORY.bits();
+    let memory = match semantics & of_subgroup {
+        0 => semantics,
+        _ => semantics & !of_subgroup | MemorySemantics::WORKGROUP_MEMORY.bits(),
+    };
+    memory | EXCHANGE
 }
 
 /// Returns true for memory that invocations exchange values through. Uniforms are constant.
@@ -184,6 +198,12 @@ mod tests {
             ];
             assert_eq!(found, expected);
         }
+    }
+
+    #[test]
+    fn a_barrier_of_a_subgroup_orders_workgroup_memory() {
+        let marked = with_memory_model(&module(MemoryModel::Vulkan, StorageClass::Workgroup, 0x88));
+        assert!(instructions(&marked).any(|found| found == (Op::Constant, &[3, 20, 0x6108])));
     }
 
     #[test]

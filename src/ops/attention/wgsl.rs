@@ -27,13 +27,6 @@ macro_rules! pass {
     };
 }
 
-/// A shader whose workgroups are grids of invocations.
-macro_rules! on_grid {
-    ($name:literal $(, $part:literal)*) => {
-        pass!($name, "attention_heads", "attention_grid" $(, $part)*)
-    };
-}
-
 /// For software adapters: an invocation owns rows and reads the rows of the other side by shuffles.
 static SHUFFLED: [Shader; 3] = [
     pass!("attention_forward"),
@@ -42,15 +35,15 @@ static SHUFFLED: [Shader; 3] = [
 ];
 /// For GPUs: products in f32, in blocks that invocations hold in registers.
 static BLOCKED: [Shader; 3] = [
-    on_grid!("attention_blocked_forward", "attention_blocked"),
-    on_grid!("attention_blocked_backward_queries", "attention_delta", "attention_blocked"),
-    on_grid!("attention_blocked_backward_keys", "attention_blocked"),
+    pass!("attention_blocked_forward", "attention_heads", "attention_blocked"),
+    pass!("attention_blocked_backward_queries", "attention_heads", "attention_blocked"),
+    pass!("attention_blocked_backward_keys", "attention_heads", "attention_blocked"),
 ];
 /// For GPUs: products of f16 by cooperative matrices.
 static COOPERATIVE: [Shader; 3] = [
-    on_grid!("attention_cooperative_forward", "attention_cooperative"),
-    on_grid!("attention_cooperative_backward_queries", "attention_delta", "attention_cooperative"),
-    on_grid!("attention_cooperative_backward_keys", "attention_cooperative"),
+    pass!("attention_cooperative_forward", "attention_heads", "attention_cooperative"),
+    pass!("attention_cooperative_backward_queries", "attention_heads", "attention_cooperative"),
+    pass!("attention_cooperative_backward_keys", "attention_heads", "attention_cooperative"),
 ];
 
 #[derive(Clone, Copy)]
@@ -58,7 +51,7 @@ enum Tiling {
     /// In workgroups of one subgroup, of this many invocations.
     Shuffled(u32),
     Blocked,
-    /// In a grid of invocations that are subgroups of one size, or of any.
+    /// In subgroups of one size, or of any.
     Cooperative(Matrices, Option<u32>),
 }
 
@@ -113,18 +106,7 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
                 .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
         }
         Tiling::Cooperative(matrices, subgroup) => {
-            let side = matrices.side();
-            let head = (size as u32).div_ceil(side);
-            // Four subgroups share the rows. Where the driver chooses their size, it is 64 at most.
-            let lanes = if subgroup.unwrap_or(64) <= 32 { 8 } else { 16 };
-            Spec::new(&COOPERATIVE[pass as usize], 16 * lanes)
-                .multiplying(matrices, subgroup)
-                .with("LANES", lanes)
-                .with("PER", COLUMNS / lanes)
-                .with("ROW_MATRICES", 16 / side)
-                .with("COLUMN_MATRICES", COLUMNS / side)
-                .with("HEAD_MATRICES", head)
-                .with("CHUNKS", (head * side).div_ceil(COLUMNS))
+            cooperative(matrices, subgroup, pass, size as u32)
         }
     };
     spec.packed(pack)
@@ -133,15 +115,46 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
         .flag("DROPOUT", dropout)
 }
 
+/// Returns the kernel of a pass on cooperative matrices.
+fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32) -> Spec {
+    let side = matrices.side();
+    let head = size.div_ceil(side);
+    // A strip of the 64 rows has at least one invocation for each row. Where the driver chooses the size of
+    // subgroups, it is 64 at most.
+    let subgroup = subgroup.filter(|lanes| [8, 16, 32, 64].contains(lanes) && *lanes >= side);
+    let lanes = subgroup.unwrap_or(64);
+    let strip = lanes.min(16);
+    // The parts that are staged as rows, and whether one is staged as columns too, in halves. The pass for
+    // keys could use columns of both its parts, which never fit.
+    let parts = if pass == Pass::Forward { 1 } else { 2 };
+    let width = head * side;
+    let halves = parts * COLUMNS * (width + 8) + width * (COLUMNS + 8);
+    let turned = 2 * halves + SCORE_MEMORY <= COOPERATIVE_MEMORY as u32;
+    Spec::new(&COOPERATIVE[pass as usize], 64 / strip * lanes)
+        .multiplying(matrices, subgroup)
+        .with("STRIP", strip)
+        .with("PER", COLUMNS / 4 * strip / lanes)
+        .with("ROW_MATRICES", strip / side)
+        .with("COLUMN_MATRICES", COLUMNS / side)
+        .with("HEAD_MATRICES", head)
+        .with("CHUNKS", width.div_ceil(COLUMNS))
+        .with("PARTS", if turned { parts } else { 2 })
+        .flag("TURNED", turned)
+}
+
 /// Rows per invocation on software adapters, where loads are expensive and registers are memory. Four
 /// are a quarter faster on long sequences, but take twice as long to compile: most of a first step.
 const SHUFFLED_ROWS: u32 = 2;
 
-/// The positions of the other side that a workgroup takes at a time, COLUMNS in attention_grid.wgsl.
+/// The positions of the other side that a workgroup takes at a time, COLUMNS in attention_blocked.wgsl and
+/// attention_cooperative.wgsl.
 const COLUMNS: u32 = 32;
 
 /// The workgroup memory of the largest head on cooperative matrices, in bytes.
 const COOPERATIVE_MEMORY: usize = 32_768;
+
+/// The part of it for scores, their factors and a little more, in bytes.
+const SCORE_MEMORY: u32 = 4 * 64 * (COLUMNS + 4) + 2 * 64 * (COLUMNS + 8) + 256;
 
 const PASSES: [Pass; 3] = [Pass::Forward, Pass::Queries, Pass::Keys];
 
