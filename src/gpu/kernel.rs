@@ -199,6 +199,11 @@ impl Spec {
         if self.matrices.is_some() {
             text.push_str("enable wgpu_cooperative_matrix;\n");
         }
+        // Browsers need this line, and wgpu's compiler refuses it.
+        let shuffles = self.shader.parts.iter().any(|part| part.contains("subgroupShuffle("));
+        if cfg!(target_arch = "wasm32") && shuffles {
+            text.push_str("enable subgroups;\n");
+        }
         let _ = writeln!(text, "const WG = {}u;", self.workgroup);
         for &(name, element) in &self.stored {
             let scalar = element.wgsl();

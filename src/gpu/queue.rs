@@ -60,12 +60,9 @@ impl Queue {
     }
 
     /// Returns the number of invocations in a subgroup, if it is fixed, so that subgroups can exchange
-    /// values. cubecl's own flag for that excludes software adapters.
+    /// values. cubecl's own flag for that excludes software adapters. Browsers without subgroups report
+    /// 4 to 128 invocations.
     pub fn subgroup(&self) -> Option<u32> {
-        // wgpu cannot ask for this feature in browsers yet.
-        if cfg!(target_arch = "wasm32") {
-            return None;
-        }
         let [min, max] = self.subgroup_sizes();
         (min == max).then_some(max)
     }

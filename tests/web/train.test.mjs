@@ -82,6 +82,21 @@ async function recordMessages(page) {
   });
 }
 
+/** Records the names of the kernels that workers compile; to be called before the page is loaded. */
+async function recordKernels(context) {
+  const record = `
+    self.kernels = [];
+    const { createShaderModule } = GPUDevice.prototype;
+    GPUDevice.prototype.createShaderModule = function (descriptor) {
+      self.kernels.push(descriptor.code.split('\\n')[0]);
+      return createShaderModule.call(this, descriptor);
+    };`;
+  await context.route(/\/worker-[^/]*\.js$/, async (route) => {
+    const response = await route.fetch();
+    await route.fulfill({ response, body: `${record}\n${await response.text()}` });
+  });
+}
+
 /** Waits for the first message that `matches` accepts. */
 async function message(page, matches) {
   const end = Date.now() + 15 * MINUTES;
@@ -124,9 +139,14 @@ test('the page trains, pauses, continues after it was loaded again, and exports 
     const page = context.pages()[0] ?? (await context.newPage());
     const errors = errorsOf(page);
     await recordMessages(page);
+    await recordKernels(context);
     await page.goto(`${server.address}?demo#${written(SETTINGS)}`);
     const first = await message(page, isStep(0));
     console.log(`first step after ${(first.at / 1000).toFixed(1)} s, worker and kernels included`);
+    const kernels = await page.workers()[0].evaluate(() => self.kernels);
+    const products = new Set(kernels.filter((name) => name.startsWith('// gemm')));
+    // SwiftShader takes 2 s to compile each product for GPUs.
+    assert.deepEqual([...products], ['// gemm_shuffled'], 'software renderers have their own products');
     const { run } = await message(page, isEvent('start'));
 
     await message(page, isStep(12));
