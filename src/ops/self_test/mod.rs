@@ -70,10 +70,11 @@ impl fmt::Display for KernelError {
         match self.error {
             None => write!(f, "{} computes values that are not finite", self.kernel),
             Some(error) => {
-                let Self { kernel, allowed, .. } = self;
+                let [error, allowed] = [error, self.allowed].map(|share| 100.0 * share);
                 write!(
                     f,
-                    "{kernel} is off by {error:.1e} of its largest value, {allowed:.0e} allowed"
+                    "{} is off by {error:.2}% of its largest value, {allowed}% allowed",
+                    self.kernel
                 )
             }
         }
@@ -188,6 +189,8 @@ mod tests {
             assert_eq!(largest_error(&[0.5, bad, 0.0], &want), None);
         }
         let error = |error| KernelError { kernel: "a".into(), error, allowed: 0.1 };
+        let text = error(Some(1.0)).to_string();
+        assert_eq!(text, "a is off by 100.00% of its largest value, 10% allowed");
         assert!(error(Some(0.1)).is_right());
         assert!(!error(Some(0.2)).is_right() && !error(None).is_right());
     }
