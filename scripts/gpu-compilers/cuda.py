@@ -36,14 +36,16 @@ class Kernel(NamedTuple):
 
 def assemble(path, capability, tools):
     """Returns a kernel of a PTX file; raises ValueError with what ptxas says."""
+    ptx = path.read_text()
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "cubin"
-        command = [tools / "ptxas", "-v", f"-arch=sm_{capability}", "-o", cubin, path]
+        # Some name the features of one GPU, as sm_120a.
+        target = re.search(r"^\.target (\w+)", ptx, flags=re.M).group(1)
+        command = [tools / "ptxas", "-v", f"-arch={target}", "-o", cubin, path]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise ValueError(done.stderr.strip())
         code = subprocess.run([tools / "nvdisasm", "-c", cubin], capture_output=True, text=True)
-    ptx = path.read_text()
     said = done.stderr
     registers, memory = first(r"Used (\d+) registers", said), first(r"(\d+) bytes smem", said)
     shape = re.search(r"\.(?:reqntid|maxntid) ([\d, ]+)", ptx)
