@@ -183,6 +183,10 @@ with_a_driver() {
     dtypes
     unset CUDA_DRIVER_CAPABILITY CUDA_DRIVER_VERSION
 
+    # The test of the kernels refuses a GPU that computes nothing.
+    expect 4 train --device=cuda:0 "${run[@]}" --max_iters=2 --run=refused
+    says '^error: a GPU that computes nothing .* does not compute in float32' stderr
+
     # The losses are zeros, but the run folder is complete.
     compiles train "${run[@]}" --max_iters=2 --run=moving
     grep -q '^dtype = "bfloat16"' moving/config.toml || fail '`auto` is not bfloat16'
