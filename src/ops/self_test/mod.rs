@@ -71,11 +71,8 @@ impl fmt::Display for KernelError {
             None => write!(f, "{} computes values that are not finite", self.kernel),
             Some(error) => {
                 let [error, allowed] = [error, self.allowed].map(|share| 100.0 * share);
-                write!(
-                    f,
-                    "{} is off by {error:.2}% of its largest value, {allowed}% allowed",
-                    self.kernel
-                )
+                write!(f, "{} is off by {error:.2}% ", self.kernel)?;
+                write!(f, "of its largest value, {allowed}% allowed")
             }
         }
     }
