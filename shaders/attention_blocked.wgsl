@@ -1,7 +1,7 @@
 // Products of attention in f32. A workgroup owns ROWS positions and takes COLUMNS of the other side at
 // a time. It is a grid of LANES x 16 invocations; (x, y) has a block of four rows, y + ROW_STEP * i, and
-// columns x + LANES * j, j < PER. Workgroup memory, 16 KiB, holds in turn the factors of a product over
-// the head and those of a product over COLUMNS. Needs dropout_mask.wgsl, attention_heads.wgsl.
+// columns x + LANES * j, j < PER. The 16 KiB of workgroup memory hold the factors of one product at a
+// time: over the head, then over COLUMNS. Needs dropout_mask.wgsl, attention_heads.wgsl.
 
 const ROWS = 64u;
 const COLUMNS = 32u;

@@ -17,8 +17,8 @@
 
 @group(0) @binding(6) var<uniform> p: Params;
 
-// Returns four elements of a row of a as stored; past the end, those of the last row, or the last ones.
-// A branch would make a load wait for the one before it.
+// Returns four elements of a row of a. A position outside the matrix reads the nearest one inside
+// instead, because a branch would make each load wait for the one before it.
 fn a_nearest(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
     let begin = p.a_offset + min(row, rows - 1u) * p.a_stride;
     if (VEC == 4u) {

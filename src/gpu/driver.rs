@@ -1,11 +1,11 @@
-//! What launches of kernels respect: limits and faults of a driver, and the size of a device.
+//! What decides how kernels are launched: a driver's limits and faults, and the size of the GPU.
 
 use super::{Backend, DeviceInfo, DeviceKind};
 use crate::plan::gpu_named;
 use crate::plan::products::MULTIPROCESSORS;
 
-/// What launches on a device respect. The amounts change no result: they only decide how outputs are
-/// grouped into tiles, rows into dispatches, and dispatches into submissions.
+/// A driver's limits and faults, and the size of the GPU. The amounts of work change no result: they only
+/// decide how outputs are grouped into tiles, rows into dispatches, and dispatches into submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverTraits {
     /// The most multiplications and additions of one dispatch.
@@ -15,7 +15,7 @@ pub struct DriverTraits {
     /// True if a value beyond the range of float16 may be stored as the largest finite one, by which no
     /// overflow is noticed. DirectX rounds toward zero, also where a browser uses it.
     pub clamps_float16: bool,
-    /// An assumption for a GPU of an unknown name.
+    /// Assumed if the GPU's name is unknown.
     pub multiprocessors: usize,
 }
 

@@ -1,8 +1,8 @@
 //! The threads that compute on the CPU: those of rayon's pool, which the library `gemm` uses, too, and the
 //! thread that trains.
 //!
-//! They treat denormals (numbers below 1e-38) as zero. Processors take up to 150 cycles for each instruction
-//! that reads or writes a denormal, and the gradients of a run that diverges have many.
+//! They treat denormals (numbers below 1e-38) as zero. Some processors take over a hundred cycles for an
+//! instruction that reads or writes a denormal, and the gradients of a run that diverges have many.
 
 use rayon::ThreadPoolBuilder;
 
@@ -28,7 +28,7 @@ fn compute_threads() -> ThreadPoolBuilder {
 }
 
 /// Makes this thread read and write denormals as zero.
-#[allow(unsafe_code, reason = "the modes of floating point are in a register of the processor")]
+#[allow(unsafe_code, reason = "only assembly reaches the register that controls floating point")]
 fn flush_denormals() {
     // SAFETY: only the calling thread's control register changes, and there only the bits for denormals.
     // Rust assumes that they are not set, so an expression of constants may still be a denormal. No

@@ -45,7 +45,8 @@ pub struct Options {
     pub resume: bool,
     /// Writes a screenshot of the window to this file and closes the window.
     pub screenshot: Option<PathBuf>,
-    /// The device to train on, as `--device` takes it; `None` for that of the environment or the last window.
+    /// The device to train on, as `--device` takes it. `None` takes the environment's, else the last
+    /// window's.
     pub device: Option<String>,
     /// Starts runs without a test of the device's kernels.
     pub no_self_test: bool,

@@ -35,7 +35,7 @@ const SUSTAINED: f64 = 1.0 / 3.0;
 const SUSTAINED_IN_MATRICES: f64 = 0.5;
 
 /// The same with CUDA's tensor cores, which multiply tf32 at the peak in f32 and bfloat16 at twice that.
-/// docs/kernels.md expects 0.43 and 0.9 of it.
+/// docs/kernels.md expects 0.30 to 0.46 and 0.60 to 0.95 of the peak in f32.
 const SUSTAINED_IN_TF32: f64 = 0.4;
 const SUSTAINED_IN_BFLOAT16: f64 = 0.75;
 
