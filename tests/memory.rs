@@ -84,6 +84,20 @@ fn steps_take_few_launches() {
     }
 }
 
+#[test]
+fn every_kernel_of_a_step_is_named_and_timed() {
+    let _guard = one_at_a_time();
+    let (device, mode) = vulkan();
+    let config = config(&[("n_layer", 2), ("n_head", 2), ("n_embd", 32), ("block_size", 16)]);
+    let mut step = TrainingStep::new(&device, &config, mode);
+    let ((), launches) = gpu::count_launches(|| step.step());
+    let ((), kernels) = gpu::time_launches(|| step.step());
+    assert_eq!(kernels.len(), launches);
+    let ours = |name: &str| kernels.iter().filter(|(it, _)| it.starts_with(name)).count();
+    assert_eq!((ours("attention_forward"), ours("embed_forward")), (2, 1), "{kernels:?}");
+    assert!(kernels.iter().all(|(_, seconds)| *seconds > 0.0), "{kernels:?}");
+}
+
 /// Returns the peak memory of a step of one sequence in bytes, without weights and moments.
 fn peak(device: &Device, mode: OpsMode, layers: usize, width: usize, time: usize) -> u64 {
     let config = config(&[

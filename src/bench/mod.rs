@@ -33,6 +33,8 @@ pub(crate) struct Options {
     pub steps: Option<Config>,
     /// True to measure burn's stock ops too, which take many times the memory.
     pub compare: bool,
+    /// True to time each kernel of the steps.
+    pub profile: bool,
     pub mode: OpsMode,
 }
 
@@ -89,6 +91,19 @@ pub(crate) struct StepRow {
     pub host_us_per_launch: Option<f64>,
     /// The peak of the device's memory pools in bytes; `None` on the CPU.
     pub peak_bytes: Option<u64>,
+    /// The step's kernels, by the time that they take; empty on the CPU and unless they were timed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<LaunchRow>,
+}
+
+/// The launches of one kernel in a training step.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct LaunchRow {
+    /// For wgpt's own kernels with the grid of workgroups.
+    pub name: String,
+    pub launches: usize,
+    /// On the device, of all launches.
+    pub ms: f64,
 }
 
 /// Measures everything in `options`, and passes each measurement to `show` as soon as it is made.
@@ -132,7 +147,8 @@ pub(crate) fn run(
     if let Some(config) = &options.steps {
         let compare = options.compare && mode.implementation != Implementation::Reference;
         for mode in [mode].into_iter().chain(compare.then_some(OpsMode::REFERENCE)) {
-            let row = step::measure(&device.device, config, mode, comparable)?;
+            let profile = options.profile && mode.implementation != Implementation::Reference;
+            let row = step::measure(&device.device, config, mode, comparable, profile)?;
             show(Measurement::Step(&row));
             report.steps.push(row);
             gpu::release_unused(&device.device);

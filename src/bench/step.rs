@@ -1,11 +1,12 @@
 //! Measures whole training steps.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use burn::tensor::{Device, Tensor};
 
 use super::cases::ids;
-use super::{StepRow, best_seconds, fraction};
+use super::{LaunchRow, StepRow, best_seconds, fraction};
 use crate::config::{Config, GPT2_VOCABULARY};
 use crate::gpu::{self, DeviceError, Peaks};
 use crate::model::{
@@ -150,8 +151,17 @@ pub(super) fn measure(
     config: &Config,
     mode: OpsMode,
     peaks: Option<Peaks>,
+    profile: bool,
 ) -> Result<StepRow, DeviceError> {
-    let mut bench = TrainingStep::new(device, config, mode);
+    let architecture = architecture(config);
+    let vocab = architecture.vocab_size as u32;
+    let mut plan = Plan { accumulation: 1, ..Plan::new(config, vocab) };
+    // As in a run with enough memory: not on the CPU, which has no pools.
+    while config.loss_chunk == 0 && gpu::memory(device).is_some() {
+        let Some(larger) = plan.with_larger_chunk(config, vocab, mode.precision) else { break };
+        plan = larger;
+    }
+    let mut bench = TrainingStep::planned(device, config, &plan, mode);
     gpu::wait(device)?;
     let start = Instant::now();
     bench.step();
@@ -168,7 +178,6 @@ pub(super) fn measure(
     };
     let seconds = best_seconds(device, || (), step)?;
     bench.check()?;
-    let architecture = architecture(config);
     let Architecture { n_layer, n_embd, block_size, .. } = architecture;
     let micro_batch = bench.batch.sequences;
     let tokens = (micro_batch * block_size) as f64;
@@ -189,5 +198,24 @@ pub(super) fn measure(
         launches,
         host_us_per_launch: (launches > 0).then(|| host * 1e6 / launches as f64),
         peak_bytes: gpu::memory(device).map(|memory| memory.reserved),
+        kernels: if profile { profile_step(device, &mut bench)? } else { Vec::new() },
     })
+}
+
+fn profile_step(device: &Device, bench: &mut TrainingStep) -> Result<Vec<LaunchRow>, DeviceError> {
+    let mut rows = BTreeMap::<String, LaunchRow>::new();
+    let (waited, launches) = gpu::time_launches(|| {
+        bench.step();
+        gpu::wait(device)
+    });
+    waited?;
+    for (name, seconds) in launches {
+        let new = LaunchRow { name: name.clone(), launches: 0, ms: 0.0 };
+        let row = rows.entry(name).or_insert(new);
+        row.launches += 1;
+        row.ms += seconds * 1e3;
+    }
+    let mut rows: Vec<_> = rows.into_values().collect();
+    rows.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    Ok(rows)
 }

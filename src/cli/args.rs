@@ -409,12 +409,15 @@ pub(super) struct BenchArgs {
     /// Leave out burn's stock ops, which take many times the time and the memory
     #[arg(long)]
     pub no_compare: bool,
+    /// Time each kernel of the steps too
+    #[arg(long)]
+    pub profile: bool,
     /// Compare the steps with PyTorch's times, the output of scripts/torch_cpu.py
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub torch: Option<PathBuf>,
     /// Measure GPT-2 124M, or the given model, with the best plan in each dtype; write FILE, *.json,
     /// and a picture next to it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "only", "torch"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "only", "profile", "torch"])]
     pub card: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]

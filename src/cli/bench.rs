@@ -42,6 +42,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
         kernels: args.only != Some(BenchPart::Steps),
         steps: (args.only != Some(BenchPart::Kernels)).then_some(config),
         compare: !args.no_compare,
+        profile: args.profile,
         mode,
     };
     if !args.json {
@@ -69,6 +70,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
             }
             output!("{}", line(&STEPS, |(.., cell)| cell(row)));
             torch.iter().for_each(|step| show_torch(step, row));
+            show_launches(row);
         }
     };
     let report = bench::run(&device, &options, &mut show)?;
@@ -114,6 +116,21 @@ fn line<R>(columns: &[Column<R>], cell: impl Fn(&Column<R>) -> String) -> String
         if column.1 < 0 { format!("{text:<width$}") } else { format!("{text:>width$}") }
     });
     cells.collect::<Vec<_>>().join(" ")
+}
+
+/// Prints the kernels of a step, and what they take together: without the pauses between them.
+fn show_launches(row: &StepRow) {
+    if row.kernels.is_empty() {
+        return;
+    }
+    let all = row.kernels.iter().map(|kernel| kernel.ms).sum::<f64>();
+    let show = |name: &str, launches: usize, ms: f64| {
+        let share = text::percent(ms / all, 1);
+        output!("  {name:<70} {launches:>8} {ms:>10.3} {share:>6}");
+    };
+    output!("\n  {:<70} {:>8} {:>10} {:>6}", "kernel and workgroups", "launches", "ms", "share");
+    row.kernels.iter().for_each(|kernel| show(&kernel.name, kernel.launches, kernel.ms));
+    show("all", row.kernels.iter().map(|kernel| kernel.launches).sum(), all);
 }
 
 /// Prints PyTorch's time of the same step, and how many times that `row` takes.

@@ -15,6 +15,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
 use burn_cubecl::tensor::CubeTensor;
 
+use super::meter::name_launch;
 pub(crate) use super::params::params;
 pub use super::params::{Param, ParamType};
 pub use super::queue::{Queue, Workgroups};
@@ -189,6 +190,13 @@ impl Spec {
         parts.join(".")
     }
 
+    /// Returns the name for people: of the shader, and of the flags that are set.
+    fn title(&self) -> String {
+        let flags = self.constants.iter().filter(|(_, value)| *value == Constant::Flag(true));
+        let flags = flags.map(|(name, _)| format!(" {}", name.to_lowercase()));
+        [self.shader.name.to_string()].into_iter().chain(flags).collect()
+    }
+
     /// Returns the WGSL text: the header, then the files with their marked parts and loops expanded.
     pub fn source(&self) -> String {
         let mut text = format!("// {}\n", self.shader.name);
@@ -313,6 +321,7 @@ impl Queue {
         let arguments = KernelArguments::new()
             .with_buffers(buffers.iter().map(handle).collect())
             .with_info(MetadataBindingInfo::custom(words));
+        name_launch(|| format!("{} {workgroups}", spec.title()));
         let dim = CubeDim::new_1d(spec.workgroup);
         let kernel = SourceKernel::new(SpecSource(Arc::new(spec)), dim);
         self.client.launch(Box::new(kernel), workgroups.count(), arguments);

@@ -66,7 +66,9 @@ pub(crate) use cuda::without_tensor_cores;
 pub use driver::DriverTraits;
 pub use error::DeviceError;
 pub use id::{DeviceChoice, DeviceId};
-pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory};
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(crate) use meter::name_launch;
+pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory, time_launches};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 pub(crate) use monitor::DeviceMonitor;
 #[cfg(not(target_arch = "wasm32"))]

@@ -1,5 +1,7 @@
 //! The queue of a device, which launches the kernels of both languages.
 
+use std::fmt;
+
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::CubeCount;
@@ -34,6 +36,15 @@ impl Workgroups {
             Workgroups::Plane(x, y) => (x, y),
         };
         CubeCount::Static(x as u32, y as u32, 1)
+    }
+}
+
+impl fmt::Display for Workgroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workgroups::Line(count) => write!(f, "{count}"),
+            Workgroups::Plane(x, y) => write!(f, "{x}x{y}"),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Chooses the fastest plan that fits.
 
-use super::{DeviceSpeed, Forecast, Kernels, Limits, MAX_LOGITS_BYTES, Plan, PlanError, Work};
-use crate::config::{Choice, Config, padded_vocab};
+use super::{DeviceSpeed, Forecast, Kernels, Limits, Plan, PlanError, Work};
+use crate::config::{Choice, Config};
 use crate::text::bytes;
 
 /// The smallest automatic logits chunk in rows. Smaller ones save too little memory for their launches.
@@ -171,11 +171,7 @@ impl Search<'_> {
         if config.loss_chunk > 0 || limits.budget.is_none() || limits.kernels == Kernels::Cpu {
             return forecast;
         }
-        let row = limits.precision.activation_bytes() * u64::from(padded_vocab(vocab));
-        let rows = forecast.plan.micro_batch * config.block_size.get() as usize;
-        let most = rows.min((MAX_LOGITS_BYTES / row.max(1)) as usize);
-        while 2 * forecast.plan.loss_chunk <= most {
-            let plan = Plan { loss_chunk: 2 * forecast.plan.loss_chunk, ..forecast.plan.clone() };
+        while let Some(plan) = forecast.plan.with_larger_chunk(config, vocab, limits.precision) {
             let larger = self.forecast(plan);
             if !larger.fits(limits) {
                 break;

@@ -22,7 +22,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::config::{Choice, Config};
+use crate::config::{Choice, Config, Precision, padded_vocab};
 use crate::text::bytes;
 pub use architecture::Architecture;
 pub use choice::plan;
@@ -209,6 +209,23 @@ impl Plan {
             offload_optimizer: false,
             eval_batch_size: eval_batch_size as usize,
         }
+    }
+}
+
+impl Plan {
+    /// Doubles the logits chunk; `None` if it would be longer than a micro-batch, or so large that it would
+    /// save nothing.
+    pub(crate) fn with_larger_chunk(
+        &self,
+        config: &Config,
+        vocab: u32,
+        precision: Precision,
+    ) -> Option<Self> {
+        let row = precision.activation_bytes() * u64::from(padded_vocab(vocab));
+        let rows = self.micro_batch * config.block_size.get() as usize;
+        let most = rows.min((MAX_LOGITS_BYTES / row.max(1)) as usize);
+        let loss_chunk = 2 * self.loss_chunk;
+        (loss_chunk <= most).then(|| Self { loss_chunk, ..self.clone() })
     }
 }
 

@@ -24,6 +24,7 @@ use cubek::std::InputBinding;
 
 use super::{CubeKernels, Gpu, elem};
 use crate::config::Dtype;
+use crate::gpu::name_launch;
 use crate::ops::shared::kernels::contiguous;
 use crate::plan::products::Tiling;
 
@@ -195,6 +196,8 @@ impl Product<'_> {
             self.epilogue.is_exact(),
             accumulate,
         );
+        let MatmulProblem { m, n, k, .. } = problem;
+        name_launch(|| format!("product {m}x{n}, {ranges} x {k} terms, tile {}", tile.side()));
         launch_kernel::<EpilogueArgs, A>(client, input, output, (), info)
     }
 
