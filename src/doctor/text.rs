@@ -191,6 +191,7 @@ mod tests {
             max_workgroup_invocations: 1024,
             max_workgroup_bytes: 48 << 10,
             subgroup_sizes: Some([32, 32]),
+            multiprocessors: Some(28),
             matrices: vec!["16x16x16 F16, sums in F32".into()],
         };
         let device = json!({

@@ -2,7 +2,6 @@
 
 use super::{Backend, DeviceInfo, DeviceKind};
 use crate::plan::gpu_named;
-use crate::plan::products::MULTIPROCESSORS;
 
 /// A driver's limits and faults, and the size of the GPU. The amounts of work change no result: they only
 /// decide how outputs are grouped into tiles, rows into dispatches, and dispatches into submissions.
@@ -15,8 +14,8 @@ pub struct DriverTraits {
     /// True if a value beyond the range of float16 may be stored as the largest finite one, by which no
     /// overflow is noticed. DirectX rounds toward zero, also where a browser uses it.
     pub clamps_float16: bool,
-    /// Assumed if the GPU's name is unknown.
-    pub multiprocessors: usize,
+    /// The parts of the GPU that each run workgroups of their own; `None` if their number is unknown.
+    pub multiprocessors: Option<usize>,
 }
 
 /// The seconds of a submission in which every dispatch is as large as it may be. Drivers reset a device
@@ -27,6 +26,10 @@ const SECONDS: f64 = 0.5;
 /// The operations of a dispatch unless the device is very slow or very fast: enough to hide its launch.
 const OPERATIONS: u64 = 1 << 35;
 
+/// The operations of a dispatch for each multiprocessor, on which they take 30 to 90 ms in float32: a
+/// dispatch for a large GPU that is as small as for any other leaves most of it idle.
+const OPERATIONS_OF_EACH: u64 = 1 << 33;
+
 /// More dispatches save nothing: a submission takes the host as long as a few launches.
 const MAX_DISPATCHES: f64 = 64.0;
 
@@ -35,7 +38,7 @@ impl DriverTraits {
         operations: OPERATIONS,
         dispatches: 4,
         clamps_float16: false,
-        multiprocessors: MULTIPROCESSORS,
+        multiprocessors: None,
     };
 
     /// Returns the traits of a device, which sustains `flop_per_s` in large products if that is known.
@@ -49,9 +52,12 @@ impl DriverTraits {
             // Like a browser's adapters, they may be any GPU.
             DeviceKind::Virtual | DeviceKind::Unknown => 4,
         };
-        let multiprocessors =
-            gpu_named(&device.name).map_or(MULTIPROCESSORS, |gpu| gpu.multiprocessors);
-        let usual = Self { operations: OPERATIONS, dispatches, clamps_float16, multiprocessors };
+        let reported = device.adapter.as_ref().and_then(|adapter| adapter.multiprocessors);
+        let named = || gpu_named(&device.name).map(|gpu| gpu.multiprocessors);
+        let multiprocessors = reported.map(|count| count as usize).or_else(named);
+        let of_all = multiprocessors.unwrap_or(0) as u64 * OPERATIONS_OF_EACH;
+        let operations = OPERATIONS.max(of_all);
+        let usual = Self { operations, dispatches, clamps_float16, multiprocessors };
         // Nothing resets a software renderer.
         let Some(rate) = flop_per_s.filter(|_| device.kind.is_gpu()) else { return usual };
         let all = rate * SECONDS;
@@ -90,6 +96,13 @@ mod tests {
         }
         let dispatches = |kind| traits(kind, None).dispatches;
         assert!(dispatches(DeviceKind::Discrete) > dispatches(DeviceKind::Integrated));
+        let named = |name: &str| {
+            let device =
+                DeviceInfo { kind: DeviceKind::Discrete, name: name.into(), ..DeviceInfo::cpu() };
+            DriverTraits::of(&device, None).operations
+        };
+        assert_eq!(named("NVIDIA GeForce RTX 3060"), 28 << 33);
+        assert_eq!(named("an unknown GPU"), OPERATIONS);
         let software = traits(DeviceKind::Software, None);
         assert_eq!(traits(DeviceKind::Software, Some(1e9)), software);
     }

@@ -287,12 +287,13 @@ impl Variant {
     }
 }
 
-/// Splits the rows of a product into bands of tiles of `rows` rows. Each band is one dispatch of up to
-/// `operations` multiplications and additions.
+/// Splits the rows of a product into even bands of tiles of `rows` rows. Each band is one dispatch of up to
+/// `operations` multiplications and additions, rounded up to whole tiles.
 fn bands([m, n, k]: [usize; 3], rows: usize, operations: u64) -> impl Iterator<Item = [usize; 2]> {
     let most = operations / (2 * n as u64 * k as u64).max(1);
     // A band of more than m rows is the whole product. In browsers a usize has 32 bits.
-    let band = (most.clamp(1, 1 << 31) as usize).next_multiple_of(rows);
+    let most = (most.clamp(1, 1 << 31) as usize).next_multiple_of(rows);
+    let band = m.div_ceil(m.div_ceil(most).max(1)).next_multiple_of(rows).max(1);
     (0..m).step_by(band).map(move |first| [first, (first + band).min(m)])
 }
 
