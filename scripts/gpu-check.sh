@@ -275,6 +275,14 @@ check_tests() {
         ((code == 0)) || failed=1
         record_tests "$name"
     done
+    # Software renderers take minutes for these.
+    binary=$(test_binary ops)
+    if [[ -n $binary ]] && grep -oE '\{[^{}]*\}' <<<"$found" | grep '"matrices":[1-9]' |
+        grep -qv '"kind":"software"'; then
+        limited 500 env -C "$root" "$binary" --show-output --ignored cooperative
+        ((code == 0)) || failed=1
+        record_tests 'ops, cooperative matrices'
+    fi
     check_cuda_tests
     unlink_data
 }

@@ -1,5 +1,10 @@
-// Sums and maxima over a workgroup of WG invocations, WG a power of two. The tree has a fixed
-// shape, so the order of the additions, and every bit of the sum, is the same in each run.
+// Sums and maxima over a workgroup of WG invocations, WG a power of two. The order of the additions is
+// fixed, and so is every bit of the sum.
+//
+// A few invocations combine the values of all, then each combines theirs: three barriers, where a tree
+// has one for each of its levels. They are most of the time of a layer norm.
+
+const PARTS = min(WG, 16u);
 
 var<workgroup> lanes: array<f32, WG>;
 
@@ -7,13 +12,20 @@ var<workgroup> lanes: array<f32, WG>;
 fn workgroup_sum(value: f32, lane: u32) -> f32 {
     lanes[lane] = value;
     workgroupBarrier();
-    for (var width = WG / 2u; width > 0u; width /= 2u) {
-        if (lane < width) {
-            lanes[lane] += lanes[lane + width];
+    if (WG > PARTS) {
+        if (lane < PARTS) {
+            var part = lanes[lane];
+            for (var i = 1u; i < WG / PARTS; i++) {
+                part += lanes[lane + i * PARTS];
+            }
+            lanes[lane] = part;
         }
         workgroupBarrier();
     }
-    let sum = lanes[0];
+    var sum = lanes[0];
+    for (var i = 1u; i < PARTS; i++) {
+        sum += lanes[i];
+    }
     // Every invocation must have read before the next call writes.
     workgroupBarrier();
     return sum;
@@ -23,13 +35,20 @@ fn workgroup_sum(value: f32, lane: u32) -> f32 {
 fn workgroup_max(value: f32, lane: u32) -> f32 {
     lanes[lane] = value;
     workgroupBarrier();
-    for (var width = WG / 2u; width > 0u; width /= 2u) {
-        if (lane < width) {
-            lanes[lane] = max(lanes[lane], lanes[lane + width]);
+    if (WG > PARTS) {
+        if (lane < PARTS) {
+            var part = lanes[lane];
+            for (var i = 1u; i < WG / PARTS; i++) {
+                part = max(part, lanes[lane + i * PARTS]);
+            }
+            lanes[lane] = part;
         }
         workgroupBarrier();
     }
-    let largest = lanes[0];
+    var largest = lanes[0];
+    for (var i = 1u; i < PARTS; i++) {
+        largest = max(largest, lanes[i]);
+    }
     workgroupBarrier();
     return largest;
 }

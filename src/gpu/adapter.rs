@@ -48,48 +48,12 @@ pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
         subgroup_sizes: features
             .contains(wgpu::Features::SUBGROUP)
             .then_some([subgroup_min_size, subgroup_max_size]),
-        multiprocessors: multiprocessors(adapter),
+        #[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
+        multiprocessors: super::vulkan::multiprocessors(adapter),
+        #[cfg(not(any(windows, target_os = "linux", target_os = "freebsd")))]
+        multiprocessors: None,
         matrices: matrices.iter().flatten().map(shape).collect(),
     }
-}
-
-/// Asks NVIDIA's driver for its multiprocessors, and AMD's for its compute units. RDNA GPUs run a workgroup
-/// on a pair of those, which the table of GPUs counts, so AMD's number is halved.
-#[cfg(all(feature = "wgpu", any(windows, target_os = "linux", target_os = "freebsd")))]
-#[allow(unsafe_code, reason = "wgpu hands out its handles to Vulkan as unsafe")]
-fn multiprocessors(adapter: &wgpu::Adapter) -> Option<u32> {
-    use ash::{amd, nv, vk};
-
-    // SAFETY: the handle is used within this function and not destroyed.
-    let adapter = unsafe { adapter.as_hal::<wgpu::hal::vulkan::Api>() }?;
-    let (instance, device) = (adapter.shared_instance(), adapter.raw_physical_device());
-    let capabilities = adapter.physical_device_capabilities();
-    let version = instance.instance_api_version().min(capabilities.properties().api_version);
-    let has =
-        |extension| version >= vk::API_VERSION_1_1 && capabilities.supports_extension(extension);
-    let is_nvidia = has(nv::shader_sm_builtins::NAME);
-    if !is_nvidia && !has(amd::shader_core_properties2::NAME) {
-        return None;
-    }
-    let mut of_nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
-    let mut of_amd = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
-    let properties = vk::PhysicalDeviceProperties2::default();
-    let mut properties = if is_nvidia {
-        properties.push_next(&mut of_nvidia)
-    } else {
-        properties.push_next(&mut of_amd)
-    };
-    // SAFETY: the device is of this instance, which `adapter` keeps alive. The function is of Vulkan 1.1, and
-    // the device has the extension of the properties.
-    unsafe { instance.raw_instance().get_physical_device_properties2(device, &mut properties) };
-    let count =
-        if is_nvidia { of_nvidia.shader_sm_count } else { of_amd.active_compute_unit_count / 2 };
-    (count > 0).then_some(count)
-}
-
-#[cfg(all(feature = "wgpu", not(any(windows, target_os = "linux", target_os = "freebsd"))))]
-fn multiprocessors(_adapter: &wgpu::Adapter) -> Option<u32> {
-    None
 }
 
 #[cfg(all(test, feature = "wgpu"))]

@@ -122,6 +122,36 @@ fn open(
     }
 }
 
+/// Asks NVIDIA's driver for its multiprocessors, and AMD's for its compute units. RDNA GPUs run a workgroup
+/// on a pair of those, which the table of GPUs counts, so AMD's number is halved.
+pub(super) fn multiprocessors(adapter: &wgpu::Adapter) -> Option<u32> {
+    use ash::{amd, nv};
+
+    // SAFETY: the handle is used within this function and not destroyed.
+    let adapter = unsafe { adapter.as_hal::<Vulkan>() }?;
+    let (instance, device) = (adapter.shared_instance(), adapter.raw_physical_device());
+    let capabilities = adapter.physical_device_capabilities();
+    let version = instance.instance_api_version().min(capabilities.properties().api_version);
+    let has =
+        |extension| version >= vk::API_VERSION_1_1 && capabilities.supports_extension(extension);
+    let mut of_nvidia = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
+    let mut of_amd = vk::PhysicalDeviceShaderCoreProperties2AMD::default();
+    let mut properties = vk::PhysicalDeviceProperties2::default();
+    if has(nv::shader_sm_builtins::NAME) {
+        properties = properties.push_next(&mut of_nvidia);
+    } else if has(amd::shader_core_properties2::NAME) {
+        properties = properties.push_next(&mut of_amd);
+    }
+    if properties.p_next.is_null() {
+        return None;
+    }
+    // SAFETY: the device is of this instance, which `adapter` keeps alive. It has the extension of what is
+    // asked for, and the function is of Vulkan 1.1.
+    unsafe { instance.raw_instance().get_physical_device_properties2(device, &mut properties) };
+    let count = of_nvidia.shader_sm_count.max(of_amd.active_compute_unit_count / 2);
+    (count > 0).then_some(count)
+}
+
 /// `vkCreateShaderModule` of the devices in [`DRIVERS`].
 ///
 /// # Safety

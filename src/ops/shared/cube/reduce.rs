@@ -24,23 +24,30 @@ fn reduce(own: f32, #[comptime] units: u32, #[comptime] to_max: bool) -> f32 {
     let lane = UNIT_POS as usize;
     shared[lane] = own;
     sync_cube();
-    let mut half = comptime!((units / 2) as usize).runtime();
-    while half > 0 {
-        if lane < half {
-            let other = shared[lane + half];
-            if comptime!(to_max) {
-                shared[lane] = max(shared[lane], other);
-            } else {
-                shared[lane] += other;
+    // As in shaders/reduce.wgsl.
+    let parts = comptime!(units.min(16) as usize);
+    if comptime!(units > 16) {
+        if lane < parts {
+            let mut part = shared[lane];
+            for i in 1..comptime!(units as usize / parts) {
+                part = combined(part, shared[lane + i * parts], to_max);
             }
+            shared[lane] = part;
         }
         sync_cube();
-        half /= 2;
     }
-    let result = shared[0];
+    let mut result = shared[0];
+    for i in 1..parts {
+        result = combined(result, shared[i], to_max);
+    }
     // The next reduction of the same kernel may get the same memory.
     sync_cube();
     result
+}
+
+#[cube]
+fn combined(a: f32, b: f32, #[comptime] to_max: bool) -> f32 {
+    if comptime!(to_max) { max(a, b) } else { a + b }
 }
 
 /// `sums[column]` adds up `partial[group, column]` in the order of groups, an invocation per column.
