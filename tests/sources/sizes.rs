@@ -40,7 +40,7 @@ const ABOVE: &[(&str, usize)] = &[
     ("protocol", 2_690),
     ("worker", 4_810),
     ("report", 1_060),
-    ("bench", 1_780),
+    ("bench", 1_820),
 ];
 
 /// The most lines of a file without its tests, and of a file of tests.
