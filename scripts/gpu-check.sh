@@ -538,7 +538,7 @@ bench_steps() {
             continue
         fi
         what="$dtype, micro-batch $batch"
-        bench steps 150 "$fields,\"plan\":$predicted," --no-compare "${model[@]}"
+        bench steps 150 "$fields,\"plan\":$predicted," --no-compare --profile "${model[@]}"
     done
 }
 

@@ -263,6 +263,25 @@ def steps(records):
     return section("Steps", head, rows)
 
 
+def launches(records):
+    """The kernels of the smallest step of each device and dtype, without the shortest."""
+    seen, rows = set(), []
+    for record in measured_steps(records):
+        device, dtype = place(record)
+        for step in (record["report"] or {"steps": []})["steps"]:
+            found = step.get("kernels", [])
+            if not found or (device, dtype) in seen:
+                continue
+            seen.add((device, dtype))
+            whole = sum(kernel["ms"] for kernel in found)
+            for kernel in found:
+                if kernel["ms"] >= 0.01 * whole:
+                    rows.append([device, dtype, kernel["name"], kernel["launches"],
+                                 show(kernel["ms"], 2), percent(kernel["ms"] / whole)])
+    head = ["device", "dtype", "kernel and workgroups", "launches", "ms", "share"]
+    return section("Kernels of a step", head, rows)
+
+
 def torch(records):
     ours, devices = {}, []
     for record in measured_steps(records):
@@ -303,7 +322,7 @@ def main():
         records = merge(target, others)
     else:
         records = load(target)
-    parts = [verdict, calls, texts, training, losses, peaks, kernels, steps, tests, torch]
+    parts = [verdict, calls, texts, training, losses, peaks, kernels, steps, launches, tests, torch]
     lines = ["# GPU check", ""] + [line for part in parts for line in part(records)]
     records = (target / NAME).read_text(encoding="utf-8", errors="replace").rstrip()
     lines += ["## Records", "", "```json", records, "```"]

@@ -334,7 +334,7 @@ fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
 const STATE_IN: &[&str] = &[
     "disk/pool/mounted.rs",
     "disk/recorder.rs",
-    "gpu/meter.rs",
+    "gpu/stopwatch.rs",
     "gpu/vulkan.rs",
     "ops/shared/cpu/memory.rs",
 ];

@@ -15,10 +15,10 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::template::{KernelSource, SourceKernel, SourceTemplate};
 use burn_cubecl::tensor::CubeTensor;
 
-use super::meter::name_launch;
 pub(crate) use super::params::params;
 pub use super::params::{Param, ParamType};
 pub use super::queue::{Queue, Workgroups};
+use super::stopwatch::name_launch;
 use super::unroll::{repeat, unroll};
 use crate::config::Matrices;
 

@@ -1,4 +1,4 @@
-//! Measures the memory that a device's pools hold, and counts and times kernel launches.
+//! Measures the memory that a device's pools hold, and counts kernel launches.
 
 use burn::tensor::Device;
 use serde::Serialize;
@@ -16,8 +16,8 @@ pub struct Memory {
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod pools {
-    use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
     use burn::backend::DispatchDevice;
     use burn_cubecl::CubeDevice;
@@ -27,9 +27,7 @@ mod pools {
     use burn_cubecl::cubecl::ir::ElemType;
     #[cfg(not(target_arch = "wasm32"))]
     pub use burn_cubecl::cubecl::ir::PhysicalDevice as Card;
-    use burn_cubecl::cubecl::logging::{
-        LaunchObservation, LaunchObserver, ProfileDuration, TimingRequest,
-    };
+    use burn_cubecl::cubecl::logging::{LaunchObservation, LaunchObserver};
     use burn_cubecl::cubecl::prelude::{Scalar, tf32};
 
     use super::{Device, DeviceError, Memory};
@@ -161,58 +159,6 @@ mod pools {
         drop(observation);
         (result, launches.load(Ordering::Relaxed))
     }
-
-    static IS_TIMING: AtomicBool = AtomicBool::new(false);
-    /// The name of the next launch.
-    static NEXT: Mutex<Option<String>> = Mutex::new(None);
-
-    /// Names the next launch for [`time_launches`], which knows other kernels by the names of their types.
-    pub fn name_launch(name: impl FnOnce() -> String) {
-        if IS_TIMING.load(Ordering::Relaxed) {
-            *lock(&NEXT) = Some(name());
-        }
-    }
-
-    fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps the measurements unread until the end, so that kernels follow one another as without it.
-    #[derive(Default)]
-    struct Stopwatch(Mutex<Vec<(String, ProfileDuration)>>);
-
-    impl LaunchObserver for Stopwatch {
-        fn launched(&self, _kernel: &'static str) {}
-
-        fn timing(&self) -> TimingRequest {
-            TimingRequest::Deferred
-        }
-
-        fn profiled(&self, kernel: &'static str, time: ProfileDuration) {
-            let name = lock(&NEXT).take().unwrap_or_else(|| {
-                let path = kernel.split('<').next().unwrap_or(kernel);
-                path.rsplit("::").next().unwrap_or(path).to_string()
-            });
-            lock(&self.0).push((name, time));
-        }
-    }
-
-    /// Runs `work`. Returns its result, and the name and the seconds on the device of each kernel that this
-    /// process launched meanwhile, in order.
-    pub fn time_launches<R>(work: impl FnOnce() -> R) -> (R, Vec<(String, f64)>) {
-        let stopwatch = Arc::new(Stopwatch::default());
-        IS_TIMING.store(true, Ordering::Relaxed);
-        let observation = LaunchObservation::new(stopwatch.clone());
-        let result = work();
-        drop(observation);
-        IS_TIMING.store(false, Ordering::Relaxed);
-        let seconds = |(name, time): (String, ProfileDuration)| {
-            let ticks = pollster::block_on(time.resolve())?;
-            Some((name, ticks.duration().as_secs_f64()))
-        };
-        let launches = std::mem::take(&mut *lock(&stopwatch.0));
-        (result, launches.into_iter().filter_map(seconds).collect())
-    }
 }
 
 /// A build for the CPU alone: no pools, no launches.
@@ -254,10 +200,6 @@ mod pools {
         (work(), 0)
     }
 
-    pub fn time_launches<R>(work: impl FnOnce() -> R) -> (R, Vec<(String, f64)>) {
-        (work(), Vec::new())
-    }
-
     pub fn dry_run<R>(_device: &Device, work: impl FnOnce() -> R) -> (R, u64) {
         (work(), 0)
     }
@@ -271,11 +213,9 @@ mod pools {
 pub(super) use pools::cube;
 #[cfg(feature = "cuda")]
 pub use pools::has_tensor_cores;
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub use pools::name_launch;
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) use pools::{Card, card, utilization};
 pub use pools::{
     count_launches, dry_run, dtypes, finish, is_dry_run, largest_tensor, memory, release_unused,
-    size_pages, time_launches,
+    size_pages,
 };

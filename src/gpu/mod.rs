@@ -45,6 +45,7 @@ mod reported_memory;
 mod select;
 #[cfg(not(target_arch = "wasm32"))]
 mod sensors;
+mod stopwatch;
 #[cfg(not(target_arch = "wasm32"))]
 mod threads;
 mod transfer;
@@ -66,9 +67,7 @@ pub(crate) use cuda::without_tensor_cores;
 pub use driver::DriverTraits;
 pub use error::DeviceError;
 pub use id::{DeviceChoice, DeviceId};
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub(crate) use meter::name_launch;
-pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory, time_launches};
+pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 pub(crate) use monitor::DeviceMonitor;
 #[cfg(not(target_arch = "wasm32"))]
@@ -81,6 +80,9 @@ pub(crate) use reported_memory::{device_health, host_memory, memory_holders, rep
 #[cfg(all(feature = "wgpu", target_arch = "wasm32"))]
 pub use select::select_in_browser;
 pub use select::{OpenDevice, SelectedDevice};
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(crate) use stopwatch::name_launch;
+pub use stopwatch::time_launches;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use threads::start_compute_threads;
 pub(crate) use transfer::{Reading, begin_read, is_done};
