@@ -191,7 +191,8 @@ mod tests {
         });
         let fastest = fastest.min().unwrap();
         println!("a reading takes {fastest:?}");
-        assert!(fastest < Duration::from_millis(1), "{fastest:?}");
+        // Other systems have no such files, and emulators of Windows are slower.
+        assert!(!cfg!(target_os = "linux") || fastest < Duration::from_millis(1), "{fastest:?}");
     }
 
     #[test]
