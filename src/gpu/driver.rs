@@ -1,4 +1,4 @@
-//! What decides how kernels are launched: a driver's limits and faults, and the size of the GPU.
+//! How kernels are launched: within a driver's limits, around its faults, and to suit the GPU's size.
 
 use super::{Backend, DeviceInfo, DeviceKind};
 use crate::plan::gpu_named;
