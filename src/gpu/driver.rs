@@ -57,6 +57,8 @@ impl DriverTraits {
         let multiprocessors = reported.map(|count| count as usize).or_else(named);
         let of_all = multiprocessors.unwrap_or(0) as u64 * OPERATIONS_OF_EACH;
         let operations = OPERATIONS.max(of_all);
+        // Larger dispatches, but no more work in a submission, unless it is a single one.
+        let dispatches = (dispatches as u64 * OPERATIONS / operations).max(1) as usize;
         let usual = Self { operations, dispatches, clamps_float16, multiprocessors };
         // Nothing resets a software renderer.
         let Some(rate) = flop_per_s.filter(|_| device.kind.is_gpu()) else { return usual };
@@ -99,10 +101,11 @@ mod tests {
         let named = |name: &str| {
             let device =
                 DeviceInfo { kind: DeviceKind::Discrete, name: name.into(), ..DeviceInfo::cpu() };
-            DriverTraits::of(&device, None).operations
+            let DriverTraits { operations, dispatches, .. } = DriverTraits::of(&device, None);
+            (operations, dispatches)
         };
-        assert_eq!(named("NVIDIA GeForce RTX 3060"), 28 << 33);
-        assert_eq!(named("an unknown GPU"), OPERATIONS);
+        assert_eq!(named("NVIDIA GeForce RTX 3060"), (28 << 33, 2));
+        assert_eq!(named("an unknown GPU"), (OPERATIONS, 16));
         let software = traits(DeviceKind::Software, None);
         assert_eq!(traits(DeviceKind::Software, Some(1e9)), software);
     }
