@@ -55,8 +55,7 @@ impl DriverTraits {
         let reported = device.adapter.as_ref().and_then(|adapter| adapter.multiprocessors);
         let named = || gpu_named(&device.name).map(|gpu| gpu.multiprocessors);
         let multiprocessors = reported.map(|count| count as usize).or_else(named);
-        let of_all = multiprocessors.unwrap_or(0) as u64 * OPERATIONS_OF_EACH;
-        let operations = OPERATIONS.max(of_all);
+        let operations = OPERATIONS.max(multiprocessors.unwrap_or(0) as u64 * OPERATIONS_OF_EACH);
         // Larger dispatches, but no more work in a submission, unless it is a single one.
         let dispatches = (dispatches as u64 * OPERATIONS / operations).max(1) as usize;
         let usual = Self { operations, dispatches, clamps_float16, multiprocessors };
