@@ -91,16 +91,23 @@ fn products(
     // Chromium would keep the values of the previous iteration.
     var sums = Block();
     for (var depth = 0u; depth < SIZE4; depth += DEPTH4) {
-        workgroupBarrier();
-        for (var i = lane; i < ROWS * DEPTH4; i += WG) {
-            let row = i / DEPTH4;
-            let d = i % DEPTH4;
-            tile[staged_at(row, d)] = row4(pair, left, first_row + row, depth + d);
+        // All vectors are loaded before the first is stored, since each store waits for its load. WG divides
+        // the number of both parts' vectors.
+        var vectors = array<vec4<f32>, LOADS>();
+        // unroll
+        for (var i = 0u; i < LOADS; i++) {
+            let row = (i * WG + lane) / DEPTH4;
+            let d = depth + lane % DEPTH4;
+            if (i * WG < ROWS * DEPTH4) {
+                vectors[i] = row4(pair, left, first_row + row, d);
+            } else {
+                vectors[i] = row4(pair, right, first_column + row - ROWS, d);
+            }
         }
-        for (var i = lane; i < COLUMNS * DEPTH4; i += WG) {
-            let row = i / DEPTH4;
-            let d = i % DEPTH4;
-            tile[staged_at(ROWS + row, d)] = row4(pair, right, first_column + row, depth + d);
+        workgroupBarrier();
+        // unroll
+        for (var i = 0u; i < LOADS; i++) {
+            tile[staged_at((i * WG + lane) / DEPTH4, lane % DEPTH4)] = vectors[i];
         }
         workgroupBarrier();
         let steps = min(DEPTH4, SIZE4 - depth);

@@ -34,13 +34,24 @@ var<workgroup> right_tile: array<half_cell, TILE_COLUMNS * STRIDE>;
 var<workgroup> block: array<sum_cell, BLOCK_ROWS * BLOCK_STRIDE / CELL>;
 
 // An invocation loads a square of 4 x 4 elements of each tile, in rows of the buffer. If these do not
-// run along k, it transposes the square as it stages it. The squares of neighbouring invocations
-// follow each other along k, so that 16 of them store to all banks.
+// run along k, it transposes the square as it stages it.
 alias Square = mat4x4<f16>;
 const DEPTH_SQUARES = DEPTH / 4u;
 alias Sums = array<array<Sum, COLUMN_MATRICES>, ROW_MATRICES>;
 
-var<workgroup> column_sums: array<vec4<f32>, TILE_COLUMNS / 4u>;
+var<workgroup> column_sums: array<f32, TILE_COLUMNS>;
+
+// Returns the row and k of an invocation's square in a tile with `squares` squares along its rows.
+// Neighbouring invocations load what is contiguous in memory, up to 256 bytes: an H100 takes as long for
+// 32 bytes of a cache line as for all of it.
+fn square_of(lane: u32, squares: u32, transposes: bool) -> vec2<u32> {
+    if (transposes) {
+        let width = min(squares, 32u);
+        let rest = lane / width;
+        return 4u * vec2(lane % width + width * (rest / DEPTH_SQUARES), rest % DEPTH_SQUARES);
+    }
+    return 4u * vec2(lane / DEPTH_SQUARES, lane % DEPTH_SQUARES);
+}
 
 // Returns four elements of a row of a, which is [rows, width] in memory.
 fn a4(row: u32, column: u32, rows: u32, width: u32) -> quad {
@@ -102,10 +113,36 @@ fn load_right(k: u32, column: u32) -> Square {
     return square;
 }
 
-fn stage_left(loaded: Square, at: u32) {
+// Returns the transposed square at `row`, its rows rotated. Invocations next to each other store the
+// squares of rows that follow each other. If each began with the first of its four rows, all would
+// store to the same banks.
+fn turned(square: Square, row: u32) -> Square {
+    let v = transpose(square);
+    let one = row / 8u % 2u != 0u;
+    let two = row / 8u % 4u >= 2u;
+    let w = Square(
+        select(v[0], v[1], one),
+        select(v[1], v[2], one),
+        select(v[2], v[3], one),
+        select(v[3], v[0], one),
+    );
+    return Square(
+        select(w[0], w[2], two),
+        select(w[1], w[3], two),
+        select(w[2], w[0], two),
+        select(w[3], w[1], two),
+    );
+}
+
+// Returns the cell of row i of a square at (row, k), or of a turned square.
+fn cell_of(row: u32, k: u32, i: u32, is_turned: bool) -> u32 {
+    return (row + select(i, (i + row / 8u) % 4u, is_turned)) * STRIDE + k / CELL;
+}
+
+fn stage_left(loaded: Square, row: u32, k: u32) {
     var square = loaded;
     if (A_TRANSPOSED) {
-        square = transpose(loaded);
+        square = turned(loaded, row);
     }
     // unroll
     for (var i = 0u; i < 4u; i++) {
@@ -114,28 +151,32 @@ fn stage_left(loaded: Square, at: u32) {
             v = quad(gelu(vec4<f32>(v)));
         }
         for (var j = 0u; j < 4u / CELL; j++) {
-            left_tile[at + i * STRIDE + j] = half_cell_of(v, j);
+            left_tile[cell_of(row, k, i, A_TRANSPOSED) + j] = half_cell_of(v, j);
         }
     }
 }
 
-fn stage_right(loaded: Square, at: u32) {
+fn stage_right(loaded: Square, row: u32, k: u32) {
     var square = loaded;
     if (!B_TRANSPOSED) {
-        square = transpose(loaded);
+        square = turned(loaded, row);
     }
     // unroll
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u / CELL; j++) {
-            right_tile[at + i * STRIDE + j] = half_cell_of(square[i], j);
+            right_tile[cell_of(row, k, i, !B_TRANSPOSED) + j] = half_cell_of(square[i], j);
         }
     }
 }
 
-// Returns the sum of the rows of a square of b, if b is not transposed.
-fn sum_of_columns(loaded: Square) -> vec4<f32> {
-    let first = vec4<f32>(loaded[0]) + vec4<f32>(loaded[1]);
-    return first + (vec4<f32>(loaded[2]) + vec4<f32>(loaded[3]));
+// Returns the sum of a staged column of b over DEPTH of k.
+fn sum_of_column(column: u32) -> f32 {
+    var sum = 0.0;
+    for (var i = 0u; i < DEPTH / CELL; i++) {
+        let v = vec4<f32>(quad(right_tile[column * STRIDE + i]));
+        sum += select((v.x + v.y) + (v.z + v.w), v.x, CELL == 1u);
+    }
+    return sum;
 }
 
 // Returns sums of zeros. Where the size of subgroups is known, as on NVIDIA, they are products: Mesa's
@@ -156,9 +197,18 @@ fn zeros() -> Sums {
     return sums;
 }
 
-// Adds the product of the staged tiles to the part whose matrix is at (row, column) of a block.
-fn multiply(sums: ptr<function, Sums>, row: u32, column: u32) {
-    for (var k = 0u; k < DEPTH; k += SIDE) {
+// Returns how much of DEPTH is left of k. NVIDIA's compiler would unroll a loop to DEPTH and load the
+// matrices of all iterations first. That takes so many registers that only one workgroup fits a
+// multiprocessor. AMD's compiler and software renderers, whose DEPTH is 16, make better code for a
+// constant.
+fn depth_from(k: u32, last_k: u32) -> u32 {
+    return select(DEPTH, min(DEPTH, last_k - k), SUBGROUPS > 0u && DEPTH > 16u);
+}
+
+// Adds the product over `depth` of the staged tiles to the part whose matrix is at (row, column) of a
+// block.
+fn multiply(sums: ptr<function, Sums>, row: u32, column: u32, depth: u32) {
+    for (var k = 0u; k < depth; k += SIDE) {
         var y: array<Right, COLUMN_MATRICES>;
         // unroll
         for (var j = 0u; j < COLUMN_MATRICES; j++) {
@@ -221,21 +271,19 @@ fn write_block(row: u32, column: u32, split: u32, first_part: u32, last_part: u3
     }
 }
 
-// Adds up the sums of the invocations that load the same four columns, in the order of k, and writes
-// them to bias.
-fn write_column_sums(column: u32, split: u32, sum: vec4<f32>, lane: u32) {
-    let own = lane / DEPTH_SQUARES;
-    for (var i = 0u; i < DEPTH_SQUARES; i++) {
-        if (i == lane % DEPTH_SQUARES) {
-            column_sums[own] = select(column_sums[own] + sum, sum, i == 0u);
-        }
-        workgroupBarrier();
+// Writes the sum of the column of each of the first TILE_COLUMNS invocations to bias.
+fn write_column_sums(column: u32, split: u32, sum: f32, lane: u32) {
+    if (lane < TILE_COLUMNS) {
+        column_sums[lane] = sum;
     }
-    for (var j = 0u; j < 4u; j += VEC) {
-        let at = column + 4u * own + j;
-        if (lane % DEPTH_SQUARES == 0u && at < p.n) {
-            bias[(split * p.n + at) / VEC] = narrow(column_sums[own], j);
+    workgroupBarrier();
+    let at = lane * VEC;
+    if (at < TILE_COLUMNS && column + at < p.n) {
+        var sums = vec4<f32>(column_sums[at]);
+        if (VEC == 4u) {
+            sums = vec4(sums.x, column_sums[at + 1u], column_sums[at + 2u], column_sums[at + 3u]);
         }
+        bias[(split * p.n + column + at) / VEC] = narrow(sums, 0u);
     }
 }
 
@@ -253,8 +301,8 @@ fn tile_of(row: u32, column: u32) -> vec2<u32> {
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let lane = invocation.lane;
-    // The row and k of its squares in the tiles.
-    let own = 4u * vec2(lane / DEPTH_SQUARES, lane % DEPTH_SQUARES);
+    let own_left = square_of(lane, TILE_ROWS / 4u, A_TRANSPOSED);
+    let own_right = square_of(lane, TILE_COLUMNS / 4u, !B_TRANSPOSED);
     let subgroup = subgroup_of(invocation);
     let subgroups = subgroups_of(invocation);
     let split = group.y / p.row_tiles;
@@ -268,24 +316,26 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         let part_row = part / COLUMN_PARTS * SIDE;
         let part_column = part % COLUMN_PARTS * SIDE;
         var sums = zeros();
-        var column_sum: vec4<f32>;
-        var left = load_left(row + own.x, first_k + own.y);
-        var right = load_right(first_k + own.y, column + own.x);
+        // Only the first row of tiles sums the columns of b.
+        let sums_column =
+            BIAS_GRADIENT && row == 0u && first_part == 0u && lane < TILE_COLUMNS;
+        var column_sum = 0.0;
+        var left = load_left(row + own_left.x, first_k + own_left.y);
+        var right = load_right(first_k + own_right.y, column + own_right.x);
         for (var k = first_k; k < last_k; k += DEPTH) {
-            stage_left(left, own.x * STRIDE + own.y / CELL);
-            stage_right(right, own.x * STRIDE + own.y / CELL);
-            if (BIAS_GRADIENT) {
-                column_sum += sum_of_columns(right);
-            }
+            stage_left(left, own_left.x, own_left.y);
+            stage_right(right, own_right.x, own_right.y);
             workgroupBarrier();
-            left = load_left(row + own.x, k + DEPTH + own.y);
-            right = load_right(k + DEPTH + own.y, column + own.x);
+            left = load_left(row + own_left.x, k + DEPTH + own_left.y);
+            right = load_right(k + DEPTH + own_right.y, column + own_right.x);
             if (SUBGROUPS == PARTS || part < PARTS) {
-                multiply(&sums, part_row, part_column);
+                multiply(&sums, part_row, part_column, depth_from(k, last_k));
+            }
+            if (sums_column) {
+                column_sum += sum_of_column(lane);
             }
             workgroupBarrier();
         }
-        // Only the first row of tiles sums the columns of b.
         if (BIAS_GRADIENT && row == 0u && first_part == 0u) {
             write_column_sums(column, split, column_sum, lane);
         }

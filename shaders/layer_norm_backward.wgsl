@@ -1,7 +1,7 @@
 // Computes dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gamma, added to what dx
 // holds if p.accumulates, and the partial sums of d_gamma and d_beta over p.rows_per_group rows. A
-// workgroup loops over its rows in order and keeps both sums in registers, so that dy and x are read
-// once. Needs reduce.wgsl.
+// workgroup takes its rows in order, ROWS at a time, and keeps both sums in registers, so that dy and x
+// are read once. Needs reduce.wgsl.
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
 
@@ -22,6 +22,8 @@ struct Params {
 }
 @group(0) @binding(7) var<uniform> p: Params;
 
+alias Rows = array<array<pack, COLUMNS>, ROWS>;
+
 @compute @workgroup_size(WG)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -30,38 +32,60 @@ fn main(
     let size = f32(WIDTH * VEC);
     let first = group.x * p.rows_per_group;
     let last = min(first + p.rows_per_group, p.rows);
+    var weights: array<pack, COLUMNS>;
+    for (var i = 0u; i < COLUMNS; i++) {
+        weights[i] = gamma[min(i * WG + lane, WIDTH - 1u)];
+    }
     var d_gamma: array<pack, COLUMNS>;
     var d_beta: array<pack, COLUMNS>;
-    for (var row = first; row < last; row++) {
-        let base = row * WIDTH;
-        let mu = mean[row];
-        let scale = rstd[row];
-        var x_hat: array<pack, COLUMNS>;
-        var g: array<pack, COLUMNS>;
-        var sum_g = pack();
-        var sum_gx = pack();
-        for (var i = 0u; i < COLUMNS; i++) {
-            let column = i * WG + lane;
-            if (column < WIDTH) {
-                let d = pack(dy[base + column]);
-                x_hat[i] = (pack(x[base + column]) - mu) * scale;
-                g[i] = d * gamma[column];
-                sum_g += g[i];
-                sum_gx += g[i] * x_hat[i];
-                d_gamma[i] += d * x_hat[i];
-                d_beta[i] += d;
+    for (var begin = first; begin < last; begin += ROWS) {
+        // All loads come first and have no condition, or they would wait for one another. Past the end,
+        // they read the last column or row again.
+        var g = Rows();
+        var x_hat = Rows();
+        var previous = Rows();
+        for (var r = 0u; r < ROWS; r++) {
+            for (var i = 0u; i < COLUMNS; i++) {
+                let at = min(begin + r, last - 1u) * WIDTH + min(i * WG + lane, WIDTH - 1u);
+                g[r][i] = pack(dy[at]);
+                x_hat[r][i] = pack(x[at]);
             }
         }
-        let mean_g = workgroup_sum(sum_of(sum_g), lane) / size;
-        let mean_gx = workgroup_sum(sum_of(sum_gx), lane) / size;
-        for (var i = 0u; i < COLUMNS; i++) {
-            let column = i * WG + lane;
-            if (column < WIDTH) {
-                var value = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
-                if (p.accumulates != 0u) {
-                    value += pack(dx[base + column]);
+        if (p.accumulates != 0u) {
+            for (var r = 0u; r < ROWS; r++) {
+                for (var i = 0u; i < COLUMNS; i++) {
+                    let at = min(begin + r, last - 1u) * WIDTH + min(i * WG + lane, WIDTH - 1u);
+                    previous[r][i] = pack(dx[at]);
                 }
-                dx[base + column] = to_activation(value);
+            }
+        }
+        var sums: array<vec2<f32>, ROWS>;
+        for (var r = 0u; r < ROWS; r++) {
+            let row = min(begin + r, last - 1u);
+            let mu = mean[row];
+            let scale = rstd[row];
+            var sum_g = pack();
+            var sum_gx = pack();
+            for (var i = 0u; i < COLUMNS; i++) {
+                x_hat[r][i] = (x_hat[r][i] - mu) * scale;
+                if (i * WG + lane < WIDTH && begin + r < last) {
+                    d_gamma[i] += g[r][i] * x_hat[r][i];
+                    d_beta[i] += g[r][i];
+                    g[r][i] *= weights[i];
+                    sum_g += g[r][i];
+                    sum_gx += g[r][i] * x_hat[r][i];
+                }
+            }
+            sums[r] = vec2(sum_of(sum_g), sum_of(sum_gx));
+        }
+        for (var r = 0u; r < ROWS; r++) {
+            let means = workgroup_sum2(sums[r], lane) / size;
+            for (var i = 0u; i < COLUMNS; i++) {
+                let column = i * WG + lane;
+                if (column < WIDTH && begin + r < last) {
+                    let own = rstd[begin + r] * (g[r][i] - means.x - x_hat[r][i] * means.y);
+                    dx[(begin + r) * WIDTH + column] = to_activation(own + previous[r][i]);
+                }
             }
         }
     }

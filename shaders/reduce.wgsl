@@ -6,10 +6,10 @@
 
 const PARTS = min(WG, 16u);
 
-var<workgroup> lanes: array<f32, WG>;
+var<workgroup> lanes: array<vec2<f32>, WG>;
 
-// Returns the sum to every invocation. All invocations of the workgroup must call it.
-fn workgroup_sum(value: f32, lane: u32) -> f32 {
+// Returns both sums to every invocation. All invocations of the workgroup must call it.
+fn workgroup_sum2(value: vec2<f32>, lane: u32) -> vec2<f32> {
     lanes[lane] = value;
     workgroupBarrier();
     if (WG > PARTS) {
@@ -31,23 +31,27 @@ fn workgroup_sum(value: f32, lane: u32) -> f32 {
     return sum;
 }
 
+fn workgroup_sum(value: f32, lane: u32) -> f32 {
+    return workgroup_sum2(vec2(value), lane).x;
+}
+
 // Returns the maximum to every invocation. All invocations of the workgroup must call it.
 fn workgroup_max(value: f32, lane: u32) -> f32 {
-    lanes[lane] = value;
+    lanes[lane].x = value;
     workgroupBarrier();
     if (WG > PARTS) {
         if (lane < PARTS) {
-            var part = lanes[lane];
+            var part = lanes[lane].x;
             for (var i = 1u; i < WG / PARTS; i++) {
-                part = max(part, lanes[lane + i * PARTS]);
+                part = max(part, lanes[lane + i * PARTS].x);
             }
-            lanes[lane] = part;
+            lanes[lane].x = part;
         }
         workgroupBarrier();
     }
-    var largest = lanes[0];
+    var largest = lanes[0].x;
     for (var i = 1u; i < PARTS; i++) {
-        largest = max(largest, lanes[i]);
+        largest = max(largest, lanes[i].x);
     }
     workgroupBarrier();
     return largest;

@@ -73,7 +73,7 @@ impl Tiling {
     fn rows(self) -> u32 {
         match self {
             Tiling::Shuffled(lanes) => lanes * SHUFFLED_ROWS,
-            Tiling::Blocked | Tiling::Cooperative(..) => 64,
+            Tiling::Blocked | Tiling::Cooperative(..) => ROWS,
         }
     }
 }
@@ -102,6 +102,8 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
                 .with("LANES", lanes)
                 .with("PER", COLUMNS / lanes)
                 .with("BLOCKS", vectors.div_ceil(lanes))
+                // The rows and columns of a product, in eight vectors of the head.
+                .with("LOADS", (ROWS + COLUMNS) * 8 / (16 * lanes))
                 // 512 vectors of four: the half of workgroup memory that the factors leave.
                 .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
         }
@@ -130,7 +132,7 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
     let width = head * side;
     let halves = parts * COLUMNS * (width + 8) + width * (COLUMNS + 8);
     let turned = 2 * halves + SCORE_MEMORY <= COOPERATIVE_MEMORY as u32;
-    Spec::new(&COOPERATIVE[pass as usize], 64 / strip * lanes)
+    Spec::new(&COOPERATIVE[pass as usize], ROWS / strip * lanes)
         .multiplying(matrices, subgroup)
         .with("STRIP", strip)
         .with("PER", COLUMNS / 4 * strip / lanes)
@@ -146,15 +148,16 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
 /// are a quarter faster on long sequences, but take twice as long to compile: most of a first step.
 const SHUFFLED_ROWS: u32 = 2;
 
-/// The positions of the other side that a workgroup takes at a time, COLUMNS in attention_blocked.wgsl and
-/// attention_cooperative.wgsl.
+/// The positions that a workgroup owns, and those of the other side that it takes at a time, as in
+/// attention_blocked.wgsl and attention_cooperative.wgsl.
+const ROWS: u32 = 64;
 const COLUMNS: u32 = 32;
 
 /// The workgroup memory of the largest head on cooperative matrices, in bytes.
 const COOPERATIVE_MEMORY: usize = 32_768;
 
 /// The part of it for scores, their factors and a little more, in bytes.
-const SCORE_MEMORY: u32 = 4 * 64 * (COLUMNS + 4) + 2 * 64 * (COLUMNS + 8) + 256;
+const SCORE_MEMORY: u32 = 4 * ROWS * (COLUMNS + 4) + 2 * ROWS * (COLUMNS + 8) + 256;
 
 const PASSES: [Pass; 3] = [Pass::Forward, Pass::Queries, Pass::Keys];
 
