@@ -39,13 +39,19 @@ alias Square = mat4x4<f16>;
 const DEPTH_SQUARES = DEPTH / 4u;
 alias Sums = array<array<Sum, COLUMN_MATRICES>, ROW_MATRICES>;
 
+// The buffer's rows that do not run along k are loaded by neighbouring invocations, up to 256 bytes: an H100
+// takes as long for 32 bytes of a cache line as for all of it. Not where the driver chooses the size of
+// subgroups, on AMD, whose compiler would need more registers.
+const LEFT_TURNS = A_TRANSPOSED && SUBGROUPS > 0u;
+const RIGHT_TURNS = !B_TRANSPOSED && SUBGROUPS > 0u;
+
 var<workgroup> column_sums: array<f32, TILE_COLUMNS>;
 
-// Returns the row and k of an invocation's square in a tile with `squares` squares along its rows.
-// Neighbouring invocations load what is contiguous in memory, up to 256 bytes: an H100 takes as long for
-// 32 bytes of a cache line as for all of it.
-fn square_of(lane: u32, squares: u32, transposes: bool) -> vec2<u32> {
-    if (transposes) {
+// Returns the row and k of an invocation's square in a tile with `squares` squares along its rows. Unless
+// it turns, the squares of neighbouring invocations follow each other along k, so that 16 of them store
+// to all banks.
+fn square_of(lane: u32, squares: u32, turns: bool) -> vec2<u32> {
+    if (turns) {
         let width = min(squares, 32u);
         let rest = lane / width;
         return 4u * vec2(lane % width + width * (rest / DEPTH_SQUARES), rest % DEPTH_SQUARES);
@@ -113,13 +119,10 @@ fn load_right(k: u32, column: u32) -> Square {
     return square;
 }
 
-// Returns the transposed square at `row`, its rows rotated. Invocations next to each other store the
-// squares of rows that follow each other. If each began with the first of its four rows, all would
-// store to the same banks.
-fn turned(square: Square, row: u32) -> Square {
-    let v = transpose(square);
-    let one = row / 8u % 2u != 0u;
-    let two = row / 8u % 4u >= 2u;
+// Returns the rows of a square, from row `by` modulo 4 on.
+fn rotated(v: Square, by: u32) -> Square {
+    let one = by % 2u != 0u;
+    let two = by % 4u >= 2u;
     let w = Square(
         select(v[0], v[1], one),
         select(v[1], v[2], one),
@@ -134,15 +137,25 @@ fn turned(square: Square, row: u32) -> Square {
     );
 }
 
-// Returns the cell of row i of a square at (row, k), or of a turned square.
-fn cell_of(row: u32, k: u32, i: u32, is_turned: bool) -> u32 {
-    return (row + select(i, (i + row / 8u) % 4u, is_turned)) * STRIDE + k / CELL;
+// Returns the row that an invocation stores first of the four that begin at `row`, if its factor turns.
+// Its neighbours store the rows that follow. If all began with their first, they would store to the same
+// banks.
+fn first_of(row: u32) -> u32 {
+    return row / 8u % 4u;
+}
+
+// Returns the cell of the row that an invocation stores as number i, of the square at (row, k).
+fn cell_of(row: u32, k: u32, i: u32, turns: bool) -> u32 {
+    return (row + select(i, (i + first_of(row)) % 4u, turns)) * STRIDE + k / CELL;
 }
 
 fn stage_left(loaded: Square, row: u32, k: u32) {
     var square = loaded;
     if (A_TRANSPOSED) {
-        square = turned(loaded, row);
+        square = transpose(loaded);
+    }
+    if (LEFT_TURNS) {
+        square = rotated(square, first_of(row));
     }
     // unroll
     for (var i = 0u; i < 4u; i++) {
@@ -151,7 +164,7 @@ fn stage_left(loaded: Square, row: u32, k: u32) {
             v = quad(gelu(vec4<f32>(v)));
         }
         for (var j = 0u; j < 4u / CELL; j++) {
-            left_tile[cell_of(row, k, i, A_TRANSPOSED) + j] = half_cell_of(v, j);
+            left_tile[cell_of(row, k, i, LEFT_TURNS) + j] = half_cell_of(v, j);
         }
     }
 }
@@ -159,12 +172,15 @@ fn stage_left(loaded: Square, row: u32, k: u32) {
 fn stage_right(loaded: Square, row: u32, k: u32) {
     var square = loaded;
     if (!B_TRANSPOSED) {
-        square = turned(loaded, row);
+        square = transpose(loaded);
+    }
+    if (RIGHT_TURNS) {
+        square = rotated(square, first_of(row));
     }
     // unroll
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u / CELL; j++) {
-            right_tile[cell_of(row, k, i, !B_TRANSPOSED) + j] = half_cell_of(square[i], j);
+            right_tile[cell_of(row, k, i, RIGHT_TURNS) + j] = half_cell_of(square[i], j);
         }
     }
 }
@@ -301,8 +317,8 @@ fn tile_of(row: u32, column: u32) -> vec2<u32> {
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let lane = invocation.lane;
-    let own_left = square_of(lane, TILE_ROWS / 4u, A_TRANSPOSED);
-    let own_right = square_of(lane, TILE_COLUMNS / 4u, !B_TRANSPOSED);
+    let own_left = square_of(lane, TILE_ROWS / 4u, LEFT_TURNS);
+    let own_right = square_of(lane, TILE_COLUMNS / 4u, RIGHT_TURNS);
     let subgroup = subgroup_of(invocation);
     let subgroups = subgroups_of(invocation);
     let split = group.y / p.row_tiles;

@@ -4,6 +4,8 @@
 // are read once. Needs reduce.wgsl.
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
+// An invocation loads up to four packs of each factor at a time.
+const ROWS = max(4u / COLUMNS, 1u);
 
 @group(0) @binding(0) var<storage, read_write> dy: array<activation>;
 @group(0) @binding(1) var<storage, read_write> x: array<activation>;

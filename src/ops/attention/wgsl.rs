@@ -102,7 +102,6 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
                 .with("LANES", lanes)
                 .with("PER", COLUMNS / lanes)
                 .with("BLOCKS", vectors.div_ceil(lanes))
-                // The rows and columns of a product, in eight vectors of the head.
                 .with("LOADS", (ROWS + COLUMNS) * 8 / (16 * lanes))
                 // 512 vectors of four: the half of workgroup memory that the factors leave.
                 .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
@@ -148,8 +147,7 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
 /// are a quarter faster on long sequences, but take twice as long to compile: most of a first step.
 const SHUFFLED_ROWS: u32 = 2;
 
-/// The positions that a workgroup owns, and those of the other side that it takes at a time, as in
-/// attention_blocked.wgsl and attention_cooperative.wgsl.
+/// The positions that a workgroup owns, and those of the other side that it takes at a time.
 const ROWS: u32 = 64;
 const COLUMNS: u32 = 32;
 

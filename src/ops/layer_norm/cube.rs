@@ -102,33 +102,21 @@ fn gradients<T: Float>(
     let mut d_beta = Array::<f32>::new(columns);
     let mut x_hat = Array::<f32>::new(columns);
     let mut g = Array::<f32>::new(columns);
-    let mut previous = Array::<f32>::new(columns);
     for i in 0..columns {
         d_gamma[i] = 0.0f32;
         d_beta[i] = 0.0f32;
-        previous[i] = 0.0f32;
     }
     for row in first..last {
         let base = row * width;
         let mu = mean[row];
         let scale = rstd[row];
-        // All loads come first and have no condition, or they would wait for one another. Past the end of
-        // the row, they read its last column again.
-        for i in 0..columns {
-            let at = base + min(i * units + lane, width - 1);
-            g[i] = f32::cast_from(dy[at]);
-            x_hat[i] = f32::cast_from(x[at]);
-            if comptime!(accumulates) {
-                previous[i] = f32::cast_from(dx[at]);
-            }
-        }
         let mut sum_g = 0.0f32;
         let mut sum_gx = 0.0f32;
         for i in 0..columns {
             let column = i * units + lane;
             if column < width {
-                let d = g[i];
-                let normal = (x_hat[i] - mu) * scale;
+                let d = f32::cast_from(dy[base + column]);
+                let normal = (f32::cast_from(x[base + column]) - mu) * scale;
                 let slope = d * gamma[column];
                 x_hat[i] = normal;
                 g[i] = slope;
@@ -143,8 +131,11 @@ fn gradients<T: Float>(
         for i in 0..columns {
             let column = i * units + lane;
             if column < width {
-                let own = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
-                dx[base + column] = T::cast_from(own + previous[i]);
+                let mut slope = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
+                if comptime!(accumulates) {
+                    slope += f32::cast_from(dx[base + column]);
+                }
+                dx[base + column] = T::cast_from(slope);
             }
         }
     }

@@ -47,13 +47,6 @@ fn forward_spec(tier: Tier, activation: Element, width: usize, beta: bool) -> Sp
     rows_spec(&FORWARD, tier, activation, width).flag("BETA", beta)
 }
 
-fn backward_spec(tier: Tier, activation: Element, width: usize) -> Spec {
-    let spec = rows_spec(&BACKWARD, tier, activation, width);
-    // The rows at a time are for the packs of an invocation: up to four.
-    let packs = (width as u32 / spec.pack).div_ceil(tier.row_workgroup());
-    spec.with("ROWS", (4 / packs).max(1))
-}
-
 fn weights_spec(width: usize) -> Spec {
     Spec::new(&WEIGHTS, ELEMENTWISE).packed(pack_of(&[width]))
 }
@@ -63,7 +56,7 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     for width in [1, 39, 384, 768, 1600] {
         specs.push(weights_spec(width).with("SPAN", ELEMENTWISE).with("TENSORS", 2));
         for activation in Element::ALL {
-            specs.push(backward_spec(tier, activation, width));
+            specs.push(rows_spec(&BACKWARD, tier, activation, width));
             specs.extend([false, true].map(|beta| forward_spec(tier, activation, width, beta)));
         }
     }
@@ -93,7 +86,7 @@ pub(super) fn backward(
 ) -> (CubeTensor, CubeTensor) {
     let LayerNormBackwardInputs { dy, x, gamma, statistics: (mean, rstd), residual } = inputs;
     let [n, c] = x.shape().dims();
-    let spec = backward_spec(kernels.tier, Element::of(&x), c);
+    let spec = rows_spec(&BACKWARD, kernels.tier, Element::of(&x), c);
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let accumulates = u32::from(residual.is_some());
