@@ -39,19 +39,19 @@ alias Square = mat4x4<f16>;
 const DEPTH_SQUARES = DEPTH / 4u;
 alias Sums = array<array<Sum, COLUMN_MATRICES>, ROW_MATRICES>;
 
-// The buffer's rows that do not run along k are loaded by neighbouring invocations, up to 256 bytes: an H100
-// takes as long for 32 bytes of a cache line as for all of it. Not where the driver chooses the size of
-// subgroups, on AMD, whose compiler would need more registers.
-const LEFT_TURNS = A_TRANSPOSED && SUBGROUPS > 0u;
-const RIGHT_TURNS = !B_TRANSPOSED && SUBGROUPS > 0u;
+// True if neighbouring invocations load along rows of the buffer that do not run along k, up to 256 bytes:
+// an H100 takes as long for 32 bytes of a cache line as for all of it. Where the driver chooses the size of
+// subgroups, on AMD, they load along k, because its compiler would need more registers for this.
+const LEFT_ALONG_ROWS = A_TRANSPOSED && SUBGROUPS > 0u;
+const RIGHT_ALONG_ROWS = !B_TRANSPOSED && SUBGROUPS > 0u;
 
 var<workgroup> column_sums: array<f32, TILE_COLUMNS>;
 
-// Returns the row and k of an invocation's square in a tile with `squares` squares along its rows. Unless
-// it turns, the squares of neighbouring invocations follow each other along k, so that 16 of them store
-// to all banks.
-fn square_of(lane: u32, squares: u32, turns: bool) -> vec2<u32> {
-    if (turns) {
+// Returns the row and k of an invocation's square in a tile of `squares` by DEPTH_SQUARES squares. The
+// squares of neighbouring invocations follow each other along k, so that 16 of them store to all banks, or
+// along the rows of the buffer.
+fn square_of(lane: u32, squares: u32, along_rows: bool) -> vec2<u32> {
+    if (along_rows) {
         let width = min(squares, 32u);
         let rest = lane / width;
         return 4u * vec2(lane % width + width * (rest / DEPTH_SQUARES), rest % DEPTH_SQUARES);
@@ -137,16 +137,15 @@ fn rotated(v: Square, by: u32) -> Square {
     );
 }
 
-// Returns the row that an invocation stores first of the four that begin at `row`, if its factor turns.
-// Its neighbours store the rows that follow. If all began with their first, they would store to the same
-// banks.
+// Returns which of the four rows from `row` on an invocation stores first, if it loads along the rows of the
+// buffer: other ones than its neighbours, because the first rows of all squares are in the same banks.
 fn first_of(row: u32) -> u32 {
     return row / 8u % 4u;
 }
 
 // Returns the cell of the row that an invocation stores as number i, of the square at (row, k).
-fn cell_of(row: u32, k: u32, i: u32, turns: bool) -> u32 {
-    return (row + select(i, (i + first_of(row)) % 4u, turns)) * STRIDE + k / CELL;
+fn cell_of(row: u32, k: u32, i: u32, along_rows: bool) -> u32 {
+    return (row + select(i, (i + first_of(row)) % 4u, along_rows)) * STRIDE + k / CELL;
 }
 
 fn stage_left(loaded: Square, row: u32, k: u32) {
@@ -154,7 +153,7 @@ fn stage_left(loaded: Square, row: u32, k: u32) {
     if (A_TRANSPOSED) {
         square = transpose(loaded);
     }
-    if (LEFT_TURNS) {
+    if (LEFT_ALONG_ROWS) {
         square = rotated(square, first_of(row));
     }
     // unroll
@@ -164,7 +163,7 @@ fn stage_left(loaded: Square, row: u32, k: u32) {
             v = quad(gelu(vec4<f32>(v)));
         }
         for (var j = 0u; j < 4u / CELL; j++) {
-            left_tile[cell_of(row, k, i, LEFT_TURNS) + j] = half_cell_of(v, j);
+            left_tile[cell_of(row, k, i, LEFT_ALONG_ROWS) + j] = half_cell_of(v, j);
         }
     }
 }
@@ -174,13 +173,13 @@ fn stage_right(loaded: Square, row: u32, k: u32) {
     if (!B_TRANSPOSED) {
         square = transpose(loaded);
     }
-    if (RIGHT_TURNS) {
+    if (RIGHT_ALONG_ROWS) {
         square = rotated(square, first_of(row));
     }
     // unroll
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u / CELL; j++) {
-            right_tile[cell_of(row, k, i, RIGHT_TURNS) + j] = half_cell_of(square[i], j);
+            right_tile[cell_of(row, k, i, RIGHT_ALONG_ROWS) + j] = half_cell_of(square[i], j);
         }
     }
 }
@@ -317,8 +316,8 @@ fn tile_of(row: u32, column: u32) -> vec2<u32> {
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let lane = invocation.lane;
-    let own_left = square_of(lane, TILE_ROWS / 4u, LEFT_TURNS);
-    let own_right = square_of(lane, TILE_COLUMNS / 4u, RIGHT_TURNS);
+    let own_left = square_of(lane, TILE_ROWS / 4u, LEFT_ALONG_ROWS);
+    let own_right = square_of(lane, TILE_COLUMNS / 4u, RIGHT_ALONG_ROWS);
     let subgroup = subgroup_of(invocation);
     let subgroups = subgroups_of(invocation);
     let split = group.y / p.row_tiles;
