@@ -31,6 +31,7 @@ fn workgroup_sum2(value: vec2<f32>, lane: u32) -> vec2<f32> {
     return sum;
 }
 
+// Returns the sum to every invocation. All invocations of the workgroup must call it.
 fn workgroup_sum(value: f32, lane: u32) -> f32 {
     return workgroup_sum2(vec2(value), lane).x;
 }

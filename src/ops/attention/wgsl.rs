@@ -147,7 +147,7 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
 /// are a quarter faster on long sequences, but take twice as long to compile: most of a first step.
 const SHUFFLED_ROWS: u32 = 2;
 
-/// The positions that a workgroup owns, and those of the other side that it takes at a time.
+/// A workgroup owns ROWS queries (or keys), and loops over the keys (or queries), COLUMNS at a time.
 const ROWS: u32 = 64;
 const COLUMNS: u32 = 32;
 
