@@ -117,7 +117,9 @@ fn ranks(
     start: &StartRun,
 ) -> io::Result<Process> {
     let resume = start.resume || (start.is_restart && has_checkpoint(&start.run));
-    let train = TrainArgs { run: Some(start.run.clone()), resume, ..args.clone() };
+    // A run that restarts has recorded its decay.
+    let decay = args.decay.filter(|_| !start.is_restart);
+    let train = TrainArgs { run: Some(start.run.clone()), resume, decay, ..args.clone() };
     // The variables of another machine may differ.
     let mut global = global.clone();
     global.device = Some(global.typed_device());
@@ -181,7 +183,7 @@ fn resolve(
     global: &Global,
     group: &mut Group,
 ) -> Result<(StartRun, Vec<String>), Failure> {
-    let TrainArgs { source, run, resume, share, allreduce_dtype, .. } = args.clone();
+    let TrainArgs { source, run, resume, decay, share, allreduce_dtype, .. } = args.clone();
     let is_first = group.is_first();
     let name = source.name();
     let run = run.or_else(|| source.typed("out_dir").map(PathBuf::from));
@@ -208,6 +210,7 @@ fn resolve(
     let settings = RunSettings::Resolved { config: Box::new(config), plans_schedule };
     let shared = StartRun { resume, ..StartRun::new(run, settings) }.shared(group, &resolved)?;
     let start = StartRun {
+        decay,
         device: global.typed_device(),
         implementation: global.ops()?.implementation,
         self_test: global.self_test(),

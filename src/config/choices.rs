@@ -67,6 +67,19 @@ words! {
     }
 }
 
+words! {
+    /// The course of the learning rate after the warmup.
+    #[derive(Default)]
+    pub enum Schedule {
+        /// Down to `min_lr` along a cosine (Loshchilov and Hutter, arXiv:1608.03983): nanoGPT's.
+        #[default]
+        Cosine = "cosine",
+        /// Warmup, stable, decay (Hu et al., arXiv:2404.06395): constant up to a decay at the end, which
+        /// can begin whenever one likes.
+        Wsd = "wsd",
+    }
+}
+
 /// The source of the initial weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

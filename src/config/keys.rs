@@ -7,7 +7,7 @@
 use super::kind::ValueKind::{
     self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text, Words,
 };
-use super::{Dtype, Gelu, OptimizerKind, choices};
+use super::{Dtype, Gelu, OptimizerKind, Schedule, choices};
 
 /// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
@@ -109,8 +109,10 @@ pub const KEYS: &[Key] = &[
     key("max_iters", NONZERO_U64, SCHEDULE, "600000", "iterations, each one update of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; plans a shorter schedule unless max_iters or lr_decay_iters is set"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
+    key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),
+    key("decay_fraction", Fraction, SCHEDULE, "0.2", "with wsd: share of the run in which the learning rate decays to min_lr"),
     key("warmup_iters", AUTO_U64, SCHEDULE, "2000", "iterations of linear warmup"),
-    key("lr_decay_iters", AUTO_U64, SCHEDULE, "600000", "iteration at which the learning rate reaches min_lr"),
+    key("lr_decay_iters", AUTO_U64, SCHEDULE, "600000", "with cosine: iteration at which the learning rate reaches min_lr"),
     key("min_lr", NonNegative, SCHEDULE, "6e-5", "learning rate after the decay, often a tenth of the peak"),
 
     key("eval_interval", NONZERO_U64, EVALUATION, "2000", "iterations between evaluations"),

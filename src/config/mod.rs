@@ -22,7 +22,7 @@ mod schedule;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
-pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, SumDtype};
+pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, Schedule, SumDtype};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};
@@ -31,6 +31,7 @@ pub(crate) use names::{file_name, run_name};
 pub use precision::{Abilities, Dtype, Matrices, Precision};
 pub(crate) use presets::preset_names;
 pub use resolve::{Resolved, resolve};
+pub use schedule::DecayLength;
 pub(crate) use schedule::learning_rate;
 
 use serde::{Deserialize, Serialize};
@@ -105,7 +106,11 @@ pub struct Config {
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
     pub decay_lr: bool,
-    /// At most `lr_decay_iters`.
+    #[serde(default)]
+    pub schedule: Schedule,
+    #[serde(default = "decay_fraction")]
+    pub decay_fraction: f64,
+    /// At most the iteration at which the cosine ends, or at which the decay of `wsd` begins.
     pub warmup_iters: u64,
     pub lr_decay_iters: u64,
     /// At most `learning_rate` if `decay_lr` is set.
@@ -253,6 +258,10 @@ fn outer_learning_rate() -> f64 {
 
 fn outer_momentum() -> f64 {
     0.9
+}
+
+fn decay_fraction() -> f64 {
+    0.2
 }
 
 /// Rounds a vocabulary of `vocab` tokens up to the rows of the embedding: to a multiple of 4, the

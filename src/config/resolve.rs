@@ -3,7 +3,7 @@
 use super::error::{ConfigError, Provenance, Source};
 use super::kind::InvalidValue;
 use super::layer::Layer;
-use super::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom};
+use super::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom, Schedule};
 use std::collections::BTreeMap;
 
 /// The attention kernels keep one row of a head in registers or workgroup memory.
@@ -125,11 +125,18 @@ impl Resolved {
         if !config.decay_lr {
             return Ok(());
         }
-        if lr_decay_iters == 0 {
+        if config.schedule == Schedule::Wsd {
+            let start = config.decay_start();
+            if warmup_iters > start {
+                let rule = format!("the decay begins at iteration {start}, before the warmup ends");
+                let hint = format!("set warmup_iters to about {}", start / 50);
+                let others = ["max_iters", "decay_fraction"];
+                return self.error("warmup_iters", &others, warmup_iters, rule, hint);
+            }
+        } else if lr_decay_iters == 0 {
             let hint = "set it to max_iters, or decay_lr to false";
             return self.error("lr_decay_iters", &[], 0, "it must be at least 1", hint);
-        }
-        if warmup_iters > lr_decay_iters {
+        } else if warmup_iters > lr_decay_iters {
             let rule = format!("it must not exceed lr_decay_iters = {lr_decay_iters}");
             let hint = format!("set warmup_iters to about {}", lr_decay_iters / 50);
             return self.error("warmup_iters", &["lr_decay_iters"], warmup_iters, rule, hint);

@@ -1,14 +1,19 @@
 //! The schedule of a run: its learning rate and its length.
 
-use super::Config;
+use super::{Config, Schedule};
+use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
+use std::fmt;
 use std::num::NonZeroU64;
+use std::str::FromStr;
 
 /// Returns the learning rate of update `iter`, counted from 0.
 ///
-/// The schedule is nanoGPT's: linear warmup, cosine decay to `min_lr` at `lr_decay_iters`, then
-/// `min_lr`; constant without `decay_lr`. The cosine is SGDR's (Loshchilov and Hutter, 2016),
-/// without restarts.
+/// A linear warmup comes first, in either schedule; without `decay_lr` the rate is constant instead.
+/// With `cosine`, nanoGPT's schedule, the rate falls to `min_lr` at `lr_decay_iters` along a cosine.
+/// With `wsd` it is constant until the last `decay_fraction` of `max_iters`, then falls to `min_lr` as
+/// `1 - sqrt(x)` does for x from 0 to 1, which Haegele et al. (arXiv:2405.18392) found a little better
+/// than a line.
 pub fn learning_rate(config: &Config, iter: u64) -> f64 {
     let Config { learning_rate: peak, min_lr, warmup_iters, lr_decay_iters, .. } = *config;
     if !config.decay_lr {
@@ -17,6 +22,11 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
     if iter < warmup_iters {
         // Adding 1 to both keeps the first update from having a rate of 0.
         return peak * (iter + 1) as f64 / (warmup_iters + 1) as f64;
+    }
+    if config.schedule == Schedule::Wsd {
+        let (start, end) = (config.decay_start(), config.max_iters.get());
+        let progress = iter.saturating_sub(start) as f64 / (end - start).max(1) as f64;
+        return min_lr + (1.0 - progress.min(1.0).sqrt()) * (peak - min_lr);
     }
     // `>=` instead of nanoGPT's `>` gives the same value without a division by zero when
     // `lr_decay_iters` equals `warmup_iters`.
@@ -31,7 +41,100 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
 /// an update or two of a short one.
 const MIN_WARMUP: u64 = 50;
 
+/// The updates in which the learning rate decays when a run is told to end: `600`, or `10%` of the updates
+/// that it has made.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum DecayLength {
+    Updates(NonZeroU64),
+    Percent(f64),
+}
+
+impl Default for DecayLength {
+    fn default() -> Self {
+        Self::Percent(10.0)
+    }
+}
+
+impl DecayLength {
+    pub(crate) fn updates(self, made: u64) -> NonZeroU64 {
+        match self {
+            Self::Updates(updates) => updates,
+            Self::Percent(percent) => {
+                let updates = (percent / 100.0 * made as f64).ceil() as u64;
+                NonZeroU64::new(updates).unwrap_or(NonZeroU64::MIN)
+            }
+        }
+    }
+}
+
+impl FromStr for DecayLength {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let length = match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.trim().parse().ok();
+                percent.filter(|percent| (0.0..=1000.0).contains(percent)).map(Self::Percent)
+            }
+            None => text.parse().ok().map(Self::Updates),
+        };
+        length.ok_or_else(|| format!("`{text}` is neither updates, like 600, nor a share, like 10%"))
+    }
+}
+
+impl TryFrom<String> for DecayLength {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<DecayLength> for String {
+    fn from(length: DecayLength) -> Self {
+        length.to_string()
+    }
+}
+
+impl fmt::Display for DecayLength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Updates(updates) => write!(f, "{updates}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
 impl Config {
+    /// Returns the iteration at which the decay of `wsd` begins.
+    pub(crate) fn decay_start(&self) -> u64 {
+        let updates = self.max_iters.get();
+        updates - (self.decay_fraction * updates as f64).round() as u64
+    }
+
+    /// Returns true if update `iter` is in the decay of `wsd`, or after it.
+    pub(crate) fn is_decaying(&self, iter: u64) -> bool {
+        self.decay_lr && self.schedule == Schedule::Wsd && iter >= self.decay_start()
+    }
+
+    /// Returns the config of a run that has made `iter` updates, where the learning rate is `rate` now, and
+    /// that is to decay it over the next `updates` and end then. Any schedule becomes `wsd`.
+    pub(crate) fn ending_after(&self, iter: u64, rate: f64, updates: NonZeroU64) -> Self {
+        let max_iters = updates.saturating_add(iter);
+        Self {
+            decay_lr: true,
+            schedule: Schedule::Wsd,
+            learning_rate: rate,
+            min_lr: self.min_lr.min(rate),
+            warmup_iters: self.warmup_iters.min(iter),
+            max_iters,
+            decay_fraction: updates.get() as f64 / max_iters.get() as f64,
+            ..self.clone()
+        }
+    }
+
     /// Returns the config with a schedule of at most `updates` updates. Warmup and decay end at the
     /// same share of the run, but warmup takes a fiftieth of it, if that is less than before.
     pub(crate) fn with_updates(&self, updates: u64) -> Self {
@@ -45,7 +148,11 @@ impl Config {
             .max(max_iters.get() / MIN_WARMUP)
             .min(self.warmup_iters)
             .min(lr_decay_iters);
-        Self { max_iters, lr_decay_iters, warmup_iters, ..self.clone() }
+        let shorter = Self { max_iters, lr_decay_iters, warmup_iters, ..self.clone() };
+        match self.schedule {
+            Schedule::Cosine => shorter,
+            Schedule::Wsd => Self { warmup_iters: warmup_iters.min(shorter.decay_start()), ..shorter },
+        }
     }
 }
 
@@ -69,6 +176,54 @@ mod tests {
         // The learning rate ends where it did.
         let short = shakespeare().with_updates(100);
         close(learning_rate(&short, 100), shakespeare().min_lr);
+    }
+
+    #[test]
+    fn wsd_is_constant_up_to_a_decay_at_the_end() {
+        let config = Config { schedule: Schedule::Wsd, ..shakespeare() };
+        assert_eq!(config.decay_start(), 4000);
+        let rate = |iter| learning_rate(&config, iter);
+        assert_eq!((rate(100), rate(3999), rate(4000)), (1e-3, 1e-3, 1e-3));
+        // A quarter of the decay is half of the way down.
+        close(rate(4250), 5.5e-4);
+        assert_eq!((rate(5000), rate(9000)), (1e-4, 1e-4));
+        assert!(!config.is_decaying(3999) && config.is_decaying(4000));
+        assert!(!shakespeare().is_decaying(4999));
+        let short = config.with_updates(100);
+        assert_eq!((short.decay_start(), short.warmup_iters), (80, 2));
+        // Without a decay, or all of one.
+        for (fraction, last) in [(0.0, 1e-3), (0.999, 1e-4 + 1e-6)] {
+            let config = Config { decay_fraction: fraction, warmup_iters: 0, ..config.clone() };
+            assert!((learning_rate(&config, 4999) - last).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn a_run_ends_from_any_iteration_with_a_decay_from_its_rate() {
+        let wsd = Config { schedule: Schedule::Wsd, ..shakespeare() };
+        for (config, iter) in [(wsd, 2000), (shakespeare(), 2550), (shakespeare(), 50)] {
+            let before = learning_rate(&config, iter);
+            for updates in [1, 7, 600] {
+                let updates = NonZeroU64::new(updates).unwrap();
+                let ending = config.ending_after(iter, before, updates);
+                assert_eq!((ending.decay_start(), learning_rate(&ending, iter)), (iter, before));
+                assert_eq!(ending.max_iters.get(), iter + updates.get());
+                assert_eq!(learning_rate(&ending, iter + updates.get()), config.min_lr.min(before));
+            }
+        }
+    }
+
+    #[test]
+    fn a_decay_is_updates_or_a_share_of_those_made() {
+        for (text, made, updates) in [("600", 7, 600), ("10%", 5001, 501), ("0%", 9, 1), (" 5 % ", 40, 2)]
+        {
+            let length: DecayLength = text.parse().unwrap();
+            assert_eq!(length.updates(made).get(), updates, "{text}");
+            assert_eq!(length.to_string().parse(), Ok(length));
+        }
+        for bad in ["", "0", "-5", "x%", "5 steps", "-1%", "NaN%"] {
+            assert!(bad.parse::<DecayLength>().is_err(), "{bad}");
+        }
     }
 
     fn close(got: f64, expected: f64) {

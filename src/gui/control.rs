@@ -8,6 +8,7 @@ use eframe::egui::{self, Button, Color32, RichText, Ui};
 use super::platform::Choice;
 use super::widgets::{action, dot, entered};
 use super::{Intent, theme};
+use crate::config::DecayLength;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{
     Command, DeviceLine, Level, Progress, RunError, RunPhase, Setting, StopReason, Waiting,
@@ -100,6 +101,13 @@ impl ControlBar {
         if button(ui, "Stop and save", disabled, help) {
             self.stopping = true;
             intent = Some(Intent::Send(Command::Stop));
+        }
+        let is_finishing = progress.config.as_ref().is_some_and(|c| c.is_decaying(progress.iteration));
+        let finishing = is_finishing.then_some("The run is finishing.");
+        let help = "Lower the learning rate over a tenth of the updates made, then stop: that makes a \
+                    better model than stopping at once.";
+        if button(ui, "Finish now", reason.or(finishing), help) {
+            intent = Some(Intent::Send(Command::Finish { decay: DecayLength::default() }));
         }
         if button(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
             intent = Some(Intent::Send(Command::Checkpoint));

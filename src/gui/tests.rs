@@ -10,6 +10,7 @@ use web_time::SystemTime;
 use super::control::ControlBar;
 use super::shared::{Library, ShownRun};
 use super::*;
+use crate::config::DecayLength;
 use crate::protocol::{Checkpoint, Event, Progress, RunPhase, Sample, Setting, StopReason};
 use crate::runs::{About, RunState, RunSummary};
 
@@ -72,6 +73,8 @@ fn the_control_bar_sends_commands_to_a_live_run() {
     let mut bar = control(progress(RunPhase::Running), true);
     assert_eq!(bar.click("Pause"), [Intent::Send(Command::Pause)]);
     assert_eq!(bar.click("Checkpoint now"), [Intent::Send(Command::Checkpoint)]);
+    let finish = Command::Finish { decay: DecayLength::default() };
+    assert_eq!(bar.click("Finish now"), [Intent::Send(finish)]);
     assert_eq!(bar.click("Export"), [Intent::Choose(Choice::Export(CHECKPOINT.into()))]);
     assert_eq!(bar.click("Stop and save"), [Intent::Send(Command::Stop)]);
     assert!(!bar.is_enabled("Pause"), "the run is stopping");

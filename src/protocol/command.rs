@@ -5,6 +5,8 @@ use std::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::config::DecayLength;
+
 /// A command to a trainer, one JSON object a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
@@ -15,6 +17,11 @@ pub enum Command {
     Resume,
     /// Finish the step, write a checkpoint and exit.
     Stop,
+    /// Write a checkpoint, decay the learning rate and end: `{"command":"finish","decay":"10%"}`.
+    Finish {
+        #[serde(default)]
+        decay: DecayLength,
+    },
     /// Write a checkpoint and continue.
     Checkpoint,
     /// Generate a text.
@@ -83,11 +90,17 @@ mod tests {
         format!(r#"{{"command":"set","key":"{key}","value":{value}}}"#)
     }
 
+    fn finish(decay: &str) -> String {
+        format!(r#"{{"command":"finish","decay":"{decay}"}}"#)
+    }
+
     #[test]
     fn commands_read_back_from_their_json_lines() {
         let count = NonZeroU64::new(8 << 30).unwrap();
         for (command, line) in [
             (Command::Stop, r#"{"command":"stop"}"#.to_string()),
+            (Command::Finish { decay: "600".parse().unwrap() }, finish("600")),
+            (Command::Finish { decay: DecayLength::default() }, finish("10%")),
             (Command::Set(Setting::LearningRate(1e-4)), set("learning_rate", "0.0001")),
             (Command::Set(Setting::VramBudget(count)), set("vram_budget", "8589934592")),
             (Command::Set(Setting::StopOnClose(true)), set("stop_on_close", "true")),
@@ -96,6 +109,8 @@ mod tests {
             assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
         }
         assert!(serde_json::from_str::<Command>(r#"{"command":"explode"}"#).is_err());
+        let finish = serde_json::from_str::<Command>(r#"{"command":"finish"}"#);
+        assert_eq!(finish.unwrap(), Command::Finish { decay: DecayLength::default() });
         // A whole number may be written as a float.
         let budget = serde_json::from_str::<Command>(&set("vram_budget", "8589934592.0"));
         assert_eq!(budget.unwrap(), Command::Set(Setting::VramBudget(count)));

@@ -61,6 +61,8 @@ pub enum Event {
     Paused { iter: u64 },
     /// The run trains again after a pause.
     Resumed { iter: u64 },
+    /// The learning rate decays from here on, and the run ends then: its configuration has a new schedule.
+    Finishing { iter: u64, config: Box<Config> },
     /// A new plan. After a failure of the device the run restarts from its last checkpoint; after a
     /// change of the budget it continues where it is.
     Replan {
@@ -376,6 +378,10 @@ impl fmt::Display for Event {
             }
             Event::Paused { iter } => write!(f, "paused at iteration {iter}"),
             Event::Resumed { iter } => write!(f, "resumed at iteration {iter}"),
+            Event::Finishing { iter, config } => {
+                let end = config.max_iters;
+                write!(f, "the learning rate decays from iteration {iter} on; the run ends at {end}")
+            }
             Event::Waiting(Waiting { text, attempt, attempts, seconds }) => {
                 write!(f, "{text} in {seconds} s (attempt {attempt} of {attempts})")
             }

@@ -134,6 +134,12 @@ impl Progress {
             }
             Event::Paused { iter } => (self.iteration, self.state) = (*iter, RunPhase::Paused),
             Event::Resumed { iter } => (self.iteration, self.state) = (*iter, RunPhase::Running),
+            Event::Finishing { iter, config } => {
+                self.reach(*iter);
+                self.max_iters = config.max_iters.get();
+                self.config = Some(config.clone());
+                self.note(Level::Info, event.to_string(), None);
+            }
             Event::Waiting(waiting) => {
                 self.note(Level::Warning, event.to_string(), None);
                 self.state = RunPhase::Waiting(waiting.clone());

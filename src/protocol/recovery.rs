@@ -71,7 +71,8 @@ impl AppliedCommands {
                 self.settings.retain(|known| discriminant(known) != discriminant(setting));
                 self.settings.push(*setting);
             }
-            Command::Checkpoint | Command::Sample { .. } => {}
+            // The run has recorded a decay.
+            Command::Finish { .. } | Command::Checkpoint | Command::Sample { .. } => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, SumDtype};
+use crate::config::{Config, DecayLength, SumDtype};
 use crate::ops::Implementation;
 use crate::plan::{Backend, Plan};
 use crate::protocol::{Cause, Command, Event, Reply, Request, RunError, StopReason};
@@ -53,6 +53,8 @@ pub(crate) struct StartRun {
     pub settings: RunSettings,
     /// True to continue from the newest checkpoint.
     pub resume: bool,
+    /// The updates in which a run that continues decays its learning rate and ends.
+    pub decay: Option<DecayLength>,
     /// The device as `--device` takes it. A page has one.
     pub device: String,
     /// The name of the device that former workers of this run have opened.

@@ -25,6 +25,7 @@ use crate::ranks::{Group, OtherStates, SharedWeights};
 pub const STATE_FILE: &str = "state.json";
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const TEMPORARY: &str = ".writing-";
+const DECAYED: &str = "decayed-";
 pub const VERSION: u32 = 1;
 
 /// The state of a run besides its tensors. Data order and dropout are functions of the seed and the
@@ -222,6 +223,29 @@ impl Damaged {
     }
 }
 
+/// Renames the checkpoints in `folder` that have decayed the learning rate before `config`, a longer schedule,
+/// does, if there is one from before the decay. Returns a sentence about them, if there are any. The caller
+/// must hold the run's lock.
+pub fn set_aside_decayed(folder: &Path, config: &Config) -> Option<String> {
+    let all = newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok());
+    let has_decayed = |Checkpoint { state, .. }: &Checkpoint| {
+        let before = state.iteration.saturating_sub(1);
+        state.config.is_decaying(before) && !config.is_decaying(before)
+    };
+    let (decayed, others): (Vec<Checkpoint>, Vec<Checkpoint>) = all.partition(has_decayed);
+    let newest = others.first()?;
+    let last = decayed.first()?.state.iteration;
+    for Checkpoint { path, state } in &decayed {
+        let _ = disk::rename(path, folder.join(format!("{DECAYED}{:08}", state.iteration)));
+    }
+    Some(format!(
+        "continuing from iteration {}, before the learning rate decayed; the model of iteration {last} \
+         stays in {}",
+        newest.state.iteration,
+        folder.join(format!("{DECAYED}{last:08}")).display()
+    ))
+}
+
 /// Removes the unfinished checkpoints of a killed process. The caller must hold the run's lock.
 pub fn remove_unfinished(folder: &Path) {
     let entries = disk::read_dir(folder).into_iter().flatten().flatten();
@@ -251,14 +275,20 @@ fn numbered(folder: &Path) -> Vec<(u64, PathBuf)> {
     found
 }
 
-/// Removes all checkpoints but the newest `keep`, the best and the one that was just written.
+/// Removes all checkpoints but the newest `keep`, the best, the one that was just written, and the one at
+/// the beginning of its decay.
 fn prune(folder: &Path, keep: u32, written: &Path) {
     let all: Vec<Checkpoint> =
         newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok()).collect();
     let rated = all.iter().filter_map(|Checkpoint { path, state }| Some((path, state.val_loss?)));
     let best = rated.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(path, _)| path);
-    for Checkpoint { path, .. } in all.iter().skip(keep as usize) {
-        if Some(path) != best && path != written {
+    let config = all.iter().find(|known| known.path == written).map(|known| &known.state.config);
+    let is_decay_start = |iter: u64| {
+        config.is_some_and(|config| config.is_decaying(iter) && config.decay_start() == iter)
+    };
+    for Checkpoint { path, state } in all.iter().skip(keep as usize) {
+        let is_kept = Some(path) == best || path == written || is_decay_start(state.iteration);
+        if !is_kept {
             // The state goes first: a folder without it is not a checkpoint.
             let _ = disk::remove_file(path.join(STATE_FILE));
             let _ = disk::remove_dir_all(path);

@@ -1,6 +1,6 @@
 //! Where a run is.
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Schedule};
 use crate::runs::Continued;
 use crate::runs::checkpoint::CheckpointState;
 
@@ -60,7 +60,8 @@ impl Position {
         let schedule = |config: &Config| {
             let Config { learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters, .. } =
                 *config;
-            (learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters)
+            let decay_start = (config.schedule == Schedule::Wsd).then(|| config.decay_start());
+            (learning_rate, min_lr, decay_lr, warmup_iters, lr_decay_iters, decay_start)
         };
         let rate = self.set_rate?;
         if schedule(config) != schedule(former) {

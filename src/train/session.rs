@@ -12,7 +12,7 @@ use super::position::Position;
 use super::rank_part::RankPart;
 use super::setup::Origin;
 use super::{Commands, Setup, TrainError};
-use crate::config::{self, Choice, Config};
+use crate::config::{self, Choice, Config, DecayLength, Schedule};
 use crate::gpu::{self, OpenDevice, Watchdog};
 use crate::protocol::{Command, Event, RunError, StopReason};
 use crate::runs::checkpoint::{Checkpoint, Damaged};
@@ -45,6 +45,8 @@ pub struct Session<'a> {
     pace: PaceMonitor,
     /// True if `max_time` plans the schedule before the first update.
     plans_schedule: bool,
+    /// The updates in which the learning rate decays from the first update on, if the run is to end.
+    decay: Option<DecayLength>,
     /// The time of the last checkpoint, or of the start.
     saved: Instant,
     /// True if a checkpoint is to be written as soon as all ranks have the same weights.
@@ -69,7 +71,7 @@ impl<'a> Session<'a> {
         gpu::size_pages(&device.device, setup.steps.forecast.page_bytes());
         let mut learner = Learner::open(&mut setup, &device.device)?;
         learner.optimizer.set_watchdog(&device.watchdog);
-        let Setup { job, steps, mut ranks, origin, plans_schedule, .. } = setup;
+        let Setup { job, steps, mut ranks, origin, plans_schedule, decay, .. } = setup;
         let Origin { folder, loaded, warnings, .. } = origin;
         ranks.group.set_watchdog(&device.watchdog);
         // `eval_only` is for this process, not for a later one that resumes the run.
@@ -93,6 +95,7 @@ impl<'a> Session<'a> {
             learner,
             position,
             plans_schedule,
+            decay,
             saved: Instant::now(),
             wants_checkpoint: false,
             queued: VecDeque::new(),
@@ -239,16 +242,19 @@ impl<'a> Session<'a> {
             None if decides => self.warn_if_long().await?,
             None => {}
         }
+        if let Some(decay) = self.decay.take() {
+            self.finish_after(decay).await?;
+        }
         self.train(commands).await
     }
 
     async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         let mut clock = Clock::start();
-        let max_iters = self.job.config.max_iters.get();
         self.begin_apart().await;
         self.device.watchdog.heartbeat();
         self.learner.count_skipped().await;
-        while self.position.iteration < max_iters {
+        // A command may change the length of the run.
+        while self.position.iteration < self.job.config.max_iters.get() {
             let aside = Instant::now();
             commands.yield_now().await;
             if let Some(reason) = self.between_updates(commands).await? {
@@ -300,6 +306,11 @@ impl<'a> Session<'a> {
             && !self.position.was_evaluated();
         if evaluates {
             self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
+        }
+        // From here a run can also be continued with a longer schedule.
+        let config = &self.job.config;
+        if config.schedule == Schedule::Wsd && self.position.iteration == config.decay_start() {
+            self.save().await?;
         }
         // Before the evaluation, which takes longer: a text is the first thing to see.
         if self.sample_is_due(evaluates) {

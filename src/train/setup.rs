@@ -9,7 +9,7 @@ use web_time::Instant;
 use super::TrainError;
 use super::job::{Job, StepPlan};
 use super::rank_part::RankPart;
-use crate::config::{Config, InitFrom, SumDtype};
+use crate::config::{Config, DecayLength, InitFrom, SumDtype};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::eval::Quiz;
@@ -34,6 +34,8 @@ pub struct Request {
     pub mode: OpsMode,
     /// True if `max_time` plans the schedule of a new run; false if it only ends the run early.
     pub plans_schedule: bool,
+    /// The updates in which a run that continues decays its learning rate and ends.
+    pub decay: Option<DecayLength>,
     /// Time that the run has taken in trainers that failed: it counts towards `max_time`.
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
@@ -50,6 +52,7 @@ pub struct Setup {
     pub(super) origin: Origin,
     /// True if `max_time` plans the schedule before the first update.
     pub(super) plans_schedule: bool,
+    pub(super) decay: Option<DecayLength>,
     pub(crate) architecture: Architecture,
 }
 
@@ -74,8 +77,8 @@ impl Setup {
         device: &DeviceInfo,
         mut group: Group,
     ) -> Result<Self, TrainError> {
-        let Request { config, run, resume, mode, plans_schedule, elapsed, shares, sum_dtype } =
-            request;
+        let Request { plans_schedule, decay, shares, sum_dtype, .. } = request;
+        let Request { config, run, resume, mode, elapsed, .. } = request;
         let now = Instant::now();
         let started = now.checked_sub(elapsed).unwrap_or(now);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
@@ -126,6 +129,7 @@ impl Setup {
             steps: StepPlan { limits, forecast, limit },
             ranks,
             plans_schedule: plans_schedule && origin.loaded.is_none(),
+            decay: decay.filter(|_| origin.loaded.is_some()),
             origin,
             architecture,
         })
@@ -146,7 +150,7 @@ impl Origin {
         // A run that was killed before its first checkpoint starts from the beginning.
         let starts_over = resume && group.is_first() && !has_checkpoint(run);
         let resume = resume && !starts_over;
-        let (mut source, mut loaded) = (None, None);
+        let (mut source, mut loaded, mut decayed) = (None, None, None);
         let folder = if group.is_first() {
             if !resume {
                 source = initial_source(config, architecture, dataset)?;
@@ -154,6 +158,7 @@ impl Origin {
             let folder = RunFolder::open(run, resume)?;
             checkpoint::remove_unfinished(&folder.checkpoints());
             if resume {
+                decayed = checkpoint::set_aside_decayed(&folder.checkpoints(), config);
                 loaded = Some(Checkpoint::newest(&folder.checkpoints())?);
             }
             folder
@@ -173,6 +178,7 @@ impl Origin {
         let (checkpoint, damaged) = loaded.unzip();
         let (starts_over, checkpoint) = group.share((starts_over, checkpoint))?;
         let loaded = checkpoint.map(|checkpoint| (checkpoint, damaged.unwrap_or_default()));
+        warnings.extend(decayed);
         if starts_over {
             warnings.push("no checkpoint to resume from: starting from the beginning".into());
         }

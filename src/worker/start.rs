@@ -91,6 +91,8 @@ impl StartRun {
             resume,
             mode: OpsMode::of(self.implementation),
             plans_schedule,
+            // A worker that was restarted has recorded its decay.
+            decay: self.decay.filter(|_| !self.is_restart),
             elapsed: self.elapsed,
             shares: self.shares,
             sum_dtype: self.sum_dtype,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigSource;
 use super::values::DEBUGGING;
-use crate::config::SumDtype;
+use crate::config::{DecayLength, SumDtype};
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(in crate::cli) struct TrainArgs {
@@ -19,6 +19,10 @@ pub(in crate::cli) struct TrainArgs {
     /// Continue from the newest checkpoint of the run, with its configuration
     #[arg(long)]
     pub resume: bool,
+    /// End the run well: decay the learning rate over N updates, or over N% of those made, then stop. The
+    /// checkpoint from before stays, and a larger max_iters continues from it
+    #[arg(long, value_name = "N", requires = "resume")]
+    pub decay: Option<DecayLength>,
     /// Print one JSON event a line, and read commands from stdin
     #[arg(long)]
     pub json: bool,

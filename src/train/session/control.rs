@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Session;
+use crate::config::DecayLength;
 use crate::data::{DataError, Message, Role, Tokenizer};
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, Sample, Setting, StopReason, Task};
@@ -130,6 +131,7 @@ impl Session<'_> {
                 Command::Pause => paused = true,
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
+                Command::Finish { decay } => self.finish_after(decay).await?,
                 Command::Checkpoint => self.save().await?,
                 Command::Sample { prompt } => {
                     let seed = self.job.config.seed.wrapping_add(self.position.iteration);
@@ -140,6 +142,26 @@ impl Session<'_> {
                 Command::Set(setting) => self.set(setting).await?,
             }
         }
+    }
+
+    /// Decays the learning rate over the next updates, after which the run ends. The checkpoint that it
+    /// writes first stays, so that the run can also continue without the decay.
+    pub(super) async fn finish_after(&mut self, decay: DecayLength) -> Result<(), TrainError> {
+        let (iter, config) = (self.position.iteration, &self.job.config);
+        if config.is_decaying(iter) && self.position.set_rate.is_none() {
+            let end = config.max_iters;
+            self.journal.warn(format!("the run is finishing already: it ends at iteration {end}"));
+            return Ok(());
+        }
+        let rate = self.position.learning_rate(config);
+        let ending = config.ending_after(iter, rate, decay.updates(iter));
+        self.save().await?;
+        self.position.set_rate = None;
+        self.job.config = ending;
+        self.journal.folder.write_config(&self.job.config)?;
+        let config = Box::new(self.job.config.clone());
+        self.journal.emit(Event::Finishing { iter, config });
+        Ok(())
     }
 
     async fn set(&mut self, setting: Setting) -> Result<(), TrainError> {

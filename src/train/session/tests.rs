@@ -9,6 +9,7 @@ macro_rules! each {
 
 mod apart;
 mod conversations;
+mod finish;
 mod resume;
 mod tokenizers;
 
@@ -64,6 +65,7 @@ pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> Request {
         resume: false,
         mode: OpsMode::AUTO,
         plans_schedule: false,
+        decay: None,
         elapsed: Duration::ZERO,
         shares: Vec::new(),
         sum_dtype: SumDtype::Float32,

@@ -1,0 +1,99 @@
+//! Runs that decay their learning rate and end, and runs that continue from before the decay.
+
+use super::*;
+use crate::config::{DecayLength, Schedule};
+use crate::runs;
+
+/// A run with the schedule `wsd`, which decays over the last fifth.
+fn constant(run: &Path, more: &[(&str, &str)]) -> Request {
+    let settings = [("schedule", "wsd"), ("lr_decay_iters", "1"), ("warmup_iters", "0")];
+    request(run, &[&settings, more].concat())
+}
+
+fn resumed(run: &Path, config: Config, decay: Option<&str>) -> Vec<Event> {
+    let decay = decay.map(|text| text.parse().unwrap());
+    alone(&Request { config, resume: true, decay, ..request(run, &[]) })
+}
+
+fn rates(events: &[Event]) -> Vec<f64> {
+    each!(events, Event::Step(step) => step.lr).collect()
+}
+
+/// Trains until the run is told to finish after `at` updates, and to its end.
+fn finished(request: Request, at: u64, decay: DecayLength) -> Vec<Event> {
+    let (sender, receiver) = channel();
+    let mut events = Vec::new();
+    let mut emit = |event: &Event| {
+        if matches!(event, Event::Step(step) if step.iter + 1 == at) {
+            sender.send(Command::Finish { decay }).unwrap();
+            // A second one has no effect.
+            sender.send(Command::Finish { decay: DecayLength::default() }).unwrap();
+        }
+        events.push(event.clone());
+    };
+    run_on(cpu(), request, Group::alone(), &receiver, &mut emit).unwrap();
+    events
+}
+
+#[test]
+fn a_decay_from_a_checkpoint_is_the_decay_of_a_run_that_was_planned_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let planned = alone(&constant(&folder.path().join("planned"), &[("max_iters", "50")]));
+    let run = folder.path().join("r");
+    let long = constant(&run, &[("max_iters", "1000")]);
+    let begun = stopped(long.clone(), Group::alone(), 40);
+    let ended = resumed(&run, long.config, Some("10"));
+    assert_eq!([steps(&begun), steps(&ended)].concat(), steps(&planned));
+    assert_eq!([rates(&begun), rates(&ended)].concat(), rates(&planned));
+    let [first, last] = [rates(&ended)[0], rates(&ended)[9]];
+    assert!(first == 1e-3 && last < 2e-4, "{first} to {last}");
+}
+
+#[test]
+fn a_run_that_is_told_to_finish_decays_through_a_stop_and_can_also_continue() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let long = |run: &Path| constant(run, &[("max_iters", "1000"), ("keep_checkpoints", "1")]);
+    let whole = finished(long(&folder.path().join("whole")), 20, "5".parse().unwrap());
+    assert_eq!(steps(&whole).len(), 25);
+    assert!(warns(&whole, "finishing already"));
+    let config = each!(&whole, Event::Finishing { config, .. } => config.clone()).next().unwrap();
+    assert_eq!((config.max_iters.get(), config.decay_start()), (25, 20));
+
+    // Stopped in the middle of the decay.
+    let (sender, receiver) = channel();
+    let mut emit = |event: &Event| match event {
+        Event::Step(step) if step.iter + 1 == 20 => {
+            sender.send(Command::Finish { decay: "5".parse().unwrap() }).unwrap();
+        }
+        Event::Step(step) if step.iter + 1 == 23 => sender.send(Command::Stop).unwrap(),
+        _ => {}
+    };
+    run_on(cpu(), long(&run), Group::alone(), &receiver, &mut emit).unwrap();
+    let recorded = runs::config(&run).unwrap();
+    assert_eq!((recorded.schedule, recorded.max_iters.get()), (Schedule::Wsd, 25));
+    let rest = resumed(&run, recorded.clone(), None);
+    assert_eq!(steps(&rest), steps(&whole)[23..]);
+    assert!(saved(&run, 25) == saved(&folder.path().join("whole"), 25), "another checkpoint");
+
+    // A longer schedule continues from before the decay, and keeps the decayed model.
+    let longer = Config { max_iters: 40.try_into().unwrap(), ..recorded };
+    let more = resumed(&run, longer, None);
+    assert!(warns(&more, "continuing from iteration 20, before the learning rate decayed"));
+    let other = folder.path().join("other");
+    let expected = alone(&constant(&other, &[("max_iters", "40")]));
+    assert_eq!(steps(&more), steps(&expected)[20..]);
+    assert!(run.join("checkpoints/decayed-00000025/state.json").exists());
+}
+
+#[test]
+fn ranks_finish_together() {
+    let (_folder, run) = new_run();
+    let all = on_threads(2, |group| {
+        let finish = Command::Finish { decay: "4".parse().unwrap() };
+        let commands = if group.is_first() { vec![finish] } else { Vec::new() };
+        train(request(&run, &[]), group, &commands).unwrap()
+    });
+    assert_eq!(steps(&all[0]).len(), 4);
+    assert_eq!(steps(&all[1]), steps(&all[0]));
+}
