@@ -70,6 +70,7 @@ mod manual;
 mod next;
 mod pages;
 mod plan;
+mod recipe;
 mod run_list;
 mod sample;
 mod target;

@@ -1,27 +1,46 @@
 //! `wgpt plan`: the memory, disk and time of a run, and if it fits its device.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::args::{Global, PlanArgs};
 use super::find_model::{proven, select_device, warn};
+use super::recipe::{self, ChosenData, RecipeDevice};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
-use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
+use crate::config::{
+    Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, InitFrom, Matrices, OptimizerKind, Resolved,
+};
 use crate::data::{DataErrorKind, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
-    Limits, PlanError, RanksEstimate, Row, Shares, Totals,
+    Limits, PlanError, RanksEstimate, Recipe, Row, Shares, Totals,
 };
 use crate::protocol::Failure;
 use crate::ranks::RanksError;
 use crate::runs;
 use crate::text::bytes;
 
-pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
-    let resolved = args.source.resolve(Vec::new(), None)?;
+pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
+    let is_named = args.source.is_named();
+    let mut resolved = args.source.clone().resolve(Vec::new(), None)?;
     warn(&resolved.warnings);
+    let mut recipe = None;
+    if recipe::chooses(is_named, &resolved) || (!is_named && asks_for_table(&resolved)) {
+        let device = recipe_device(&resolved.config, args.target, global)?;
+        let data = ChosenData::open(&resolved.config)?;
+        let Some(time) = resolved.config.max_time else {
+            return recipe_table(&device, &resolved, &data, args.json, global.quiet);
+        };
+        let found = device.recipe(&resolved, &data, time, global.quiet)?;
+        let set = found.set.iter().map(|(key, value)| (key.to_string(), value.clone()));
+        args.source.flags.typed.extend(set);
+        resolved = args.source.resolve(Vec::new(), None)?;
+        recipe = Some(found);
+    }
     let plans_schedule = !resolved.sets_length();
     let config = resolved.config;
     let ranks = args.ranks.unwrap_or(1);
@@ -65,7 +84,19 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
         _ => None,
     };
     let optimizer = config.optimizer;
-    let report = PlanReport { device, budget, optimizer, forecast, totals, ranks, fixes, measured };
+    let advice = totals.advice(&config);
+    let report = PlanReport {
+        device,
+        budget,
+        optimizer,
+        forecast,
+        totals,
+        advice,
+        recipe,
+        ranks,
+        fixes,
+        measured,
+    };
     if args.json {
         output!("{}", report.json());
     } else {
@@ -74,6 +105,54 @@ pub(super) fn run(args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let PlanReport { device, forecast, fixes: Some(fixes), .. } = report else { return Ok(()) };
     let holders = device.profile.holders(config.vram_budget);
     Err(PlanError::TooBig { least: Box::new(forecast), fixes, holders }.into())
+}
+
+/// Returns true if a person has chosen data, and nothing of what to train on them.
+fn asks_for_table(resolved: &Resolved) -> bool {
+    let about_run = ["n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters"];
+    resolved.is_set("data")
+        && resolved.config.init_from == InitFrom::Scratch
+        && !about_run.iter().any(|key| resolved.is_set(key))
+}
+
+fn recipe_device(
+    config: &Config,
+    target: Option<Target>,
+    global: &Global,
+) -> Result<RecipeDevice, Failure> {
+    if target.is_none() {
+        return RecipeDevice::selected(config, global);
+    }
+    let PlannedDevice { profile, no_time, .. } =
+        device(config, target, None, global.ops()?, global)?;
+    if profile.speed.is_none() {
+        let text = "the time that a GPU takes is unknown without its name";
+        return Err(Failure::usage(text, no_time.as_str()));
+    }
+    Ok(RecipeDevice::target(profile))
+}
+
+/// Prints what to train in some common times.
+fn recipe_table(
+    device: &RecipeDevice,
+    resolved: &Resolved,
+    data: &ChosenData,
+    json: bool,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let mut recipes: Vec<(&str, Recipe)> = Vec::new();
+    for (name, seconds) in recipe::TIMES {
+        recipes.push((name, device.recipe(resolved, data, Duration::from_secs(seconds), quiet)?));
+        // More time changes nothing then.
+        if recipes.last().is_some_and(|(_, found)| found.has_time_left()) {
+            break;
+        }
+    }
+    recipe::show_table(&recipes, json);
+    if !json {
+        recipe::show_notes(&recipes, &resolved.config.data);
+    }
+    Ok(())
 }
 
 /// Returns the sequences of the rank with the largest of equal shares.
@@ -222,6 +301,9 @@ struct PlanReport {
     optimizer: OptimizerKind,
     forecast: Forecast,
     totals: Totals,
+    advice: Vec<String>,
+    /// What the rule has chosen, if it was asked.
+    recipe: Option<Recipe>,
     ranks: Option<RanksEstimate>,
     /// Changes that would fit, if the run does not.
     fixes: Option<Vec<Fix>>,
@@ -249,6 +331,7 @@ impl PlanReport {
         if let Some(ranks) = &self.ranks {
             object["ranks"] = json!(ranks);
         }
+        object["advice"] = json!(self.advice);
         object["run"] = json!(self.totals);
         object
     }
@@ -259,14 +342,17 @@ impl PlanReport {
         line("budget", &self.budget);
         line("dtype", &self.device.precision);
         let of_ranks = self.ranks.as_ref().map(RanksEstimate::lines).unwrap_or_default();
+        if let Some(recipe) = &self.recipe {
+            line("chosen", &format!("expect {}; {}", recipe.expectation(), recipe.why()));
+        }
         for (label, text) in self.totals.lines().into_iter().chain(of_ranks) {
             line(label, &text);
         }
         if self.totals.time.is_none() {
             line("time", &format!("unknown; {}", self.device.no_time));
         }
-        if let Some(warning) = self.totals.time.as_ref().and_then(|time| time.warning()) {
-            message!("warning: {warning}");
+        for text in &self.advice {
+            message!("warning: {text}");
         }
         let optimizer = match self.optimizer {
             OptimizerKind::AdamW => "AdamW",

@@ -12,7 +12,7 @@ use super::args::{Global, LaunchArgs, TrainArgs};
 use super::config_source::read_text;
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
-use super::terminal;
+use super::{recipe, terminal};
 use crate::config::{Config, InitFrom, Source, run_name};
 use crate::protocol::{Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
@@ -39,6 +39,7 @@ pub(super) fn run(
     launcher: Vec<OsString>,
 ) -> Result<ExitCode, Failure> {
     let json = args.json;
+    let args = recipe::with_choice(args, global)?;
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut output = EventPrinter::new(json, global.quiet, is_first);

@@ -21,11 +21,17 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Returns true if a file, a variable or a flag sets the length of the run. Then `max_time` only
-    /// ends it early; otherwise it plans a schedule that ends in time.
+    /// Returns true if a file, a variable or a flag sets the length of a run with nanoGPT's schedule. Then
+    /// `max_time` only ends it early; otherwise it plans a schedule that ends in time.
     pub fn sets_length(&self) -> bool {
-        let is_set = |key| self.provenance.get(key).is_some_and(|at| at.source >= Source::File);
-        is_set("max_iters") || is_set("lr_decay_iters")
+        self.config.schedule == Schedule::Cosine
+            && (self.is_set("max_iters") || self.is_set("lr_decay_iters"))
+    }
+
+    /// Returns true if a person has set a key: by a file, a variable or a flag, or by the model to start
+    /// from.
+    pub fn is_set(&self, key: &str) -> bool {
+        self.provenance.get(key).is_some_and(|at| at.source >= Source::Model)
     }
 }
 

@@ -4,7 +4,7 @@ use super::{Config, Schedule};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 use std::fmt;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 
 /// Returns the learning rate of update `iter`, counted from 0.
@@ -80,7 +80,8 @@ impl FromStr for DecayLength {
             }
             None => text.parse().ok().map(Self::Updates),
         };
-        length.ok_or_else(|| format!("`{text}` is neither updates, like 600, nor a share, like 10%"))
+        length
+            .ok_or_else(|| format!("`{text}` is neither updates, like 600, nor a share, like 10%"))
     }
 }
 
@@ -107,7 +108,16 @@ impl fmt::Display for DecayLength {
     }
 }
 
+/// The evaluations of a shortened run, at least.
+const EVALUATIONS: u64 = 20;
+
 impl Config {
+    /// Returns the interval of evaluations of a run that is shortened to `updates` updates.
+    pub(crate) fn shortened_eval_interval(&self, updates: u64) -> NonZeroU64 {
+        let interval = NonZeroU64::new(updates / EVALUATIONS).unwrap_or(NonZeroU64::MIN);
+        interval.min(self.eval_interval)
+    }
+
     /// Returns the iteration at which the decay of `wsd` begins.
     pub(crate) fn decay_start(&self) -> u64 {
         let updates = self.max_iters.get();
@@ -136,7 +146,8 @@ impl Config {
     }
 
     /// Returns the config with a schedule of at most `updates` updates. Warmup and decay end at the
-    /// same share of the run, but warmup takes a fiftieth of it, if that is less than before.
+    /// same share of the run, but warmup takes a fiftieth of it, if that is less than before. Evaluations
+    /// are as many as a person wants to see, and take the same share of the time.
     pub(crate) fn with_updates(&self, updates: u64) -> Self {
         let Some(max_iters) = NonZeroU64::new(updates.min(self.max_iters.get())) else {
             return self.clone();
@@ -148,10 +159,26 @@ impl Config {
             .max(max_iters.get() / MIN_WARMUP)
             .min(self.warmup_iters)
             .min(lr_decay_iters);
-        let shorter = Self { max_iters, lr_decay_iters, warmup_iters, ..self.clone() };
+        if max_iters == self.max_iters {
+            return self.clone();
+        }
+        let eval_interval = self.shortened_eval_interval(max_iters.get());
+        let more = eval_interval.get() as f64 / self.eval_interval.get() as f64;
+        let eval_iters = (f64::from(self.eval_iters.get()) * more).ceil() as u32;
+        let eval_iters = NonZeroU32::new(eval_iters).unwrap_or(NonZeroU32::MIN);
+        let shorter = Self {
+            max_iters,
+            lr_decay_iters,
+            warmup_iters,
+            eval_interval,
+            eval_iters,
+            ..self.clone()
+        };
         match self.schedule {
             Schedule::Cosine => shorter,
-            Schedule::Wsd => Self { warmup_iters: warmup_iters.min(shorter.decay_start()), ..shorter },
+            Schedule::Wsd => {
+                Self { warmup_iters: warmup_iters.min(shorter.decay_start()), ..shorter }
+            }
         }
     }
 }
@@ -173,6 +200,14 @@ mod tests {
         assert_eq!(config.with_updates(600_001), config);
         let no_warmup = Config { warmup_iters: 0, ..config };
         assert_eq!(schedule(&no_warmup.with_updates(600)), (600, 0, 600));
+        let evaluations = |updates| {
+            let config = shakespeare().with_updates(updates);
+            (config.eval_interval.get(), config.eval_iters.get())
+        };
+        assert_eq!(
+            [5000, 4999, 2500, 19].map(evaluations),
+            [(250, 200), (249, 200), (125, 100), (1, 1)]
+        );
         // The learning rate ends where it did.
         let short = shakespeare().with_updates(100);
         close(learning_rate(&short, 100), shakespeare().min_lr);
@@ -215,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_decay_is_updates_or_a_share_of_those_made() {
-        for (text, made, updates) in [("600", 7, 600), ("10%", 5001, 501), ("0%", 9, 1), (" 5 % ", 40, 2)]
+        for (text, made, updates) in
+            [("600", 7, 600), ("10%", 5001, 501), ("0%", 9, 1), (" 5 % ", 40, 2)]
         {
             let length: DecayLength = text.parse().unwrap();
             assert_eq!(length.updates(made).get(), updates, "{text}");

@@ -102,7 +102,8 @@ impl ControlBar {
             self.stopping = true;
             intent = Some(Intent::Send(Command::Stop));
         }
-        let is_finishing = progress.config.as_ref().is_some_and(|c| c.is_decaying(progress.iteration));
+        let is_finishing =
+            progress.config.as_ref().is_some_and(|c| c.is_decaying(progress.iteration));
         let finishing = is_finishing.then_some("The run is finishing.");
         let help = "Lower the learning rate over a tenth of the updates made, then stop: that makes a \
                     better model than stopping at once.";

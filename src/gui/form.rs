@@ -348,7 +348,7 @@ mod tests {
     fn a_form_filled_from_a_run_starts_the_same_run() {
         let mut first = SettingsForm::default();
         first.set_preset("card-12gb");
-        for (key, text) in [("data", "mine"), ("max_time", "90min"), ("learning_rate", "1e-3")] {
+        for (key, text) in [("data", "mine"), ("max_time", "90min"), ("learning_rate", "2e-3")] {
             first.set(key, text);
         }
         let config = first.config().unwrap();

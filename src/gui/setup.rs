@@ -18,21 +18,30 @@ mod setting_rows;
 
 pub(super) use data_choice::DataChoice;
 
-/// Titles of the presets. Those for a GPU size name the model that they train.
+/// Titles of the presets.
 const TITLES: &[(&str, &str)] = &[
     ("demo", "Demo: a tiny model, done in minutes"),
     ("chat", "Chat: a tiny model that answers, done in minutes"),
     ("shakespeare-char", "Small, 10.7M: nanoGPT's Shakespeare by character"),
+    ("gpt2-15m", "15M: GPT-2's shape, for an hour on a small GPU"),
+    ("gpt2-30m", "30M: GPT-2's shape"),
+    ("gpt2-60m", "60M: GPT-2's shape"),
     ("gpt2", "GPT-2, 124M"),
     ("gpt2-medium", "GPT-2 medium, 350M"),
     ("gpt2-large", "GPT-2 large, 774M"),
     ("gpt2-xl", "GPT-2 XL, 1558M"),
-    ("card-4gb", "4 GB graphics card: GPT-2, 124M"),
-    ("card-6gb", "6 GB graphics card: GPT-2 medium, 350M"),
-    ("card-8gb", "8 GB graphics card: GPT-2 medium, 350M"),
-    ("card-12gb", "12 GB graphics card: GPT-2 large, 774M"),
-    ("card-16gb", "16 GB graphics card: GPT-2 large, 774M"),
-    ("card-24gb", "24 GB graphics card: GPT-2 XL, 1558M"),
+    ("card-4gb", "A night on a 4 GB graphics card: 30M"),
+    ("card-6gb", "A night on a 6 GB graphics card: 30M"),
+    ("card-8gb", "A night on a 8 GB graphics card: 40M"),
+    ("card-12gb", "A night on a 12 GB graphics card: 40M"),
+    ("card-16gb", "A night on a 16 GB graphics card: 82M"),
+    ("card-24gb", "A night on a 24 GB graphics card: 82M"),
+    ("largest-4gb", "The largest that fits 4 GB: GPT-2, 124M"),
+    ("largest-6gb", "The largest that fits 6 GB: GPT-2 medium, 350M"),
+    ("largest-8gb", "The largest that fits 8 GB: GPT-2 medium, 350M"),
+    ("largest-12gb", "The largest that fits 12 GB: GPT-2 large, 774M"),
+    ("largest-16gb", "The largest that fits 16 GB: GPT-2 large, 774M"),
+    ("largest-24gb", "The largest that fits 24 GB: GPT-2 XL, 1558M"),
 ];
 
 const LABEL_WIDTH: f32 = 44.0;

@@ -1,6 +1,7 @@
 //! Plans how a step is split, and predicts its memory and the time and disk of the whole run, from
 //! the configuration and what is known of the device alone.
 
+mod advice;
 mod architecture;
 mod choice;
 mod device;
@@ -10,6 +11,7 @@ mod gpus;
 mod limits;
 mod network;
 pub(crate) mod products;
+mod recipe;
 mod rows;
 mod sharding;
 mod shares;
@@ -33,6 +35,7 @@ pub use gpus::{Gpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
 pub use network::{RanksEstimate, parse_network};
+pub use recipe::{Recipe, RecipeQuestion, recipe};
 pub(crate) use sharding::owners;
 pub(crate) use shares::{Shares, of_share};
 pub use speed::{DeviceSpeed, SpeedPoint};

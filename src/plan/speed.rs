@@ -79,7 +79,7 @@ impl DeviceSpeed {
 
     /// Returns the speed for comparing plans if the device's is unknown: that of a GPU in the middle of the
     /// list, or of a CPU with eight cores. It is no estimate to show.
-    pub(super) fn assumed(kernels: Kernels) -> Self {
+    pub(crate) fn assumed(kernels: Kernels) -> Self {
         let flop_per_s = if kernels == Kernels::Cpu { 1e11 } else { 7e12 };
         Self { points: line(flop_per_s), published: Some("assumed".into()) }
     }

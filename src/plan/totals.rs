@@ -57,9 +57,6 @@ pub(crate) fn checkpoint_bytes(config: &Config, vocab: u32) -> u64 {
     4 * (copies * weights - config.muon_weights()) + SMALL_FILES
 }
 
-/// A run of more seconds, a week, gets a warning before it starts.
-const LONG: f64 = 7.0 * 86400.0;
-
 impl Totals {
     /// Returns the totals of a run of `config` with a vocabulary of `vocab` tokens and steps split
     /// by `plan`. With `plans_schedule`, `max_time` shortens its schedule.
@@ -131,16 +128,6 @@ impl Totals {
     }
 }
 
-impl TimeEstimate {
-    /// Returns a warning if the run takes longer than a user may expect.
-    pub fn warning(&self) -> Option<String> {
-        let time = estimate(self.seconds);
-        let advice = "--max_time=8h plans one that ends in 8 hours";
-        (self.seconds >= LONG)
-            .then(|| format!("this run takes about {time} on this device; {advice}"))
-    }
-}
-
 impl std::fmt::Display for TimeEstimate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { seconds_per_update: update, seconds, uncertainty, .. } = *self;
@@ -180,8 +167,14 @@ impl Pace {
 
     /// Returns the seconds of `updates` updates, with evaluations before, at each interval and at the end.
     fn seconds(&self, updates: u64) -> f64 {
-        let evaluations = 1 + updates.div_ceil(self.eval_interval);
-        updates as f64 * self.update + evaluations as f64 * self.evaluation
+        self.with_evaluations(updates, self.eval_interval)
+    }
+
+    /// The same with evaluations at another interval, whose number of windows is proportional to it.
+    fn with_evaluations(&self, updates: u64, interval: u64) -> f64 {
+        let evaluations = 1 + updates.div_ceil(interval);
+        let each = self.evaluation * interval as f64 / self.eval_interval as f64;
+        updates as f64 * self.update + evaluations as f64 * each
     }
 
     /// Returns `config` with a schedule that ends within `limit`, or `None` if its own schedule does.
@@ -197,7 +190,8 @@ impl Pace {
         let (mut fits, mut exceeds) = (1, updates);
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
-            if self.seconds(middle) <= seconds {
+            let interval = config.shortened_eval_interval(middle).get();
+            if self.with_evaluations(middle, interval) <= seconds {
                 fits = middle;
             } else {
                 exceeds = middle;
@@ -237,7 +231,6 @@ mod tests {
         // 395 TFLOP per update at a third of 12.7 TFLOP/s.
         assert!((time.seconds_per_update - 94.0).abs() < 3.0, "{time:?}");
         assert!((1.5..2.5).contains(&(time.seconds / 3.156e7)), "{time:?}");
-        assert!(time.warning().is_some_and(|text| text.contains("--max_time=8h")));
     }
 
     #[test]
@@ -284,7 +277,8 @@ mod tests {
         assert_eq!(totals(true).shortened_from, Some(600_000));
         assert_eq!((totals(false).updates, totals(false).shortened_from), (600_000, None));
         // A run that ends in time stays as it is.
-        assert_eq!(pace.within(&planned, limit), None);
+        let shorter = Pace::new(&planned, VOCAB, &plan, None, &speed);
+        assert_eq!(shorter.within(&planned, limit), None);
         // Even the shortest limit leaves an update.
         let least = pace.within(&config, Duration::from_secs(1)).unwrap();
         assert_eq!(least.max_iters.get(), 1);

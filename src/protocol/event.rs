@@ -380,7 +380,10 @@ impl fmt::Display for Event {
             Event::Resumed { iter } => write!(f, "resumed at iteration {iter}"),
             Event::Finishing { iter, config } => {
                 let end = config.max_iters;
-                write!(f, "the learning rate decays from iteration {iter} on; the run ends at {end}")
+                write!(
+                    f,
+                    "the learning rate decays from iteration {iter} on; the run ends at {end}"
+                )
             }
             Event::Waiting(Waiting { text, attempt, attempts, seconds }) => {
                 write!(f, "{text} in {seconds} s (attempt {attempt} of {attempts})")

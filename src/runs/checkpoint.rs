@@ -163,6 +163,14 @@ impl Checkpoint {
         Self::first_whole(paths, folder, Self::open_model)
     }
 
+    /// Returns the iteration of the checkpoint in `folder` with the best validation loss, and that loss.
+    pub fn best_loss(folder: &Path) -> Option<(u64, f64)> {
+        let states = newest_first(folder).filter_map(|path| Self::open_unverified(&path).ok());
+        let losses =
+            states.filter_map(|found| Some((found.state.iteration, found.state.val_loss?)));
+        losses.min_by(|(_, a), (_, b)| a.total_cmp(b))
+    }
+
     fn first_whole(
         paths: impl Iterator<Item = PathBuf>,
         folder: &Path,

@@ -237,10 +237,11 @@ impl<'a> Session<'a> {
         let decides = self.ranks.group.is_first();
         let planned = if self.plans_schedule { self.plan_schedule().await? } else { None };
         self.announce();
-        match planned {
-            Some(text) => self.journal.warn(text),
-            None if decides => self.warn_if_long().await?,
-            None => {}
+        if let Some(text) = planned {
+            self.journal.warn(text);
+        }
+        if decides {
+            self.advise().await?;
         }
         if let Some(decay) = self.decay.take() {
             self.finish_after(decay).await?;
@@ -293,6 +294,7 @@ impl<'a> Session<'a> {
             return Ok(reason);
         }
         self.sample_for_comparison().await;
+        self.warn_of_overfitting();
         Ok(StopReason::Finished)
     }
 

@@ -16,7 +16,7 @@ fn json(args: &[&str]) -> Value {
 #[test]
 fn the_verdict_comes_first_and_the_table_fits_80_columns() {
     let mut shown = 0;
-    for preset in ["demo", "gpt2", "gpt2-xl", "card-24gb"] {
+    for preset in ["demo", "gpt2", "gpt2-xl", "largest-24gb", "card-24gb"] {
         for target in ["4", "12GiB", "RTX 4090"] {
             for more in [
                 &[][..],

@@ -65,7 +65,7 @@ fn host_row(flags: &str) -> String {
 /// Returns the row of a preset for a GPU size, which fits such a GPU with its own micro-batch.
 fn preset_row(name: &str) -> String {
     let preset = format!("--preset={name}");
-    let size = name.trim_start_matches("card-").to_uppercase();
+    let size = name.trim_start_matches("largest-").to_uppercase();
     let plan = plan(&[&preset, "--target", &size, "--dtype=float32"]);
     assert_eq!(plan["fits"], true, "{name}: {plan}");
     assert_eq!(plan["grad_checkpoint"], false, "{name}: {plan}");
@@ -95,7 +95,7 @@ fn row<'a>(line: &'a str, flags: &mut &'a str) -> Option<String> {
             None
         }
         flags if flags.starts_with("--optimizer") => Some(host_row(flags)),
-        preset if preset.starts_with("card-") => Some(preset_row(preset)),
+        preset if preset.starts_with("largest-") => Some(preset_row(preset)),
         _ => None,
     }
 }

@@ -51,6 +51,9 @@ impl Args for ConfigFlags {
                 }
                 _ => arg,
             };
+            if key.name == "max_time" {
+                arg = arg.visible_alias("time");
+            }
             if key.name.contains('_') {
                 arg = arg.alias(key.name.replace('_', "-"));
             }

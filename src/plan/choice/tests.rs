@@ -105,7 +105,7 @@ fn the_logits_take_what_is_left_of_the_budget() {
 }
 
 #[test]
-fn card_presets_are_the_largest_model_and_micro_batch_of_their_card() {
+fn largest_presets_are_the_largest_model_and_micro_batch_of_their_card() {
     for (size, next) in [
         (4, Some("gpt2-medium")),
         (6, Some("gpt2-large")),
@@ -114,7 +114,7 @@ fn card_presets_are_the_largest_model_and_micro_batch_of_their_card() {
         (16, Some("gpt2-xl")),
         (24, None),
     ] {
-        let name = format!("card-{size}gb");
+        let name = format!("largest-{size}gb");
         let budget = size * 900_000_000;
         let requested = Config::of_preset(&name, &[]);
         assert_eq!(requested.global_batch(), 480, "{name}");

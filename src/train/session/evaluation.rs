@@ -5,7 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::Session;
 use crate::eval::{LossSum, Quiz, sum_losses};
 use crate::protocol::{Command, Event, StopReason, Task};
+use crate::runs::checkpoint::Checkpoint;
 use crate::train::{Commands, TrainError};
+
+/// A validation loss that is larger by this factor has risen.
+const RISEN: f64 = 1.01;
 
 /// The part of a rank in an evaluation, or of several.
 #[derive(Serialize, Deserialize)]
@@ -46,6 +50,19 @@ impl Session<'_> {
             self.save().await?;
         }
         Ok(())
+    }
+
+    /// Warns at the end of a run whose validation loss has risen since it was lowest.
+    pub(super) fn warn_of_overfitting(&mut self) {
+        let best = Checkpoint::best_loss(&self.journal.folder.checkpoints());
+        let (Some(last), Some((iter, best))) = (self.position.val_loss, best) else { return };
+        if self.ranks.group.is_first() && last > RISEN * best {
+            self.journal.warn(format!(
+                "the validation loss was lowest at iteration {iter}, {best:.4}, and has risen to {last:.4} \
+                 since: the model learns the data by heart. More text, dropout, or fewer updates help; \
+                 the checkpoint of iteration {iter} is the one to use"
+            ));
+        }
     }
 
     /// Returns the validation loss, or `None` if a command or `max_time` ends the run first.

@@ -1,11 +1,13 @@
 //! The pace of a run: the speed of its device, and a schedule that ends within `max_time`.
 
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use web_time::Instant;
 
 use super::Session;
-use crate::config::padded_vocab;
+use crate::config::{Config, padded_vocab};
 use crate::gpu;
 use crate::model::WeightGradients;
 use crate::plan::{self, DeviceSpeed, Pace, SpeedPoint, Totals, Work};
@@ -42,6 +44,31 @@ impl PaceMonitor {
         (self.time, self.updates) = (Duration::ZERO, 0);
         self.kept += 1;
         Some(seconds)
+    }
+}
+
+/// The settings of a shortened schedule, on which all ranks agree.
+#[derive(Serialize, Deserialize)]
+struct PlannedLength {
+    max_iters: NonZeroU64,
+    warmup_iters: u64,
+    lr_decay_iters: u64,
+    eval_interval: NonZeroU64,
+    eval_iters: NonZeroU32,
+}
+
+impl PlannedLength {
+    fn of(config: &Config) -> Self {
+        let Config { max_iters, warmup_iters, lr_decay_iters, eval_interval, eval_iters, .. } =
+            *config;
+        Self { max_iters, warmup_iters, lr_decay_iters, eval_interval, eval_iters }
+    }
+
+    fn apply(self, config: &mut Config) {
+        let Self { max_iters, warmup_iters, lr_decay_iters, eval_interval, eval_iters } = self;
+        (config.max_iters, config.warmup_iters) = (max_iters, warmup_iters);
+        (config.lr_decay_iters, config.eval_interval) = (lr_decay_iters, eval_interval);
+        config.eval_iters = eval_iters;
     }
 }
 
@@ -84,9 +111,8 @@ impl Session<'_> {
         if let Some(planned) = planned {
             *config = planned;
         }
-        let own = (config.max_iters, config.warmup_iters, config.lr_decay_iters);
-        (config.max_iters, config.warmup_iters, config.lr_decay_iters) =
-            self.ranks.group.share(own)?;
+        let own = PlannedLength::of(config);
+        self.ranks.group.share(own)?.apply(config);
         if config.max_iters == updates {
             return Ok(None);
         }
@@ -208,36 +234,40 @@ impl Session<'_> {
         Work::update(&self.job.config, self.learner.vocabulary(), self.steps.plan())
     }
 
-    /// Warns before a new run that takes longer than a user may expect. If the speed of the device
-    /// is unknown, measures it for a run that may take as long.
-    pub(super) async fn warn_if_long(&mut self) -> Result<(), TrainError> {
+    /// Warns before a new run that would disappoint, as [`Totals::advice`] has it. If the speed of the device
+    /// is unknown, measures it for a run that may take long.
+    pub(super) async fn advise(&mut self) -> Result<(), TrainError> {
         if self.position.resumed_from.is_some() {
             return Ok(());
         }
         let mut speed = known_speed(&self.device.info, self.job.mode);
         let flop = self.work().flop * self.job.config.max_iters.get() as f64;
-        if speed.is_none() && flop >= MUCH_WORK {
+        if speed.is_none() && flop >= MUCH_WORK && self.job.config.max_time.is_none() {
             speed = DeviceSpeed::measured(vec![self.measure_micro_batch().await?]);
         }
-        if let Some(speed) = speed {
-            self.warn_of_time(&speed);
+        self.pace.is_told = speed.is_some();
+        for text in self.totals(speed.as_ref()).advice(&self.job.config) {
+            self.journal.warn(text);
         }
         Ok(())
     }
 
+    fn totals(&self, speed: Option<&DeviceSpeed>) -> Totals {
+        let (config, vocab) = (&self.job.config, self.learner.vocabulary());
+        let data = Some(self.job.data_size());
+        // A limit is planned for.
+        let speed = speed.filter(|_| config.max_time.is_none());
+        Totals::new(config, vocab, self.steps.plan(), data, speed, false)
+    }
+
     fn warn_of_time(&mut self, speed: &DeviceSpeed) {
-        if std::mem::replace(&mut self.pace.is_told, true) {
+        // A resumed run is no surprise.
+        let is_told = std::mem::replace(&mut self.pace.is_told, true);
+        if is_told || self.position.resumed_from.is_some() {
             return;
         }
-        let config = &self.job.config;
-        // A limit is planned for, and a resumed run is no surprise.
-        if config.max_time.is_some() || self.position.resumed_from.is_some() {
-            return;
-        }
-        let (vocab, data) = (self.learner.vocabulary(), Some(self.job.data_size()));
-        let totals = Totals::new(config, vocab, self.steps.plan(), data, Some(speed), false);
-        if let Some(warning) = totals.time.and_then(|time| time.warning()) {
-            self.journal.warn(warning);
+        if let Some(text) = self.totals(Some(speed)).about_time() {
+            self.journal.warn(text);
         }
     }
 

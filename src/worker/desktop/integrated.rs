@@ -61,7 +61,6 @@ pub(super) fn faster_cpu(
 /// A small model like the one of a run, to compare devices.
 struct Trial<'a> {
     setup: &'a Setup,
-    request: &'a train::Request,
     config: Config,
     /// An update of the small model, and one of the run.
     work: Work,
@@ -69,7 +68,7 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn of(setup: &'a Setup, request: &'a train::Request) -> Self {
+    fn of(setup: &'a Setup, request: &train::Request) -> Self {
         let (own, vocab) = (&setup.job.config, setup.architecture.vocab_size as u32);
         let run = Work::update(own, vocab, setup.steps.plan());
         let config = small(Config {
@@ -81,7 +80,7 @@ impl<'a> Trial<'a> {
             ..own.clone()
         });
         let work = work_of(&config);
-        Self { setup, request, config, work, run }
+        Self { setup, config, work, run }
     }
 
     /// Returns the speed of a device, measured by another process if it is not known.
@@ -90,23 +89,33 @@ impl<'a> Trial<'a> {
         if let Some(speed) = known.filter(|speed| speed.uncertainty(self.work) <= UNCERTAINTY) {
             return Ok(speed);
         }
-        let (config, device_id) = (Box::new(self.config.clone()), device.id.to_string());
-        let implementation = self.request.mode.implementation;
-        let row = match ask(Request::Measure { config, device: device_id, implementation })? {
-            Reply::Measured { row } => row,
-            Reply::Failed { text, hint, .. } => return Err(Failure::new(text, &hint)),
-            _ => return Err(Failure::new("no measurement", "")),
-        };
-        let point = self.work.point(tokens(&self.config) / row.tokens_per_s);
-        remember_speed(device, mode, &[point]);
-        let measured = DeviceSpeed::measured(vec![point]);
-        measured.ok_or_else(|| Failure::new("its steps took no time", ""))
+        measure_speed(&self.config, device, mode)
     }
 
     /// Returns the speed of the run.
     fn tokens_per_s(&self, speed: &DeviceSpeed) -> f64 {
         tokens(&self.setup.job.config) / speed.seconds(self.run)
     }
+}
+
+/// Has another process measure the training steps of `config` on a device, and keeps their speed.
+pub(crate) fn measure_speed(
+    config: &Config,
+    device: &DeviceInfo,
+    mode: OpsMode,
+) -> Result<DeviceSpeed, Failure> {
+    let (measured, device_id) = (Box::new(config.clone()), device.id.to_string());
+    let implementation = mode.implementation;
+    let request = Request::Measure { config: measured, device: device_id, implementation };
+    let row = match ask(request)? {
+        Reply::Measured { row } => row,
+        Reply::Failed { text, hint, .. } => return Err(Failure::new(text, &hint)),
+        _ => return Err(Failure::new("no measurement", "")),
+    };
+    let point = work_of(config).point(tokens(config) / row.tokens_per_s);
+    remember_speed(device, mode, &[point]);
+    let measured = DeviceSpeed::measured(vec![point]);
+    measured.ok_or_else(|| Failure::new("its steps took no time", ""))
 }
 
 /// Returns the tokens of an update.

@@ -28,6 +28,7 @@ use crate::runs::{self, Tail};
 use run::{RunFolder, RunProcess};
 
 pub(crate) use commands::Control;
+pub(crate) use integrated::measure_speed;
 pub(in crate::worker) use jobs::export_folder;
 pub(crate) use jobs::write_model_folder;
 pub(crate) use listing::{list_devices, select};

@@ -1,0 +1,224 @@
+//! What to train in a given time, for commands without a preset.
+
+use std::cell::Cell;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::args::{Global, TrainArgs};
+use super::find_model::{select_device, warn};
+use crate::config::{Config, Resolved};
+use crate::data::Dataset;
+use crate::gpu::DeviceInfo;
+use crate::ops::OpsMode;
+use crate::plan::{DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, Work, recipe};
+use crate::protocol::Failure;
+use crate::runs;
+use crate::text::{Table, count, duration, grouped, two_digits};
+use crate::worker::{Place, measure_speed};
+
+/// The times of the table, with their names.
+pub(super) const TIMES: [(&str, u64); 4] = [
+    ("10 minutes", 600),
+    ("an hour", 3600),
+    ("a night, 8 hours", 8 * 3600),
+    ("a weekend, 48 hours", 48 * 3600),
+];
+
+/// The factor by which the speed of the device may be wrong.
+const UNCERTAINTY: f64 = 1.5;
+
+/// Measurements before a choice: each one is of the former choice.
+const MEASUREMENTS: usize = 3;
+
+/// The tokens of the micro-batch that is measured.
+const MEASURED_TOKENS: u64 = 4096;
+
+/// Returns true if the rule chooses what to train in the time that a person has set: they have named no
+/// preset and no file, and have set no length.
+pub(super) fn chooses(is_named: bool, resolved: &Resolved) -> bool {
+    let Config { max_time, data, .. } = &resolved.config;
+    let is_length_set = resolved.is_set("max_iters") || resolved.is_set("lr_decay_iters");
+    !is_named && max_time.is_some() && !data.is_empty() && !is_length_set
+}
+
+/// Adds the settings that the rule chooses to those of a new run, if it is asked to. Prints the choice.
+pub(super) fn with_choice(mut args: TrainArgs, global: &Global) -> Result<TrainArgs, Failure> {
+    let resumes = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
+    if args.source.is_named() || resumes || Place::of_this_process().is_some() {
+        return Ok(args);
+    }
+    let resolved = args.source.clone().resolve(Vec::new(), None)?;
+    let Some(time) = resolved.config.max_time.filter(|_| chooses(false, &resolved)) else {
+        return Ok(args);
+    };
+    let device = RecipeDevice::selected(&resolved.config, global)?;
+    let data = ChosenData::open(&resolved.config)?;
+    let found = device.recipe(&resolved, &data, time, global.quiet)?;
+    if !global.quiet {
+        for line in lines(&found) {
+            message!("{line}");
+        }
+    }
+    let set = found.set.into_iter().map(|(key, value)| (key.to_string(), value));
+    args.source.flags.typed.extend(set);
+    Ok(args)
+}
+
+/// The data of a run, as the rule needs them.
+pub(super) struct ChosenData {
+    vocab: u32,
+    size: DataSize,
+}
+
+impl ChosenData {
+    pub fn open(config: &Config) -> Result<Self, Failure> {
+        let data = Dataset::open(&config.data, 1)?;
+        let size = DataSize { train: data.train.len(), val: data.val.len() };
+        Ok(Self { vocab: config.vocab_size.max(data.vocab_size), size })
+    }
+}
+
+/// A device to train on: of this machine, or one with a published speed.
+pub(super) struct RecipeDevice {
+    profile: DeviceProfile,
+    /// `None` if it need not be in this machine.
+    selected: Option<(DeviceInfo, OpsMode)>,
+    /// True once a person was told of the measurement.
+    is_announced: Cell<bool>,
+}
+
+impl RecipeDevice {
+    /// A GPU whose speed is published.
+    pub fn target(profile: DeviceProfile) -> Self {
+        Self { profile, selected: None, is_announced: Cell::default() }
+    }
+
+    /// Returns the device of the command.
+    pub fn selected(config: &Config, global: &Global) -> Result<Self, Failure> {
+        let (mut info, mut mode) = (select_device(global)?.info, global.ops()?);
+        let slower = runs::kernel_verdicts::avoid_faulty(&mut info, &mut mode, config.dtype);
+        warn(slower.as_slice());
+        let mode = mode.for_run(config.dtype, &info)?;
+        let profile = runs::device_profile(&info, mode);
+        Ok(Self { selected: Some((info, mode)), ..Self::target(profile) })
+    }
+
+    /// Returns what to train in `time`. If the speed of the device is not known well, it measures the model
+    /// that it has chosen first, and chooses again.
+    pub fn recipe(
+        &self,
+        resolved: &Resolved,
+        data: &ChosenData,
+        time: Duration,
+        quiet: bool,
+    ) -> Result<Recipe, Failure> {
+        let config = &resolved.config;
+        let (limits, _) = self.profile.limits(config.vram_budget, config.dtype);
+        let assumed = DeviceSpeed::assumed(limits.kernels);
+        let mut speed = self.profile.speed.clone().unwrap_or(assumed);
+        let choose = |speed: &DeviceSpeed| {
+            let is_set = &|key: &str| resolved.is_set(key) && key != "max_time";
+            let ChosenData { vocab, size: data } = *data;
+            let question =
+                RecipeQuestion { config, is_set, vocab, data, limits: &limits, speed, time };
+            recipe(question).ok_or_else(|| {
+                let text = "no model fits the device and the data";
+                Failure::usage(text, "`wgpt plan --preset=demo` shows what a small one takes")
+            })
+        };
+        let mut found = choose(&speed)?;
+        let Some((info, mode)) = &self.selected else { return Ok(found) };
+        for _ in 0..MEASUREMENTS {
+            let work = Work::update(&found.config, data.vocab, &found.forecast.plan);
+            if speed.uncertainty(work) <= UNCERTAINTY {
+                break;
+            }
+            if !quiet && !self.is_announced.replace(true) {
+                message!("measuring {} ({})...", info.name, info.id);
+            }
+            measure_speed(&small(&found, data.vocab), info, *mode)?;
+            let Some(known) = runs::known_speed(info, *mode) else { break };
+            speed = known;
+            found = choose(&speed)?;
+        }
+        Ok(found)
+    }
+}
+
+/// Returns the configuration of a few sequences of a recipe, to measure it.
+fn small(recipe: &Recipe, vocab: u32) -> Config {
+    let block = u64::from(recipe.config.block_size.get());
+    let most = (MEASURED_TOKENS / block).max(1);
+    let sequences = most.min(recipe.forecast.plan.micro_batch as u64) as u32;
+    Config {
+        vocab_size: vocab,
+        batch_size: NonZeroU32::new(sequences).unwrap_or(NonZeroU32::MIN),
+        gradient_accumulation_steps: NonZeroU32::MIN,
+        ..recipe.config.clone()
+    }
+}
+
+/// Describes a recipe in two lines.
+fn lines(found: &Recipe) -> [String; 2] {
+    let Config { n_layer, n_embd, block_size, .. } = &found.config;
+    let totals = &found.totals;
+    let [parameters, tokens] = [totals.parameters, totals.tokens].map(count);
+    let updates = grouped(totals.updates as f64, 0);
+    [
+        format!(
+            "chosen: {parameters} parameters ({n_layer} layers of width {n_embd}, context \
+             {block_size}), {tokens} tokens in {updates} updates"
+        ),
+        format!("expect {}; {}", found.expectation(), found.why()),
+    ]
+}
+
+/// Prints what to train in some common times.
+pub(super) fn show_table(recipes: &[(&str, Recipe)], json: bool) {
+    if json {
+        let rows: Vec<Value> = recipes.iter().map(|(_, found)| as_json(found)).collect();
+        return output!("{}", json!({ "recipes": rows }));
+    }
+    let cells = |(name, found): &(&str, Recipe)| {
+        let totals = &found.totals;
+        vec![
+            name.to_string(),
+            count(totals.parameters),
+            count(totals.tokens),
+            two_digits(found.tokens_per_parameter()),
+            two_digits(totals.epochs.unwrap_or(0.0)),
+            grouped(totals.updates as f64, 0),
+            found.expectation().to_string(),
+        ]
+    };
+    let head = ["time", "model", "tokens", "each", "passes", "updates", "expect"];
+    let table = Table::new(head, recipes.iter().map(cells));
+    output!("{}", table.plain(&[1, 2, 3, 4, 5]).trim_end());
+}
+
+/// Prints what is known of the choices of the table, and how to train one.
+pub(super) fn show_notes(recipes: &[(&str, Recipe)], data: &str) {
+    let Some((name, last)) = recipes.last() else { return };
+    if last.is_limited_by_data {
+        let seconds = last.totals.time.as_ref().map_or(0.0, |time| time.seconds);
+        let takes = duration(Duration::from_secs_f64(seconds));
+        output!("{name} and more: {}. It takes {takes}.", last.why());
+    }
+    if let Some(time) = &last.totals.time {
+        output!("speed: {}", time.source);
+    }
+    output!("`wgpt train --data={data} --time=8h` chooses so for 8 hours");
+}
+
+fn as_json(found: &Recipe) -> Value {
+    let set = found.set.iter().map(|(key, value)| (key.to_string(), value.as_str().into()));
+    json!({
+        "settings": serde_json::Map::from_iter(set),
+        "run": found.totals,
+        "tokens_per_parameter": found.tokens_per_parameter(),
+        "expect": found.expectation(),
+        "why": found.why(),
+    })
+}

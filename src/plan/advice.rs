@@ -1,0 +1,139 @@
+//! Advice about a run that fits the device and would still disappoint: too short, too large, too long.
+
+use super::Totals;
+use crate::config::{Config, InitFrom};
+use crate::text::{count, estimate, grouped, percent, two_digits};
+
+/// Fewer updates teach a model little more than which words are frequent.
+const FEW_UPDATES: u64 = 1000;
+
+/// The updates that advice aims at.
+const ENOUGH_UPDATES: u64 = 2500;
+
+/// The best number of tokens for a parameter (Hoffmann et al., arXiv:2203.15556).
+const TOKENS_PER_PARAMETER: f64 = 20.0;
+
+/// Passes over the data from which a run is told that they are too many, and after which nothing is gained
+/// (Muennighoff et al., arXiv:2305.16264).
+const MANY_PASSES: f64 = 20.0;
+const ENOUGH_PASSES: f64 = 16.0;
+
+/// A run of more seconds, a week, is longer than a person may expect.
+const LONG: f64 = 7.0 * 86400.0;
+
+impl Totals {
+    /// Returns a sentence for each reason why the run of `config` would teach its model little, or take
+    /// longer than a person may expect: with a change that helps, and what that gives.
+    pub fn advice(&self, config: &Config) -> Vec<String> {
+        let is_new = config.init_from == InitFrom::Scratch;
+        let learning = [self.about_updates(config), self.about_parameters()];
+        let learning = learning.into_iter().filter(|_| is_new);
+        learning.chain([self.about_passes(config), self.about_time()]).flatten().collect()
+    }
+
+    fn about_updates(&self, config: &Config) -> Option<String> {
+        if self.updates >= FEW_UPDATES {
+            return None;
+        }
+        let updates = grouped(self.updates as f64, 0);
+        let sequences = (config.global_batch() * self.updates / ENOUGH_UPDATES).max(1);
+        let more = self.updates * config.global_batch() / sequences;
+        if more < 2 * self.updates {
+            return Some(format!("{updates} updates teach a model little: give it more time"));
+        }
+        Some(format!(
+            "{updates} updates teach a model little: batch_size = {sequences} and \
+             gradient_accumulation_steps = 1 make {} of the same tokens",
+            grouped(more as f64, 0)
+        ))
+    }
+
+    fn about_parameters(&self) -> Option<String> {
+        let each = self.tokens as f64 / self.parameters as f64;
+        if each >= 1.0 {
+            return None;
+        }
+        let better = (self.tokens as f64 * self.parameters as f64 / TOKENS_PER_PARAMETER).sqrt();
+        Some(format!(
+            "{} tokens per parameter are too few for a model of this size: one of {} parameters sees \
+             {TOKENS_PER_PARAMETER} each in the same time, and learns more",
+            two_digits(each),
+            count(better as u64)
+        ))
+    }
+
+    fn about_passes(&self, config: &Config) -> Option<String> {
+        let passes = self.epochs.filter(|&passes| passes > MANY_PASSES)?;
+        let updates = (self.updates as f64 * ENOUGH_PASSES / passes) as u64;
+        let dropout = if config.dropout == 0.0 { ", and dropout = 0.2 delays that" } else { "" };
+        Some(format!(
+            "{} passes over the data: after about {ENOUGH_PASSES} a model learns them by heart{dropout}; \
+             max_iters = {} takes {} of the time",
+            two_digits(passes),
+            updates.max(1),
+            percent(ENOUGH_PASSES / passes, 0)
+        ))
+    }
+
+    pub(crate) fn about_time(&self) -> Option<String> {
+        let seconds = self.time.as_ref().map(|time| time.seconds).filter(|&time| time >= LONG)?;
+        Some(format!(
+            "this run takes about {} on this device: max_time = 8h plans one that ends in 8 hours, and \
+             `wgpt train --time=8h` without a preset chooses a model for that",
+            estimate(seconds)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::plan::work::tests::{VOCAB, published};
+    use crate::plan::{DataSize, Plan};
+
+    fn advice(preset: &str, vocab: u32, time: Option<u64>, train: u64) -> Vec<String> {
+        let max_time = time.map(Duration::from_secs);
+        let config = Config { max_time, ..Config::of_preset(preset, &[]) };
+        let (plan, data) = (Plan::new(&config, vocab), DataSize { train, val: train / 10 });
+        let speed = published("RTX 3060");
+        Totals::new(&config, vocab, &plan, Some(data), Some(&speed), true).advice(&config)
+    }
+
+    fn begins(advice: &[String], words: &[&str]) {
+        let is_so = |(line, words): (&String, &&str)| line.contains(words);
+        assert!(advice.len() == words.len() && advice.iter().zip(words).all(is_so), "{advice:#?}");
+    }
+
+    #[test]
+    fn a_night_for_a_model_that_is_too_large_is_told_what_helps() {
+        let night = advice("gpt2-large", VOCAB, Some(10 * 3600), 9_000_000_000);
+        begins(&night, &[" updates teach a model little: batch_size = ", " tokens per parameter"]);
+        assert!(
+            night[0].ends_with("gradient_accumulation_steps = 1 make 2,574 of the same tokens"),
+            "{night:?}"
+        );
+    }
+
+    #[test]
+    fn a_run_of_years_and_one_with_too_little_text_are_told() {
+        begins(
+            &advice("gpt2", VOCAB, None, 9_000_000_000),
+            &["33 passes over the data", "max_time = 8h"],
+        );
+        begins(
+            &advice("shakespeare-char", 65, None, 1_000_000),
+            &["82 passes over the data: after about 16"],
+        );
+        begins(&advice("demo", 300, None, 2_000_000), &[]);
+    }
+
+    #[test]
+    fn a_model_that_is_trained_already_needs_few_updates() {
+        let flags = [("init_from", "gpt2"), ("max_iters", "100")];
+        let config = Config::of_preset("gpt2", &flags);
+        let totals = Totals::new(&config, VOCAB, &Plan::new(&config, VOCAB), None, None, false);
+        assert_eq!(totals.advice(&config), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,343 @@
+//! The recipe of a run: what to train on some data, with some device, in a given time.
+//!
+//! docs/recipes.md has the rule with its sources, and the runs that check it.
+
+use std::iter::successors;
+use std::time::Duration;
+
+use super::{DataSize, DeviceSpeed, Forecast, Limits, Pace, Plan, Totals, Work, plan};
+use crate::config::{Config, InitFrom, OptimizerKind};
+use crate::text::{count, two_digits};
+
+/// New values of settings, as they are typed.
+type Set = Vec<(&'static str, String)>;
+
+/// Layers and widths of the models to choose from, the smallest first. Each has 1.3 to 2 times the weights
+/// of the one before in its blocks; from GPT-2's on they are GPT-2's.
+const SHAPES: [(u32, u32); 20] = [
+    (2, 64),
+    (2, 96),
+    (3, 96),
+    (3, 128),
+    (4, 128),
+    (4, 160),
+    (4, 192),
+    (4, 224),
+    (4, 256),
+    (5, 320),
+    (6, 384),
+    (7, 448),
+    (8, 512),
+    (9, 576),
+    (10, 640),
+    (12, 768),
+    (16, 896),
+    (24, 1024),
+    (36, 1280),
+    (48, 1600),
+];
+
+/// The width of an attention head of small and of large models.
+const SMALL_HEAD: u32 = 32;
+const HEAD: u32 = 64;
+
+/// The constants of the loss `E + A / N^a + B / D^a` for N parameters and D tokens, and the number of passes
+/// after which a repeated token has lost `1 - 1/e` of its worth (Muennighoff et al., arXiv:2305.16264). The
+/// best use of an amount of compute is 20 tokens per parameter, as of Hoffmann et al. (arXiv:2203.15556).
+const OF_PARAMETERS: f64 = 521.0;
+const OF_TOKENS: f64 = 1488.0;
+const EXPONENT: f64 = 0.3527;
+const WORTH_OF_PASSES: f64 = 15.39;
+
+/// More passes over the data teach next to nothing (Muennighoff et al.).
+const MOST_PASSES: f64 = 16.0;
+
+/// With fewer tokens per parameter a smaller model is better, with more a larger one, if there are data.
+const LEAST_TOKENS_PER_PARAMETER: f64 = 5.0;
+const MOST_TOKENS_PER_PARAMETER: f64 = 40.0;
+
+/// The fewest updates of a run. Fewer in larger batches learn less from the same tokens.
+const LEAST_UPDATES: f64 = 2500.0;
+
+/// The smallest batch, as a part of the law's. Smaller batches than the law's learn as much from a token, as
+/// long as the overhead of an update does not count: this much of the speed may go into it.
+const SMALLEST_BATCH: f64 = 0.25;
+const OVERHEAD: f64 = 1.03;
+
+/// The share of the time for evaluations, and for samples and checkpoints.
+const FOR_UPDATES: f64 = 0.9;
+
+/// The evaluations and samples of a run, and the share of the training tokens between two of them that an
+/// evaluation reads of each split. A forward pass takes a third of the time.
+const EVALUATIONS: u64 = 20;
+const EVALUATED: f64 = 0.07;
+
+/// The largest share of an update that Muon may take.
+const MUON_SHARE: f64 = 0.05;
+
+/// A question: what to train?
+#[derive(Clone, Copy)]
+pub struct RecipeQuestion<'a> {
+    /// The configuration with what a person has set.
+    pub config: &'a Config,
+    /// Returns true for the settings that a person has set, which stay.
+    pub is_set: &'a dyn Fn(&str) -> bool,
+    pub vocab: u32,
+    pub data: DataSize,
+    pub limits: &'a Limits,
+    pub speed: &'a DeviceSpeed,
+    pub time: Duration,
+}
+
+/// A size of the batch, and the time of an update.
+struct Batch {
+    /// The settings up to here.
+    set: Set,
+    tokens: f64,
+    seconds: f64,
+}
+
+impl Batch {
+    fn seconds_per_token(&self) -> f64 {
+        self.seconds / self.tokens
+    }
+}
+
+/// The answer: a configuration, with its plan.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// The settings that the rule has chosen.
+    pub set: Vec<(&'static str, String)>,
+    pub config: Config,
+    pub forecast: Forecast,
+    pub totals: Totals,
+    /// True if more time would not help, but more data would.
+    pub is_limited_by_data: bool,
+    /// The part of the loss that a larger model and more tokens could take away.
+    reducible_loss: f64,
+}
+
+/// Batch size in tokens and peak learning rate for AdamW, from the operations of a run: the laws of
+/// DeepSeek LLM (arXiv:2401.02954).
+fn batch_law(flop: f64) -> f64 {
+    0.2920 * flop.powf(0.3271)
+}
+
+fn learning_rate_law(flop: f64) -> f64 {
+    0.3118 * flop.powf(-0.1250)
+}
+
+/// Returns the tokens that are worth as much without repetition as `tokens` drawn from `unique` ones.
+fn effective(tokens: f64, unique: f64) -> f64 {
+    let repeated = tokens / unique - 1.0;
+    if repeated <= 0.0 {
+        return tokens;
+    }
+    unique * (1.0 + WORTH_OF_PASSES * (1.0 - (-repeated / WORTH_OF_PASSES).exp()))
+}
+
+/// Rounds down to a power of two or three times one: numbers with many divisors, for micro-batches.
+fn round(sequences: f64) -> u64 {
+    let power = 2f64.powi(sequences.max(1.0).log2().floor() as i32);
+    (if sequences >= 1.5 * power && power > 1.0 { 1.5 * power } else { power }) as u64
+}
+
+/// Returns the context of a model, in tokens: longer ones cost attention, and small models cannot use them.
+fn context(parameters: u64) -> u32 {
+    match parameters {
+        ..2_000_000 => 128,
+        ..12_000_000 => 256,
+        ..60_000_000 => 512,
+        _ => 1024,
+    }
+}
+
+/// Returns the best recipe for `question`; `None` if no model fits the device and the time.
+pub fn recipe(question: RecipeQuestion) -> Option<Recipe> {
+    let RecipeQuestion { config, is_set, .. } = question;
+    let is_sized = ["n_layer", "n_head", "n_embd"].iter().any(|key| is_set(key));
+    if is_sized || config.init_from != InitFrom::Scratch {
+        return question.train(Vec::new());
+    }
+    let mut best: Option<Recipe> = None;
+    for (layers, width) in SHAPES {
+        let head = if width < 4 * HEAD { SMALL_HEAD } else { HEAD };
+        let shape = [("n_layer", layers), ("n_head", width / head), ("n_embd", width)];
+        let shape = shape.map(|(key, value)| (key, value.to_string())).to_vec();
+        let Some(found) = question.train(shape) else { break };
+        if best.as_ref().is_none_or(|best| found.is_better_than(best)) {
+            best = Some(found);
+        } else if found.tokens_per_parameter() < LEAST_TOKENS_PER_PARAMETER {
+            break;
+        }
+    }
+    best
+}
+
+impl RecipeQuestion<'_> {
+    /// Returns the recipe for a model of this shape; `None` if it does not fit.
+    fn train(&self, mut set: Set) -> Option<Recipe> {
+        let &Self { vocab, data, limits, speed, time, .. } = self;
+        let shaped = self.config.with(&set)?;
+        let parameters = shaped.parameters(vocab.into());
+        let longest = u32::try_from(data.val.min(data.train)).unwrap_or(u32::MAX).max(2) - 1;
+        let block = context(parameters).min(longest.max(1));
+        self.add(&mut set, "block_size", block);
+        self.add(&mut set, "gradient_accumulation_steps", 1);
+        let block = if (self.is_set)("block_size") { shaped.block_size.get() } else { block };
+        let most = MOST_PASSES * data.train as f64;
+        let mut tokens = most.min(20.0 * parameters as f64);
+        // The batch depends on the number of tokens, and that on the speed of updates with this batch.
+        let (mut batch, mut is_limited_by_data) = (None, false);
+        for _ in 0..3 {
+            let law = batch_law(6.0 * parameters as f64 * tokens);
+            let sizes = successors(Some(law * SMALLEST_BATCH), |size| Some(2.0 * size));
+            let sizes =
+                sizes.take_while(|&size| size <= law).map(|size| size.min(tokens / LEAST_UPDATES));
+            let batches: Vec<Batch> =
+                sizes.filter_map(|size| self.batch(&set, block, size)).collect();
+            let fastest =
+                batches.iter().map(Batch::seconds_per_token).fold(f64::INFINITY, f64::min);
+            let found = batches
+                .into_iter()
+                .find(|batch| batch.seconds_per_token() <= OVERHEAD * fastest)?;
+            let possible = FOR_UPDATES * time.as_secs_f64() / found.seconds_per_token();
+            (tokens, is_limited_by_data) = (possible.min(most), possible > most);
+            batch = Some(found);
+        }
+        let Batch { mut set, tokens: each, .. } = batch?;
+        let flop = 6.0 * parameters as f64 * tokens;
+        let updates = ((tokens / each) as u64).max(1);
+        self.add_training(&mut set, flop, each, updates);
+        let passes = tokens / data.train.max(1) as f64;
+        self.add(&mut set, "dropout", dropout(parameters, data.train, passes));
+        let config = self.config.with(&set)?;
+        let forecast = plan(&config, vocab, limits, Some(speed)).ok()?;
+        let pace = Pace::new(&config, vocab, &forecast.plan, Some(data), speed);
+        let config = pace.within(&config, time).unwrap_or(config);
+        let totals = Totals::new(&config, vocab, &forecast.plan, Some(data), Some(speed), false);
+        let [model, tokens] = [parameters as f64, effective(tokens, data.train.max(1) as f64)];
+        let reducible_loss =
+            OF_PARAMETERS / model.powf(EXPONENT) + OF_TOKENS / tokens.powf(EXPONENT);
+        Some(Recipe { set, config, forecast, totals, is_limited_by_data, reducible_loss })
+    }
+
+    /// Returns the batch of about `tokens` tokens, in sequences of `block`, of a model with the settings of
+    /// `set`; `None` if it does not fit.
+    fn batch(&self, set: &Set, block: u32, tokens: f64) -> Option<Batch> {
+        let mut set = set.clone();
+        self.add(&mut set, "batch_size", round(tokens / f64::from(block)).min(1 << 16));
+        let mut config = self.config.with(&set)?;
+        let of = |config: &Config| plan(config, self.vocab, self.limits, Some(self.speed)).ok();
+        let mut forecast = of(&config)?;
+        if self.suits_muon(&config, &forecast.plan) {
+            self.add(&mut set, "optimizer", OptimizerKind::Muon);
+            config = self.config.with(&set)?;
+            forecast = of(&config)?;
+        }
+        let seconds = self.speed.seconds(Work::update(&config, self.vocab, &forecast.plan));
+        Some(Batch { set, tokens: config.global_batch() as f64 * f64::from(block), seconds })
+    }
+
+    fn add(&self, set: &mut Set, key: &'static str, value: impl ToString) {
+        if !(self.is_set)(key) {
+            set.push((key, value.to_string()));
+        }
+    }
+
+    /// Returns true if Muon costs little of an update of `config`.
+    fn suits_muon(&self, config: &Config, plan: &Plan) -> bool {
+        let seconds = |optimizer| {
+            let config = Config { optimizer, ..config.clone() };
+            self.speed.seconds(Work::update(&config, self.vocab, plan))
+        };
+        let [adamw, muon] = [OptimizerKind::AdamW, OptimizerKind::Muon].map(seconds);
+        muon <= (1.0 + MUON_SHARE) * adamw
+    }
+
+    /// Adds the learning rate, the schedule and the evaluations of `updates` updates of `each` tokens.
+    fn add_training(&self, set: &mut Set, flop: f64, each: f64, updates: u64) {
+        // A smaller batch has noisier gradients: its rate falls with the root of its size.
+        let rate = learning_rate_law(flop) * (each / batch_law(flop)).min(1.0).sqrt();
+        let rate = match self.config.init_from {
+            InitFrom::Scratch => rate,
+            // As for fine-tuning in nanoGPT: small steps from weights that are good already.
+            _ => rate / 10.0,
+        };
+        let between = each * updates as f64 / EVALUATIONS as f64;
+        self.add(set, "learning_rate", format!("{rate:.1e}"));
+        self.add(set, "min_lr", "0.0");
+        self.add(set, "beta2", if each < 32_768.0 { "0.99" } else { "0.95" });
+        self.add(set, "schedule", "wsd");
+        self.add(set, "warmup_iters", (updates / 50).clamp(1, 2000));
+        self.add(set, "max_iters", updates);
+        self.add(set, "lr_decay_iters", updates);
+        self.add(set, "eval_interval", updates.div_ceil(EVALUATIONS));
+        self.add(set, "eval_iters", ((EVALUATED * between / each) as u64).clamp(1, 200));
+        self.add(set, "log_interval", (updates / 500).clamp(1, 10));
+        self.add(set, "bias", true);
+        self.add(set, "max_time", humantime::format_duration(self.time));
+    }
+}
+
+/// Returns the dropout for a model that sees the same text again and again, and is large enough to learn it
+/// by heart.
+fn dropout(parameters: u64, unique: u64, passes: f64) -> f64 {
+    match passes {
+        8.0.. if parameters >= 2 * unique => 0.2,
+        4.0.. if parameters >= unique => 0.1,
+        _ => 0.0,
+    }
+}
+
+impl Recipe {
+    pub fn tokens_per_parameter(&self) -> f64 {
+        self.totals.tokens as f64 / self.totals.parameters.max(1) as f64
+    }
+
+    fn is_better_than(&self, other: &Self) -> bool {
+        let is_small = other.tokens_per_parameter() > MOST_TOKENS_PER_PARAMETER;
+        self.tokens_per_parameter() >= LEAST_TOKENS_PER_PARAMETER
+            && (is_small || self.reducible_loss < other.reducible_loss)
+    }
+
+    /// Returns true if the data limit the run to less than half of its time: a longer one would be the same.
+    pub fn has_time_left(&self) -> bool {
+        let (limit, time) = (self.config.max_time, self.totals.time.as_ref());
+        let takes = time.map_or(f64::INFINITY, |time| time.seconds);
+        self.is_limited_by_data && limit.is_some_and(|limit| takes < 0.5 * limit.as_secs_f64())
+    }
+
+    /// Describes the text that the model will write.
+    pub fn expectation(&self) -> &'static str {
+        let flop = 6.0 * self.totals.parameters as f64 * self.totals.tokens as f64;
+        match flop {
+            ..3e13 => "words, many misspelt",
+            ..1e16 => "words and phrases",
+            ..1e18 => "sentences",
+            _ => "paragraphs that hold together",
+        }
+    }
+
+    /// Explains the choice in a line.
+    pub fn why(&self) -> String {
+        let passes = self.totals.epochs.unwrap_or(0.0);
+        if self.is_limited_by_data {
+            return format!(
+                "the data limit it, because more than {MOST_PASSES} passes teach nothing new"
+            );
+        }
+        let Totals { parameters, tokens, .. } = self.totals;
+        let ratio = two_digits(self.tokens_per_parameter());
+        let again =
+            if passes > 1.0 { format!(", {} passes", two_digits(passes)) } else { String::new() };
+        format!(
+            "the time limits it: {} tokens for {} parameters, {ratio} each{again}",
+            count(tokens),
+            count(parameters)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

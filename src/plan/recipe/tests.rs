@@ -1,0 +1,131 @@
+use super::*;
+use crate::config::{Budget, Dtype, Schedule};
+use crate::plan::{DeviceMemory, DeviceProfile, Gpu, gpu_named, gpu_names};
+
+const GPT2: u32 = 50_257;
+const TIMES: [u64; 4] = [600, 3600, 8 * 3600, 48 * 3600];
+
+fn profile(gpu: &Gpu) -> DeviceProfile {
+    let memory = DeviceMemory::Target(gpu.memory_gib << 30);
+    let abilities = gpu.abilities();
+    let speed = DeviceSpeed::published(gpu, abilities.planned(Dtype::Auto));
+    let limits = Limits { pools: true, ..Limits::default() };
+    DeviceProfile { memory, abilities, speed, limits }
+}
+
+/// Returns the recipe for a GPU, data of this many training tokens, seconds, and settings as typed.
+fn of(gpu: &str, train: u64, seconds: u64, typed: &[(&'static str, &str)]) -> Recipe {
+    let profile = profile(gpu_named(gpu).unwrap());
+    let (limits, _) = profile.limits(Budget::Auto, Dtype::Auto);
+    let typed: Vec<_> = typed.iter().map(|(key, value)| (*key, value.to_string())).collect();
+    let question = RecipeQuestion {
+        config: &Config::default().with(&typed).unwrap(),
+        is_set: &|key| typed.iter().any(|(set, _)| *set == key),
+        vocab: GPT2,
+        data: DataSize { train, val: train / 10 },
+        limits: &limits,
+        speed: profile.speed.as_ref().unwrap(),
+        time: Duration::from_secs(seconds),
+    };
+    recipe(question).unwrap()
+}
+
+/// From a megabyte of text, some 300 thousand tokens, to ten gigabytes.
+#[test]
+fn every_gpu_learns_from_any_amount_of_data_in_any_time() {
+    let mut wrong = Vec::new();
+    for name in gpu_names() {
+        for train in [300_000, 6_000_000, 300_000_000, 3_000_000_000] {
+            for seconds in TIMES {
+                let recipe = of(name, train, seconds, &[]);
+                let Recipe { config, forecast, totals, .. } = &recipe;
+                let (each, passes) = (recipe.tokens_per_parameter(), totals.epochs.unwrap());
+                let learns = (5.0..=40.0).contains(&each) || passes >= 4.0;
+                let time = totals.time.as_ref().unwrap();
+                let is_right = totals.updates >= 2000
+                    && learns
+                    && passes <= 16.5
+                    && !forecast.plan.offload_optimizer
+                    && forecast
+                        .budget_bytes
+                        .is_some_and(|budget| forecast.predicted_bytes <= budget)
+                    && time.seconds <= 0.96 * seconds as f64
+                    && totals.updates.div_ceil(config.eval_interval.get()) >= EVALUATIONS - 1;
+                if !is_right {
+                    wrong.push(format!("{name}, {train} tokens, {seconds} s: {totals:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong: {}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn a_night_on_an_rtx_3060_trains_a_model_of_tens_of_millions() {
+    let night = of("RTX 3060", 1_000_000_000, 8 * 3600, &[]);
+    let Totals { parameters, updates, tokens_per_update, .. } = night.totals;
+    assert!((25_000_000..90_000_000).contains(&parameters), "{parameters}");
+    assert!((2_500..40_000).contains(&updates), "{updates}");
+    assert!((32_768..=262_144).contains(&tokens_per_update), "{tokens_per_update}");
+    assert_eq!(night.config.schedule, Schedule::Wsd);
+    assert_eq!(night.expectation(), "sentences");
+    let sizes = TIMES.map(|time| of("RTX 3060", 1_000_000_000, time, &[]).totals.parameters);
+    assert!(sizes.is_sorted() && sizes[0] < sizes[3], "{sizes:?}");
+    assert!(night.why().starts_with("the time limits it: "), "{}", night.why());
+    let small = of("RTX 3060", 1_000_000, 8 * 3600, &[]);
+    assert!(small.is_limited_by_data && small.totals.parameters < parameters);
+    assert!(small.totals.time.unwrap().seconds < 3600.0);
+}
+
+#[test]
+fn settings_that_a_person_has_typed_stay() {
+    let typed = [("n_layer", "12"), ("learning_rate", "1e-3"), ("block_size", "256")];
+    let recipe = of("RTX 4090", 1_000_000_000, 3600, &typed);
+    let Config { n_layer, n_embd, learning_rate, block_size, .. } = recipe.config;
+    assert_eq!((n_layer.get(), n_embd.get(), block_size.get()), (12, 768, 256));
+    assert_eq!(learning_rate, 1e-3);
+    assert!(recipe.totals.updates >= 1000);
+    assert!(recipe.set.iter().all(|(key, _)| typed.iter().all(|(set, _)| set != key)));
+}
+
+#[test]
+fn a_model_that_is_large_for_its_text_gets_dropout() {
+    assert_eq!(dropout(10_000_000, 1_000_000, 16.0), 0.2);
+    assert_eq!(dropout(1_500_000, 1_000_000, 16.0), 0.1);
+    assert_eq!(
+        (dropout(300_000, 1_000_000, 16.0), dropout(10_000_000, 1_000_000, 2.0)),
+        (0.0, 0.0)
+    );
+}
+
+#[test]
+fn a_repeated_token_is_worth_less_each_time() {
+    assert_eq!(effective(5e5, 1e6), 5e5);
+    // Four passes are worth 3.7, forty 15.4.
+    assert!((effective(4e6, 1e6) - 3.73e6).abs() < 2e4);
+    assert!((effective(40e6, 1e6) - 15.2e6).abs() < 2e5);
+    assert_eq!([0.3, 1.0, 2.9, 3.0, 5.0, 6.5, 100.0].map(round), [1, 1, 2, 3, 4, 6, 96]);
+}
+
+#[test]
+fn the_presets_of_cards_are_the_recipes_of_a_night() {
+    for (size, gpu) in [
+        (4, "RTX 2060"),
+        (6, "RTX 2060"),
+        (8, "RTX 3050"),
+        (12, "RTX 3060"),
+        (16, "RTX 4070 Ti SUPER"),
+        (24, "RTX 3090"),
+    ] {
+        let night = of(gpu, 10_000_000_000, 8 * 3600, &[]).config;
+        let preset = Config::of_preset(&format!("card-{size}gb"), &[]);
+        assert_eq!(preset, night, "{size} GB");
+        let profile = DeviceProfile {
+            memory: DeviceMemory::Target(size << 30),
+            ..profile(gpu_named(gpu).unwrap())
+        };
+        let (limits, _) = profile.limits(Budget::Auto, Dtype::Auto);
+        let plan = plan(&preset, GPT2, &limits, profile.speed.as_ref()).unwrap().plan;
+        assert!(!plan.offload_optimizer && !plan.grad_checkpoint, "{size} GB: {plan:?}");
+    }
+}
