@@ -141,7 +141,7 @@ fn recipe_table(
     quiet: bool,
 ) -> Result<(), Failure> {
     let mut recipes: Vec<(&str, Recipe)> = Vec::new();
-    for (name, seconds) in recipe::TIMES {
+    for (name, seconds) in plan::TIMES {
         recipes.push((name, device.recipe(resolved, data, Duration::from_secs(seconds), quiet)?));
         // More time changes nothing then.
         if recipes.last().is_some_and(|(_, found)| found.has_time_left()) {

@@ -1,7 +1,6 @@
 //! What to train in a given time, for commands without a preset.
 
 use std::cell::Cell;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,22 +17,11 @@ use crate::runs;
 use crate::text::{Table, count, duration, grouped, two_digits};
 use crate::worker::{Place, measure_speed};
 
-/// The times of the table, with their names.
-pub(super) const TIMES: [(&str, u64); 4] = [
-    ("10 minutes", 600),
-    ("an hour", 3600),
-    ("a night, 8 hours", 8 * 3600),
-    ("a weekend, 48 hours", 48 * 3600),
-];
-
 /// The factor by which the speed of the device may be wrong.
 const UNCERTAINTY: f64 = 1.5;
 
 /// Measurements before a choice: each one is of the former choice.
 const MEASUREMENTS: usize = 3;
-
-/// The tokens of the micro-batch that is measured.
-const MEASURED_TOKENS: u64 = 4096;
 
 /// Returns true if the rule chooses what to train in the time that a person has set: they have named no
 /// preset and no file, and have set no length.
@@ -138,25 +126,12 @@ impl RecipeDevice {
             if !quiet && !self.is_announced.replace(true) {
                 message!("measuring {} ({})...", info.name, info.id);
             }
-            measure_speed(&small(&found, data.vocab), info, *mode)?;
+            measure_speed(&found.measured(data.vocab), info, *mode)?;
             let Some(known) = runs::known_speed(info, *mode) else { break };
             speed = known;
             found = choose(&speed)?;
         }
         Ok(found)
-    }
-}
-
-/// Returns the configuration of a few sequences of a recipe, to measure it.
-fn small(recipe: &Recipe, vocab: u32) -> Config {
-    let block = u64::from(recipe.config.block_size.get());
-    let most = (MEASURED_TOKENS / block).max(1);
-    let sequences = most.min(recipe.forecast.plan.micro_batch as u64) as u32;
-    Config {
-        vocab_size: vocab,
-        batch_size: NonZeroU32::new(sequences).unwrap_or(NonZeroU32::MIN),
-        gradient_accumulation_steps: NonZeroU32::MIN,
-        ..recipe.config.clone()
     }
 }
 

@@ -6,12 +6,12 @@ use eframe::egui::{self, RichText, Ui};
 
 use super::form::{SettingsForm, capitalize};
 use super::platform;
-use super::widgets::{action, button, weak_note, wrapped};
+use super::widgets::{action, button, note, weak_note, wrapped};
 use super::{AUTO, Intent, Shared, theme};
-use crate::config::{Budget, Config, Dtype, GPT2_VOCABULARY};
+use crate::config::{Budget, Config, Dtype, GPT2_VOCABULARY, Schedule};
 use crate::plan::{
-    self, DataSize, DeviceMemory, DeviceProfile, Fix, Forecast, GPT2_SIZES, Limits, PlanError, Row,
-    Totals,
+    self, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, GPT2_SIZES, Limits,
+    PlanError, Row, Totals,
 };
 use crate::protocol::{Command, DataInfo, Progress, RankLine, RankStep, RunPhase, Setting, Step};
 use crate::text::{GIB, bytes, known, percent};
@@ -74,6 +74,17 @@ impl FitState {
         self.device.as_ref().unwrap_or(&unknown).limits(vram_budget, dtype).0
     }
 
+    /// Returns the speed of the device, if it is known.
+    pub fn speed(&self) -> Option<&DeviceSpeed> {
+        self.device.as_ref()?.speed.as_ref()
+    }
+
+    /// Returns the time that the run of the form is expected to take, in seconds.
+    pub fn seconds(&mut self, form: &SettingsForm) -> Option<f64> {
+        let (_, totals) = self.plan(form)?.forecast.as_ref()?;
+        Some(totals.time.as_ref()?.seconds)
+    }
+
     /// Returns why the run that the form describes does not fit. `None` if it fits, and while the
     /// form has errors or the vocabulary is unknown: then the run itself finds out.
     pub fn refusal(&mut self, form: &SettingsForm) -> Option<Refusal> {
@@ -85,7 +96,8 @@ impl FitState {
     /// they are not valid.
     fn plan(&mut self, form: &SettingsForm) -> Option<&CachedPlan> {
         let config = form.config().ok()?;
-        let sets_length = ["max_iters", "lr_decay_iters"].iter().any(|key| form.is_changed(key));
+        let sets_length = config.schedule == Schedule::Cosine
+            && ["max_iters", "lr_decay_iters"].iter().any(|key| form.is_changed(key));
         let size = |data: &DataInfo| DataSize { train: data.train_tokens, val: data.val_tokens };
         let inputs = Inputs {
             config: config.clone(),
@@ -145,6 +157,9 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     if let Some((forecast, totals)) = forecast {
         bar::show(ui, forecast, others, limits.memory, now);
         figures(ui, forecast, totals);
+        for text in totals.advice(&inputs.config) {
+            note(ui, capitalize(&text), theme::warning(ui));
+        }
     }
     if let Some(step) = now {
         memory_in_use(ui, step, limits.budget);

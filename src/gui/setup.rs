@@ -12,11 +12,14 @@ use crate::config::{Budget, preset_names};
 use crate::plan::DeviceKind;
 use crate::protocol::DeviceLine;
 use crate::runs;
+use crate::text::estimate;
 
 mod data_choice;
 mod setting_rows;
+mod time_choice;
 
 pub(super) use data_choice::DataChoice;
+pub(super) use time_choice::TimeChoice;
 
 /// Titles of the presets.
 const TITLES: &[(&str, &str)] = &[
@@ -47,15 +50,22 @@ const TITLES: &[(&str, &str)] = &[
 const LABEL_WIDTH: f32 = 44.0;
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let chosen = data_choice::show(ui, shared);
+    ui.add_space(2.0);
+    let measured = time_choice::show(ui, shared);
+    ui.add_space(4.0);
     let started = start(ui, shared);
     pending_changes(ui, &shared.settings.form, &shared.shown);
-    ui.add_space(2.0);
-    preset(ui, &mut shared.settings.form);
-    let chosen = data_choice::show(ui, shared);
+    ui.add_space(4.0);
     device(ui, &mut shared.settings.device, &shared.devices);
-    ui.separator();
-    setting_rows::show(ui, &mut shared.settings.form, &mut shared.setting_filter);
-    chosen.or(started)
+    if preset(ui, &mut shared.settings.form) {
+        shared.time.clear();
+    }
+    let settings = egui::CollapsingHeader::new("All settings").default_open(false);
+    settings.show_unindented(ui, |ui| {
+        setting_rows::show(ui, &mut shared.settings.form, &mut shared.setting_filter);
+    });
+    chosen.or(measured).or(started)
 }
 
 /// Draws the start button. If it is disabled: the reason, and the changes that enable it.
@@ -68,7 +78,11 @@ fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         (None, Some(problem)) => (Some(problem), None),
         (None, None) => fit.refusal(form).map(|refusal| (refusal.reason, refusal.fixes)).unzip(),
     };
-    let mut button = egui::Button::new(RichText::new("Start training").strong());
+    let text = match fit.seconds(form) {
+        Some(seconds) => format!("Start training, about {}", estimate(seconds)),
+        None => "Start training".into(),
+    };
+    let mut button = egui::Button::new(RichText::new(text).strong());
     if problem.is_none() && busy.is_none() {
         button = button.fill(ui.visuals().selection.bg_fill);
     }
@@ -114,7 +128,8 @@ fn is_same(key: &str, typed: &str, resolved: &str) -> bool {
     }
 }
 
-fn preset(ui: &mut Ui, form: &mut SettingsForm) {
+/// Draws the list of presets. Returns true if another one was chosen.
+fn preset(ui: &mut Ui, form: &mut SettingsForm) -> bool {
     let mut selected = form.preset();
     let help = "Starting values for every setting that you do not change below.";
     select(ui, "Preset", title(selected), help, 320.0, |ui| {
@@ -122,9 +137,11 @@ fn preset(ui: &mut Ui, form: &mut SettingsForm) {
             ui.selectable_value(&mut selected, name, title(name));
         }
     });
-    if selected != form.preset() {
+    let is_new = selected != form.preset();
+    if is_new {
         form.set_preset(selected);
     }
+    is_new
 }
 
 /// Draws a labelled list of this height, in points, as wide as the panel.

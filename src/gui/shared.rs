@@ -14,7 +14,7 @@ use super::log::LogView;
 use super::platform::{IS_PAGE, RUNS};
 use super::run_list::Dialog;
 use super::samples::SampleState;
-use super::setup::DataChoice;
+use super::setup::{DataChoice, TimeChoice};
 use crate::protocol::{DeviceLine, Progress, StorageUsage, StoredData, StoredModel};
 use crate::runs::RunSummary;
 use crate::worker::Trainer;
@@ -27,6 +27,7 @@ pub(super) struct Shared {
     pub library: Library,
     pub devices: Vec<DeviceLine>,
     pub data: DataChoice,
+    pub time: TimeChoice,
     pub fit: FitState,
     pub samples: SampleState,
     pub log: LogView,

@@ -35,7 +35,7 @@ pub use gpus::{Gpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
 pub use network::{RanksEstimate, parse_network};
-pub use recipe::{Recipe, RecipeQuestion, recipe};
+pub use recipe::{Recipe, RecipeQuestion, TIMES, recipe};
 pub(crate) use sharding::owners;
 pub(crate) use shares::{Shares, of_share};
 pub use speed::{DeviceSpeed, SpeedPoint};

@@ -2,12 +2,19 @@
 //!
 //! docs/recipes.md has the rule with its sources, and the runs that check it.
 
-use std::iter::successors;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{DataSize, DeviceSpeed, Forecast, Limits, Pace, Plan, Totals, Work, plan};
 use crate::config::{Config, InitFrom, OptimizerKind};
 use crate::text::{count, two_digits};
+
+/// Common times for a run, with their names, in seconds.
+pub const TIMES: [(&str, u64); 4] =
+    [("10 minutes", 600), ("an hour", 3600), ("a night", 8 * 3600), ("a weekend", 48 * 3600)];
+
+/// The tokens of the micro-batch that is measured to know the speed of a device.
+const MEASURED_TOKENS: u64 = 4096;
 
 /// New values of settings, as they are typed.
 type Set = Vec<(&'static str, String)>;
@@ -59,9 +66,9 @@ const MOST_TOKENS_PER_PARAMETER: f64 = 40.0;
 /// The fewest updates of a run. Fewer in larger batches learn less from the same tokens.
 const LEAST_UPDATES: f64 = 2500.0;
 
-/// The smallest batch, as a part of the law's. Smaller batches than the law's learn as much from a token, as
+/// The sizes of the batch, as parts of the law's. Smaller ones than the law's learn as much from a token, as
 /// long as the overhead of an update does not count: this much of the speed may go into it.
-const SMALLEST_BATCH: f64 = 0.25;
+const BATCHES: [f64; 3] = [0.25, 0.5, 1.0];
 const OVERHEAD: f64 = 1.03;
 
 /// The share of the time for evaluations, and for samples and checkpoints.
@@ -154,7 +161,11 @@ fn context(parameters: u64) -> u32 {
 
 /// Returns the best recipe for `question`; `None` if no model fits the device and the time.
 pub fn recipe(question: RecipeQuestion) -> Option<Recipe> {
-    let RecipeQuestion { config, is_set, .. } = question;
+    let RecipeQuestion { config, is_set, data, .. } = question;
+    // Less is no text.
+    if data.train < 2 || data.val < 2 {
+        return None;
+    }
     let is_sized = ["n_layer", "n_head", "n_embd"].iter().any(|key| is_set(key));
     if is_sized || config.init_from != InitFrom::Scratch {
         return question.train(Vec::new());
@@ -191,9 +202,7 @@ impl RecipeQuestion<'_> {
         let (mut batch, mut is_limited_by_data) = (None, false);
         for _ in 0..3 {
             let law = batch_law(6.0 * parameters as f64 * tokens);
-            let sizes = successors(Some(law * SMALLEST_BATCH), |size| Some(2.0 * size));
-            let sizes =
-                sizes.take_while(|&size| size <= law).map(|size| size.min(tokens / LEAST_UPDATES));
+            let sizes = BATCHES.into_iter().map(|part| (law * part).min(tokens / LEAST_UPDATES));
             let batches: Vec<Batch> =
                 sizes.filter_map(|size| self.batch(&set, block, size)).collect();
             let fastest =
@@ -293,6 +302,18 @@ fn dropout(parameters: u64, unique: u64, passes: f64) -> f64 {
 impl Recipe {
     pub fn tokens_per_parameter(&self) -> f64 {
         self.totals.tokens as f64 / self.totals.parameters.max(1) as f64
+    }
+
+    /// Returns the configuration of a few sequences of this run with `vocab` tokens, to measure its speed.
+    pub fn measured(&self, vocab: u32) -> Config {
+        let block = u64::from(self.config.block_size.get());
+        let most = (MEASURED_TOKENS / block).max(1).min(self.forecast.plan.micro_batch as u64);
+        Config {
+            vocab_size: vocab,
+            batch_size: NonZeroU32::new(most as u32).unwrap_or(NonZeroU32::MIN),
+            gradient_accumulation_steps: NonZeroU32::MIN,
+            ..self.config.clone()
+        }
     }
 
     fn is_better_than(&self, other: &Self) -> bool {

@@ -112,7 +112,6 @@ impl App {
             Reply::Data { spec, data } => {
                 if self.requests.data.as_ref() == Some(&spec) {
                     shared.settings.form.data = Some(data);
-                    shared.adapt_preset();
                 }
             }
             Reply::Preparing { name, share } => shared.data.preparing = Some((name, share)),
@@ -160,6 +159,9 @@ impl App {
                 shared.settings.form.fill_from(&config);
                 shared.settings.form.set("init_from", checkpoint.display().to_string());
             }
+            // The worker has kept it, for the profile of the device.
+            #[cfg(not(target_arch = "wasm32"))]
+            Reply::Measured { .. } => self.requests.device = None,
             Reply::Described => self.requests.listed = None,
             Reply::Removed { path } => {
                 let Shared { shown, library, samples, .. } = shared;
@@ -202,7 +204,7 @@ impl App {
                 shared.samples.chat.answered(text, forgotten, done);
             }
             #[cfg(not(target_arch = "wasm32"))]
-            Reply::Measured { .. } | Reply::Listed { .. } | Reply::Kernels { .. } => {}
+            Reply::Listed { .. } | Reply::Kernels { .. } => {}
             Reply::Obstacle(obstacle) => {
                 self.obstacles.retain(|known| known.topic != obstacle.topic);
                 self.obstacles.push(obstacle);

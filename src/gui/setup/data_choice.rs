@@ -1,16 +1,15 @@
-//! The data of the next run: buttons that choose it, a preview, and the preset that suits it.
+//! The data of the next run: buttons that choose it, and a preview.
 
 use eframe::egui::{self, Ui, text::LayoutJob};
 
-use super::{row, title};
-use crate::config::{BUILTIN_STORIES, Budget, Config, Dtype, InitFrom, Layer, resolve};
+use super::row;
+use crate::config::{BUILTIN_STORIES, Config};
 use crate::data::TokenizerKind;
 use crate::gui::form::SettingsForm;
 use crate::gui::platform::{self, Choice, IS_PAGE};
-use crate::gui::widgets::{action, button, note, weak_note};
-use crate::gui::{AUTO, Intent, Shared, theme};
-use crate::plan::{self, Limits};
-use crate::protocol::{DeviceLine, StoredData, Texts};
+use crate::gui::widgets::{button, note, weak_note};
+use crate::gui::{Intent, Shared, theme};
+use crate::protocol::{StoredData, Texts};
 use crate::text::{count_in_words, percent};
 
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
@@ -18,33 +17,14 @@ const PASTE_TIMEOUT: f64 = 0.5;
 
 const EXCERPT_LINES: usize = 3;
 
-/// A model with this many times the parameters is worth a suggestion.
-const MUCH_LARGER: u64 = 4;
-
-/// The data that is being prepared or was just chosen, and the preset for it.
+/// The data that is being prepared or was just chosen.
 #[derive(Default)]
 pub(in crate::gui) struct DataChoice {
     /// The data that is being tokenized, and the completed fraction, 0 to 1.
     pub preparing: Option<(String, f32)>,
     /// Data that was tokenized, and sentences about what was skipped in it.
     pub warnings: (String, Vec<String>),
-    /// Data that was just chosen: a preset whose model is too large for it is replaced once its
-    /// size is known.
-    chosen: Option<String>,
-    /// The sentence about a preset that was replaced, and the preset in its place.
-    replaced: Option<(String, &'static str)>,
-    suited: Option<Suited>,
     paste: Paste,
-}
-
-/// A preset that suits the data, with what it was computed from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Suited {
-    size: Corpus,
-    limits: Limits,
-    has_gpu: bool,
-    preset: &'static str,
-    parameters: u64,
 }
 
 /// A request for the text on the clipboard.
@@ -70,7 +50,6 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     for warning in warnings.iter().filter(|_| *prepared == selected) {
         note(ui, warning, theme::warning(ui));
     }
-    suggestion(ui, shared);
     if let Some((name, share)) = &shared.data.preparing {
         let text = egui::RichText::new(format!("Preparing {name}")).small();
         ui.add(egui::ProgressBar::new(*share).text(text));
@@ -182,87 +161,7 @@ impl Shared {
         let form = &mut self.settings.form;
         if form.text("data") != spec {
             form.set("data", spec);
-            self.data.chosen = Some(spec.to_string());
         }
-    }
-
-    /// Replaces the preset if its model is too large for data that was just chosen. Sizes of the
-    /// model that were typed are a decision, and stay.
-    pub fn adapt_preset(&mut self) {
-        let form = &self.settings.form;
-        let is_typed = ["n_layer", "n_head", "n_embd"].iter().any(|key| form.is_changed(key));
-        if self.data.chosen.take() != Some(form.text("data")) || is_typed {
-            return;
-        }
-        let suited = self.suited();
-        let form = &mut self.settings.form;
-        let (Some(Suited { size, preset, .. }), Ok(config)) = (suited, form.config()) else {
-            return;
-        };
-        if size.is_too_small_for(config) && preset != form.preset() {
-            let former = title(form.preset());
-            let text = format!("The preset was {former}: too large a model for this data.");
-            form.set_preset(preset);
-            self.data.replaced = Some((text, preset));
-        }
-    }
-
-    /// Returns the preset that suits the data of the form, once its size is known.
-    fn suited(&mut self) -> Option<Suited> {
-        let Some(Ok(info)) = &self.settings.form.data else { return None };
-        let size = Corpus { tokens: info.train_tokens, vocab: info.vocab_size };
-        let limits = self.fit.limits(Budget::Auto, Dtype::Auto);
-        let has_gpu = has_gpu(&self.devices, &self.settings.device);
-        self.data
-            .suited
-            .take_if(|known| (known.size, known.limits, known.has_gpu) != (size, limits, has_gpu));
-        Some(*self.data.suited.get_or_insert_with(|| {
-            // As in the presets for GPUs: activation checkpointing makes a step longer.
-            let fits = |config: &Config| {
-                let forecast = plan::plan(config, size.vocab, &limits, None);
-                forecast.is_ok_and(|forecast| !forecast.plan.grad_checkpoint)
-            };
-            let preset = size.preset(has_gpu, fits);
-            let form = SettingsForm::of_preset(preset);
-            let parameters = form.config().map_or(0, |config| config.parameters(size.vocab.into()));
-            Suited { size, limits, has_gpu, preset, parameters }
-        }))
-    }
-}
-
-/// Returns true if the selected device is a GPU, and as long as the devices are unknown.
-fn has_gpu(devices: &[DeviceLine], selected: &str) -> bool {
-    let is_selected = |info: &&DeviceLine| selected == AUTO || info.id == selected;
-    devices.is_empty() || devices.iter().filter(is_selected).any(|info| info.kind.is_gpu())
-}
-
-/// Draws the preset that suits the data better than the selected one, if any.
-fn suggestion(ui: &mut Ui, shared: &mut Shared) {
-    let suited = shared.suited();
-    let form = &mut shared.settings.form;
-    if let Some((text, _)) = shared.data.replaced.as_ref().filter(|(_, by)| *by == form.preset()) {
-        note(ui, text, theme::warning(ui));
-    }
-    let (Some(suited), Ok(config)) = (suited, form.config()) else { return };
-    let Suited { size, preset, has_gpu, parameters, .. } = suited;
-    // A preset that brings its data suits it.
-    if preset == form.preset() || form.preset_text("data") == config.data {
-        return;
-    }
-    // Without a GPU, training is slow enough as it is.
-    let much = MUCH_LARGER.saturating_mul(config.parameters(size.vocab.into()));
-    let is_much_larger = has_gpu && parameters > much;
-    if size.is_too_small_for(config) {
-        let text = "This model is too large for this data: it would learn the text by heart.";
-        note(ui, text, theme::warning(ui));
-    } else if is_much_larger && config.init_from == InitFrom::Scratch {
-        weak_note(ui, "This data suffices for a larger model.");
-    } else {
-        return;
-    }
-    let button = egui::Button::new(format!("Use {}", title(preset))).wrap();
-    if action(ui, button, None, "Select this preset; the data stays") {
-        form.set_preset(preset);
     }
 }
 
@@ -294,50 +193,6 @@ impl Paste {
     }
 }
 
-/// Parameters for each training token beyond which a model learns its text by heart.
-///
-/// nanoGPT's Shakespeare by character has 10.7. It needs dropout, and still overfits before its
-/// schedule ends, so that only its best checkpoint is of use: a limit little above it. A model that
-/// makes the most of its compute has 0.05 (Hoffmann et al., 2022), but few users have that much text.
-const MAX_PER_TOKEN: u64 = 12;
-
-/// Presets for any data, the smallest model first.
-const BY_SIZE: [&str; 6] =
-    ["demo", "shakespeare-char", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"];
-
-/// The smallest parameter count of the models whose schedule takes months without a GPU: their
-/// presets see 295 billion tokens.
-const NEEDS_GPU: u64 = 100_000_000;
-
-/// The size of the data of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Corpus {
-    tokens: u64,
-    vocab: u32,
-}
-
-impl Corpus {
-    /// Returns true if the model of `config` starts from random weights and has enough parameters to
-    /// learn the data by heart.
-    fn is_too_small_for(self, config: &Config) -> bool {
-        let max = self.tokens.saturating_mul(MAX_PER_TOKEN);
-        config.init_from == InitFrom::Scratch && config.parameters(self.vocab.into()) > max
-    }
-
-    /// Returns the preset with the largest model that suits the data and the device: one that
-    /// `fits`, and without a GPU none of the presets for GPUs. Data too small for any get the
-    /// smallest.
-    fn preset(self, has_gpu: bool, fits: impl Fn(&Config) -> bool) -> &'static str {
-        let suits = |config: &Config| {
-            let runs = has_gpu || config.parameters(self.vocab.into()) < NEEDS_GPU;
-            runs && !self.is_too_small_for(config) && fits(config)
-        };
-        let config = |preset: &str| resolve(vec![Layer::preset(preset).ok()?]).ok();
-        let suits = |preset: &&str| config(preset).is_some_and(|found| suits(&found.config));
-        BY_SIZE.into_iter().rev().find(suits).unwrap_or(BY_SIZE[0])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,35 +209,6 @@ mod tests {
     }
 
     #[test]
-    fn a_megabyte_does_not_stay_under_gpt2_xl() {
-        let mut shared = shared("gpt2-xl", 1_000_000);
-        shared.adapt_preset();
-        let form = &mut shared.settings.form;
-        assert_eq!((form.preset(), form.text("data").as_str()), ("shakespeare-char", "data/mine"));
-        assert!(shared.data.replaced.is_some());
-        // A later choice of a person stays.
-        form.set_preset("gpt2-xl");
-        shared.adapt_preset();
-        assert_eq!(shared.settings.form.preset(), "gpt2-xl");
-    }
-
-    #[test]
-    fn a_preset_stays_where_it_suits_or_its_model_was_typed() {
-        for (preset, tokens, key) in [
-            ("gpt2-xl", 9_000_000_000, None),
-            ("demo", 1_000_000, None),
-            ("gpt2-xl", 1_000_000, Some("n_layer")),
-        ] {
-            let mut shared = shared(preset, tokens);
-            if let Some(key) = key {
-                shared.settings.form.set(key, "2");
-            }
-            shared.adapt_preset();
-            assert_eq!(shared.settings.form.preset(), preset, "{tokens}");
-        }
-    }
-
-    #[test]
     fn the_schedule_is_measured_in_epochs() {
         let shared = shared("shakespeare-char", 1_003_854);
         let found = epochs(shared.settings.form.config().unwrap(), 1_003_854);
@@ -395,39 +221,5 @@ mod tests {
         ] {
             assert_eq!(epochs_in_words(count), words);
         }
-    }
-
-    #[test]
-    fn a_preset_follows_the_size_of_the_data() {
-        const GPT2: u32 = 50_257;
-        for (text, tokens, vocab, expected) in [
-            ("a pasted page, by character", 3_000, 60, "demo"),
-            ("Shakespeare, 1 MB by character", 1_003_854, 65, "shakespeare-char"),
-            ("Shakespeare, 1 MB as GPT-2's tokens", 301_966, GPT2, "demo"),
-            ("5 MB by character", 5_000_000, 100, "shakespeare-char"),
-            ("50 MB as GPT-2's tokens", 12_500_000, GPT2, "gpt2"),
-            ("OpenWebText", 9_035_582_198, GPT2, "gpt2-xl"),
-        ] {
-            let preset = Corpus { tokens, vocab }.preset(true, |_| true);
-            assert_eq!(preset, expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_preset_suits_the_device_too() {
-        let large = Corpus { tokens: 9_000_000_000, vocab: 50_257 };
-        assert_eq!(large.preset(false, |_| true), "shakespeare-char");
-        let fits = |config: &Config| config.parameters(50_257) < 400_000_000;
-        assert_eq!(large.preset(true, fits), "gpt2-medium");
-        assert_eq!(large.preset(true, |_| false), "demo");
-    }
-
-    #[test]
-    fn a_model_with_weights_suits_any_data() {
-        let config = Config::of_preset("gpt2-xl", &[]);
-        let small = Corpus { tokens: 300_000, vocab: 50_257 };
-        assert!(small.is_too_small_for(&config));
-        let tuned = Config { init_from: InitFrom::Path("gpt2-xl".into()), ..config };
-        assert!(!small.is_too_small_for(&tuned));
     }
 }

@@ -8,7 +8,7 @@ use crate::gpu::{Backend, DeviceInfo, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::plan::{DeviceSpeed, Plan, Work};
 use crate::protocol::{Failure, Reply, Request};
-use crate::runs::{follow, known_speed, remember_speed};
+use crate::runs::{follow, known_speed};
 use crate::text::grouped;
 use crate::train::{self, Setup};
 
@@ -98,7 +98,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Has another process measure the training steps of `config` on a device, and keeps their speed.
+/// Has another process measure the training steps of `config` on a device; it keeps their speed.
 pub(crate) fn measure_speed(
     config: &Config,
     device: &DeviceInfo,
@@ -113,7 +113,6 @@ pub(crate) fn measure_speed(
         _ => return Err(Failure::new("no measurement", "")),
     };
     let point = work_of(config).point(tokens(config) / row.tokens_per_s);
-    remember_speed(device, mode, &[point]);
     let measured = DeviceSpeed::measured(vec![point]);
     measured.ok_or_else(|| Failure::new("its steps took no time", ""))
 }

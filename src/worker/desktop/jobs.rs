@@ -13,7 +13,7 @@ use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{WEIGHTS_FILE, parameters};
 use crate::ops::OpsMode;
-use crate::plan;
+use crate::plan::{self, Work};
 use crate::protocol::{Failure, FromWorker, Reply, Request, SelfTestOptions};
 use crate::report::write_model_card;
 use crate::runs::{self, ModelSource, checkpoint};
@@ -70,7 +70,11 @@ fn measure(
     let (device, mode) = mode.open(config.dtype, selected)?;
     watch(&device, Watched::Command, fail);
     gpu::size_pages(&device.device, forecast.page_bytes());
-    Ok(bench::benchmark_row(&device, config, &forecast.plan, mode)?)
+    let row = bench::benchmark_row(&device, config, &forecast.plan, mode)?;
+    let tokens = config.global_batch() as f64 * f64::from(config.block_size.get());
+    let work = Work::update(config, config.vocab_size, &forecast.plan);
+    runs::remember_speed(&device.info, planned, &[work.point(tokens / row.tokens_per_s)]);
+    Ok(row)
 }
 
 /// Writes a model into `folder` if it is empty, else into a new one below it. Returns that folder.

@@ -78,8 +78,8 @@ impl Client {
                     Err(failure) => reply(Reply::failed(Job::Sample, failure)),
                 }
             }
-            // It takes the memory of a whole model.
-            Request::Export { .. } => {
+            // They take the memory of a whole model.
+            Request::Export { .. } | Request::Measure { .. } => {
                 std::thread::spawn(move || {
                     let job = request.job();
                     reply(ask(request).unwrap_or_else(|failure| Reply::failed(job, failure)));
