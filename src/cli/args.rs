@@ -7,11 +7,9 @@ use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
-use super::target::{Target, parse_target};
 use crate::data::{DataError, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::{Implementation, OpsMode};
-use crate::plan::parse_network;
 use crate::protocol::{Failure, SelfTestOptions};
 use crate::version;
 
@@ -20,8 +18,8 @@ mod settings;
 mod training;
 mod values;
 
-pub(super) use settings::ConfigSource;
-pub(super) use training::{LaunchArgs, TrainArgs};
+pub(super) use settings::{ConfigFlags, ConfigSource};
+pub(super) use training::{LaunchArgs, PlanArgs, SweepArgs, TrainArgs};
 pub(super) use values::{DEBUGGING, flag_or_variable};
 use values::{Suggested, examples};
 
@@ -151,6 +149,12 @@ pub(super) enum Subcommands {
         ("wgpt launch -n 2 --resume", "continue the newest run"),
     ]))]
     Launch(LaunchArgs),
+    /// Train every combination of some settings, with several seeds, and compare them
+    #[command(after_help = examples(&[
+        ("wgpt sweep --preset=demo --learning_rate=3e-3,6e-3,1e-2 --seeds=3", ""),
+        ("wgpt sweep --data=data/mine --time=10min --optimizer=adamw,muon --seeds=5", ""),
+    ]))]
+    Sweep(SweepArgs),
     /// Tokenize text into training data
     #[command(after_help = examples(&[
         ("wgpt prepare book.txt -o data/book --tokenizer char", ""),
@@ -366,33 +370,6 @@ pub(super) struct SampleArgs {
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
     /// Print JSON objects: {"text": ...} for each piece of the text, then {"done": {"tokens": N}}
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct PlanArgs {
-    #[command(flatten)]
-    pub source: ConfigSource,
-    /// Plan for a GPU that need not be in this machine: its memory in GiB, or a name like "RTX 3060"
-    #[arg(long, value_name = "GPU", value_parser = parse_target)]
-    pub target: Option<Target>,
-    /// Plan for N ranks, each with its own such device and an equal share of the global batch
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub ranks: Option<u32>,
-    /// Speed of the network between the ranks, like 1Gbit or 100Mbit
-    #[arg(long, value_name = "SPEED", default_value = "1Gbit", value_parser = parse_network)]
-    pub network: f64,
-    /// If it does not fit, print changes that make it fit, one a line with the memory it takes then
-    #[arg(long)]
-    pub suggest: bool,
-    /// Reserve the memory of a real step on --device, without computing it, and compare it with the plan
-    #[arg(long)]
-    pub measure: bool,
-    /// Measure the speed of --device for a few seconds, and keep it for estimates of time
-    #[arg(long, conflicts_with = "target")]
-    pub calibrate: bool,
-    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -73,6 +73,7 @@ mod plan;
 mod recipe;
 mod run_list;
 mod sample;
+mod sweep;
 mod target;
 mod terminal;
 mod torch;
@@ -145,6 +146,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     match command {
         Subcommands::Train(args) => return train::run(args, &global, Vec::new()),
         Subcommands::Launch(args) => return train::launch(args, &global),
+        Subcommands::Sweep(args) => sweep::run(args, &global)?,
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => sample::run(args, &global)?,
         Subcommands::Chat(args) => chat_loop::run(args, &global)?,

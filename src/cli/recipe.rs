@@ -179,7 +179,7 @@ pub(super) fn show_notes(recipes: &[(&str, Recipe)], data: &str) {
     if last.is_limited_by_data {
         let seconds = last.totals.time.as_ref().map_or(0.0, |time| time.seconds);
         let takes = duration(Duration::from_secs_f64(seconds));
-        output!("{name} and more: {}. It takes {takes}.", last.why());
+        output!("{name} and more: {takes} suffice for the data. More passes teach nothing new.");
     }
     if let Some(time) = &last.totals.time {
         output!("speed: {}", time.source);

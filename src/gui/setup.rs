@@ -33,12 +33,12 @@ const TITLES: &[(&str, &str)] = &[
     ("gpt2-medium", "GPT-2 medium, 350M"),
     ("gpt2-large", "GPT-2 large, 774M"),
     ("gpt2-xl", "GPT-2 XL, 1558M"),
-    ("card-4gb", "A night on a 4 GB graphics card: 30M"),
-    ("card-6gb", "A night on a 6 GB graphics card: 30M"),
-    ("card-8gb", "A night on a 8 GB graphics card: 40M"),
-    ("card-12gb", "A night on a 12 GB graphics card: 40M"),
-    ("card-16gb", "A night on a 16 GB graphics card: 82M"),
-    ("card-24gb", "A night on a 24 GB graphics card: 82M"),
+    ("card-4gb", "A night on a graphics card with 4 GB: 51M"),
+    ("card-6gb", "A night on a graphics card with 6 GB: 51M"),
+    ("card-8gb", "A night on a graphics card with 8 GB: 51M"),
+    ("card-12gb", "A night on a graphics card with 12 GB: 51M"),
+    ("card-16gb", "A night on a graphics card with 16 GB: 124M"),
+    ("card-24gb", "A night on a graphics card with 24 GB: 124M"),
     ("largest-4gb", "The largest that fits 4 GB: GPT-2, 124M"),
     ("largest-6gb", "The largest that fits 6 GB: GPT-2 medium, 350M"),
     ("largest-8gb", "The largest that fits 8 GB: GPT-2 medium, 350M"),
@@ -58,7 +58,8 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     pending_changes(ui, &shared.settings.form, &shared.shown);
     ui.add_space(4.0);
     device(ui, &mut shared.settings.device, &shared.devices);
-    if preset(ui, &mut shared.settings.form) {
+    let of_time = shared.time.name().map(|name| format!("Chosen for {name}"));
+    if preset(ui, &mut shared.settings.form, of_time) {
         shared.time.clear();
     }
     let settings = egui::CollapsingHeader::new("All settings").default_open(false);
@@ -128,11 +129,12 @@ fn is_same(key: &str, typed: &str, resolved: &str) -> bool {
     }
 }
 
-/// Draws the list of presets. Returns true if another one was chosen.
-fn preset(ui: &mut Ui, form: &mut SettingsForm) -> bool {
+/// Draws the list of presets, with `instead` as the chosen one. Returns true if another one was chosen.
+fn preset(ui: &mut Ui, form: &mut SettingsForm, instead: Option<String>) -> bool {
     let mut selected = form.preset();
     let help = "Starting values for every setting that you do not change below.";
-    select(ui, "Preset", title(selected), help, 320.0, |ui| {
+    let shown = instead.unwrap_or_else(|| title(selected).to_string());
+    select(ui, "Preset", &shown, help, 320.0, |ui| {
         for name in preset_names() {
             ui.selectable_value(&mut selected, name, title(name));
         }

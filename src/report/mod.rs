@@ -10,6 +10,8 @@ mod model_card;
 mod page;
 mod record;
 mod run_page;
+#[cfg(not(target_arch = "wasm32"))]
+mod sweep;
 
 pub(crate) use benchmark_row::{benchmark_picture, benchmark_summary};
 pub(crate) use comparison::Comparison;
@@ -17,3 +19,5 @@ pub(crate) use model_card::write_model_card;
 pub(crate) use page::{write, write_picture};
 pub(crate) use record::RunRecord;
 pub(crate) use run_page::run_page;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use sweep::{SweepRow, sweep_rows, sweep_table};

@@ -15,6 +15,7 @@ mod reports;
 mod resume;
 mod runs;
 mod sample;
+mod sweep;
 mod tables;
 
 use std::collections::BTreeMap;

@@ -58,7 +58,7 @@ fn the_verdict_comes_first_and_the_table_fits_80_columns() {
             }
         }
     }
-    assert_eq!(shown, 60);
+    assert_eq!(shown, 75);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The arguments of a configuration: a file, a preset, and a flag for each setting.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -19,6 +20,16 @@ pub(in crate::cli) struct ConfigSource {
     pub preset: Option<String>,
     #[command(flatten)]
     pub flags: ConfigFlags,
+}
+
+impl ConfigSource {
+    /// Returns the arguments with which another process gets the same configuration.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let preset = self.preset.as_ref().map(|name| format!("--preset={name}").into());
+        let flags = self.flags.typed.iter().map(|(key, text)| format!("--{key}={text}").into());
+        let file = self.file.as_ref().map(|file| file.clone().into_os_string());
+        file.into_iter().chain(preset).chain(flags).collect()
+    }
 }
 
 /// The flags `--key=value` of all configuration keys, in nanoGPT's spelling or with dashes.

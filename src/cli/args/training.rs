@@ -1,4 +1,4 @@
-//! The arguments of commands that train.
+//! The arguments of commands that train, and of the plan.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::ConfigSource;
 use super::values::DEBUGGING;
+use crate::cli::target::{Target, parse_target};
 use crate::config::{DecayLength, SumDtype};
+use crate::plan::parse_network;
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(in crate::cli) struct TrainArgs {
@@ -44,6 +46,40 @@ pub(in crate::cli) struct TrainArgs {
     pub rank_limit: Option<u64>,
 }
 
+impl TrainArgs {
+    /// Returns the arguments to train what `source` describes, in a new run folder.
+    pub fn of(source: ConfigSource) -> Self {
+        Self {
+            source,
+            run: None,
+            resume: false,
+            decay: None,
+            json: false,
+            no_supervise: false,
+            stop_on_close: false,
+            share: Vec::new(),
+            allreduce_dtype: SumDtype::Float32,
+            rank_limit: None,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SweepArgs {
+    #[command(flatten)]
+    pub source: ConfigSource,
+    /// Runs of each combination, with seeds from `seed` on
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub seeds: u32,
+    /// Folder for the runs [default: one in out/ that is named after the settings with several values]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.trim().parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
     share.ok_or_else(|| "give a number above 0 for each rank, like 2,1".into())
@@ -66,4 +102,31 @@ pub(in crate::cli) struct LaunchArgs {
     pub mpi: Vec<String>,
     #[command(flatten)]
     pub train: TrainArgs,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PlanArgs {
+    #[command(flatten)]
+    pub source: ConfigSource,
+    /// Plan for a GPU that need not be in this machine: its memory in GiB, or a name like "RTX 3060"
+    #[arg(long, value_name = "GPU", value_parser = parse_target)]
+    pub target: Option<Target>,
+    /// Plan for N ranks, each with its own such device and an equal share of the global batch
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub ranks: Option<u32>,
+    /// Speed of the network between the ranks, like 1Gbit or 100Mbit
+    #[arg(long, value_name = "SPEED", default_value = "1Gbit", value_parser = parse_network)]
+    pub network: f64,
+    /// If it does not fit, print changes that make it fit, one a line with the memory it takes then
+    #[arg(long)]
+    pub suggest: bool,
+    /// Reserve the memory of a real step on --device, without computing it, and compare it with the plan
+    #[arg(long)]
+    pub measure: bool,
+    /// Measure the speed of --device for a few seconds, and keep it for estimates of time
+    #[arg(long, conflicts_with = "target")]
+    pub calibrate: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }

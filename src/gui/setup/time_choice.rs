@@ -156,6 +156,12 @@ impl TimeChoice {
         (self.chosen, self.applied) = (None, Vec::new());
     }
 
+    /// Returns the name of the chosen time.
+    pub(super) fn name(&self) -> Option<&'static str> {
+        let (name, _) = TIMES.iter().find(|(_, seconds)| Some(*seconds) == self.chosen)?;
+        Some(name)
+    }
+
     fn recipe(&self, seconds: Option<u64>) -> Option<&Recipe> {
         let at = TIMES.iter().position(|(_, known)| Some(*known) == seconds)?;
         self.known.as_ref()?.1.get(at)?.as_ref()

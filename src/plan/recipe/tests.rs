@@ -115,7 +115,7 @@ fn the_presets_of_cards_are_the_recipes_of_a_night() {
         (8, "RTX 3050"),
         (12, "RTX 3060"),
         (16, "RTX 4070 Ti SUPER"),
-        (24, "RTX 3090"),
+        (24, "RTX 4090"),
     ] {
         let night = of(gpu, 10_000_000_000, 8 * 3600, &[]).config;
         let preset = Config::of_preset(&format!("card-{size}gb"), &[]);

@@ -34,8 +34,8 @@ pub(crate) use jobs::write_model_folder;
 pub(crate) use listing::{list_devices, select};
 #[cfg(windows)]
 pub(crate) use pipe::detach;
-pub(crate) use pipe::launched;
 use pipe::worker_of_window;
+pub(crate) use pipe::{launched, training};
 pub(crate) use place::{Place, REPORT_TIME};
 pub(crate) use request::ask;
 pub(crate) use self_test::{Proven, TestEnd, Tested, prove, test_kernels, time_limit};

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command as Process, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -72,6 +73,15 @@ pub(super) fn worker() -> io::Result<Process> {
     let mut process = Process::new(std::env::current_exe()?);
     process.arg("worker");
     process.envs(color().map(|color| ("WGPT_COLOR", color)));
+    Ok(process)
+}
+
+/// Returns the process of `wgpt train` in the run folder `run`, which prints events and stops when its stdin
+/// closes.
+pub(crate) fn training(run: &Path) -> io::Result<Process> {
+    let mut process = Process::new(std::env::current_exe()?);
+    process.args(["train", "--json", "--stop-on-close", "--run"]).arg(run);
+    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     Ok(process)
 }
 

@@ -1,0 +1,137 @@
+//! The results of a sweep: the settings that it compares, each with several seeds.
+
+use serde::Serialize;
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use crate::text::Table;
+
+/// The results of one choice of settings, one for each seed that ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct SweepRow {
+    /// The swept settings: `learning_rate=1e-3 optimizer=muon`.
+    pub settings: String,
+    pub results: Vec<f64>,
+    /// Runs that ended with an error, like a loss that is not finite.
+    pub failed: usize,
+    pub mean: Option<f64>,
+    /// The standard error of the mean; `None` for fewer than two results.
+    pub standard_error: Option<f64>,
+    /// The probability of a difference from the best row as large as this one by chance.
+    pub p_value: Option<f64>,
+}
+
+/// Returns a row for each choice of settings, the lowest mean first. `results` are the losses of its
+/// seeds, `None` for a run that failed.
+pub(crate) fn sweep_rows(results: Vec<(String, Vec<Option<f64>>)>) -> Vec<SweepRow> {
+    let row = |(settings, all): (String, Vec<Option<f64>>)| {
+        let results: Vec<f64> = all.iter().flatten().copied().collect();
+        let failed = all.len() - results.len();
+        let moments = Moments::of(&results);
+        let standard_error =
+            moments.filter(|_| results.len() > 1).map(|of| of.error_squared.sqrt());
+        let mean = moments.map(|of| of.mean);
+        SweepRow { settings, results, failed, mean, standard_error, p_value: None }
+    };
+    let mut rows: Vec<SweepRow> = results.into_iter().map(row).collect();
+    rows.sort_by(|a, b| {
+        let key = |row: &SweepRow| row.mean.unwrap_or(f64::INFINITY);
+        key(a).total_cmp(&key(b))
+    });
+    let Some(best) = rows.first().map(|row| row.results.clone()) else { return rows };
+    for row in rows.iter_mut().skip(1) {
+        row.p_value = welch(&row.results, &best);
+    }
+    rows
+}
+
+/// The mean of some results, and the variance of that mean.
+#[derive(Clone, Copy)]
+struct Moments {
+    mean: f64,
+    error_squared: f64,
+}
+
+impl Moments {
+    fn of(results: &[f64]) -> Option<Self> {
+        let count = results.len() as f64;
+        let mean = results.iter().sum::<f64>() / count;
+        let squares: f64 = results.iter().map(|result| (result - mean).powi(2)).sum();
+        let error_squared = squares / (count - 1.0).max(1.0) / count;
+        (!results.is_empty()).then_some(Self { mean, error_squared })
+    }
+}
+
+/// Returns the p-value of Welch's t-test, two-sided; `None` for fewer than two results of either, or if no
+/// two differ.
+fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
+    if a.len() < 2 || b.len() < 2 {
+        return None;
+    }
+    let (first, second) = (Moments::of(a)?, Moments::of(b)?);
+    let variance = first.error_squared + second.error_squared;
+    let part = |moments: Moments, count: usize| moments.error_squared.powi(2) / (count - 1) as f64;
+    let freedom = variance.powi(2) / (part(first, a.len()) + part(second, b.len()));
+    let t = (first.mean - second.mean) / variance.sqrt();
+    let distribution = StudentsT::new(0.0, 1.0, freedom).ok()?;
+    Some(2.0 * distribution.cdf(-t.abs()))
+}
+
+/// Returns the table of a sweep, by `metric`.
+pub(crate) fn sweep_table(rows: &[SweepRow], metric: &str) -> Table {
+    let number = |value: Option<f64>, decimals: usize| {
+        value.map_or("-".to_string(), |value| format!("{value:.decimals$}"))
+    };
+    let cells = |row: &SweepRow| {
+        let failed =
+            if row.failed > 0 { format!(", {} failed", row.failed) } else { String::new() };
+        let p_value = match row.p_value {
+            Some(p) if p < 0.001 => "< 0.001".to_string(),
+            p => number(p, 3),
+        };
+        vec![
+            row.settings.clone(),
+            format!("{}{failed}", row.results.len()),
+            number(row.mean, 4),
+            number(row.standard_error, 4),
+            p_value,
+        ]
+    };
+    Table::new(["settings", "runs", metric, "std. error", "p"], rows.iter().map(cells))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(results: &[(&str, &[f64])]) -> Vec<SweepRow> {
+        let own = |(name, values): &(&str, &[f64])| {
+            let values = values.iter().map(|value| value.is_finite().then_some(*value));
+            (name.to_string(), values.collect())
+        };
+        sweep_rows(results.iter().map(own).collect())
+    }
+
+    #[test]
+    fn welchs_test_agrees_with_the_integral_of_the_density() {
+        // The density of Student's t for 7.2 degrees of freedom, integrated from 3.266 on.
+        let p = welch(&[1.52, 1.55, 1.49, 1.51, 1.53], &[1.47, 1.50, 1.48, 1.46, 1.49]).unwrap();
+        assert!((p - 0.013_217_9).abs() < 1e-6, "{p}");
+        assert_eq!(welch(&[1.5], &[1.4, 1.5]), None);
+    }
+
+    #[test]
+    fn the_best_settings_come_first_and_failures_are_counted() {
+        let rows = rows(&[
+            ("lr=1e-1", &[f64::NAN, f64::NAN]),
+            ("lr=1e-3", &[2.0, 2.2]),
+            ("lr=3e-3", &[1.8, 1.9]),
+        ]);
+        let names: Vec<_> = rows.iter().map(|row| row.settings.as_str()).collect();
+        assert_eq!(names, ["lr=3e-3", "lr=1e-3", "lr=1e-1"]);
+        assert!((rows[0].mean.unwrap() - 1.85).abs() < 1e-12);
+        assert!((rows[1].standard_error.unwrap() - 0.1).abs() < 1e-12);
+        assert_eq!((rows[0].p_value, rows[2].mean, rows[2].failed), (None, None, 2));
+        let table = sweep_table(&rows, "bits per byte").plain(&[2, 3, 4]);
+        assert!(table.contains("0, 2 failed") && table.contains("1.8500"), "{table}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Tests sweeps, and runs that are told only how long they may take.
+
+use super::*;
+
+/// Flags of runs that end in a moment.
+const SHORT: [&str; 4] = ["--max_iters=4", "--eval_interval=4", "--sample_tokens=0", "--n_layer=1"];
+
+#[test]
+fn a_sweep_compares_settings_over_seeds_and_continues() {
+    let folder = temporary();
+    let path = folder.path();
+    let swept = ["sweep", "--json", "--seeds=2", "--learning_rate=2e-3,1e-2", "-o", "s"];
+    let args = [&swept[..], TINY, &SHORT, &["--learning_rate=2e-3,1e-2"]].concat();
+    let result: Value = serde_json::from_str(&ok(path, &args)).unwrap();
+    assert_eq!(result["metric"], "bits per byte");
+    let rows = result["rows"].as_array().unwrap();
+    let settings: Vec<&str> = rows.iter().map(|row| row["settings"].as_str().unwrap()).collect();
+    assert_eq!(settings, ["learning_rate=1e-2", "learning_rate=2e-3"], "the better one is first");
+    for row in rows {
+        assert_eq!(row["results"].as_array().unwrap().len(), 2, "{row}");
+        assert!(row["standard_error"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert!(rows[1]["p_value"].as_f64().unwrap() < 1.0);
+
+    // Finished runs are kept, and one that is gone is trained again, to the same result.
+    let run = path.join("s/learning_rate=1e-2,seed=1338");
+    let kept = fs::metadata(path.join("s/learning_rate=1e-2,seed=1337/events.jsonl")).unwrap();
+    fs::remove_dir_all(&run).unwrap();
+    let again: Value = serde_json::from_str(&ok(path, &args)).unwrap();
+    assert_eq!(again, result);
+    let now = fs::metadata(path.join("s/learning_rate=1e-2,seed=1337/events.jsonl")).unwrap();
+    assert_eq!(now.modified().unwrap(), kept.modified().unwrap());
+
+    let other = run_sweep(path, &["--n_embd=32"]);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("has a sweep with other settings"));
+}
+
+/// Runs the sweep in `s` with other settings.
+fn run_sweep(path: &Path, more: &[&str]) -> Output {
+    let args =
+        [&["sweep", "--seeds=2", "--learning_rate=2e-3,1e-2", "-o", "s"], TINY, more].concat();
+    run(path, &args)
+}
+
+#[test]
+fn a_sweep_without_anything_to_compare_is_refused() {
+    let folder = temporary();
+    let refused = run(folder.path(), &["sweep", "--preset=demo"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--seeds=5"), "{}", text(&refused.stderr));
+    let wrong = run(folder.path(), &["sweep", "--preset=demo", "--optimizer=adamw,sgd"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("muon"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn a_time_alone_chooses_what_to_train() {
+    let folder = temporary();
+    let args =
+        ["train", "--json", "--data=builtin:stories", "--time=4s", "--device=cpu", "--run=r"];
+    let events = events(&ok(folder.path(), &[&args[..], &["--sample_tokens=20"]].concat()));
+    let config = &events[0]["config"];
+    assert_eq!((&config["schedule"], &config["max_time"]), (&"wsd".into(), &"4s".into()));
+    let [layers, updates] = ["n_layer", "max_iters"].map(|key| config[key].as_u64().unwrap());
+    assert!((1..=4).contains(&layers) && updates > 10, "{config}");
+    assert_eq!(config["sample_tokens"], 20, "what was typed stays");
+    assert!(named(&events, "eval").count() >= 10, "{}", named(&events, "eval").count());
+
+    // What a run with a preset is told of that teaches a model little.
+    let night =
+        run(folder.path(), &["plan", "--preset=gpt2-large", "--target=RTX 3060", "--time=8h"]);
+    let said = text(&night.stderr);
+    assert!(said.contains("updates teach a model little: batch_size = "), "{said}");
+    assert!(said.contains("tokens per parameter are too few"), "{said}");
+}
+
+#[test]
+fn a_plan_of_data_alone_shows_what_each_time_is_good_for() {
+    let folder = temporary();
+    let args = ["plan", "--data=builtin:stories", "--target=RTX 3060"];
+    let table = ok(folder.path(), &args);
+    assert!(table.starts_with("time "), "{table}");
+    assert!(table.contains("10 minutes ") && table.contains(" and more: 2m "), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    let json: Value =
+        serde_json::from_str(&ok(folder.path(), &[&args[..], &["--json"]].concat())).unwrap();
+    let settings = &json["recipes"][0]["settings"];
+    assert_eq!(settings["max_time"], "10m");
+    assert!(settings["batch_size"].as_str().unwrap().parse::<u32>().unwrap() >= 1);
+    let unknown = run(folder.path(), &["plan", "--data=builtin:stories", "--target=12GiB"]);
+    assert_eq!(unknown.status.code(), Some(2), "its speed is unknown");
+    let night = ok(folder.path(), &[&args[..], &["--time=1h"]].concat());
+    assert!(night.starts_with("Fits: ") && night.contains("chosen    expect "), "{night}");
+}
