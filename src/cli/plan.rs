@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::args::{Global, PlanArgs};
+use super::args::{ConfigSource, Global, PlanArgs};
 use super::find_model::{proven, select_device, warn};
 use super::recipe::{self, ChosenData, RecipeDevice};
 use super::target::Target;
@@ -22,7 +22,7 @@ use crate::plan::{
 use crate::protocol::Failure;
 use crate::ranks::RanksError;
 use crate::runs;
-use crate::text::bytes;
+use crate::text::{bytes, estimate};
 
 pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let is_named = args.source.is_named();
@@ -33,7 +33,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         let device = recipe_device(&resolved.config, args.target, global)?;
         let data = ChosenData::open(&resolved.config)?;
         let Some(time) = resolved.config.max_time else {
-            return recipe_table(&device, &resolved, &data, args.json, global.quiet);
+            return recipe_table(&args.source, &device, &resolved, &data, args.json, global.quiet);
         };
         let found = device.recipe(&resolved, &data, time, global.quiet)?;
         let set = found.set.iter().map(|(key, value)| (key.to_string(), value.clone()));
@@ -132,17 +132,32 @@ fn recipe_device(
     Ok(RecipeDevice::target(profile))
 }
 
-/// Prints what to train in some common times.
+/// The longest time for fine-tuning, which the data end much sooner.
+const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+
+/// Prints what to train in some common times, after what models that are here can be fine-tuned.
 fn recipe_table(
+    source: &ConfigSource,
     device: &RecipeDevice,
     resolved: &Resolved,
     data: &ChosenData,
     json: bool,
     quiet: bool,
 ) -> Result<(), Failure> {
-    let mut recipes: Vec<(&str, Recipe)> = Vec::new();
+    let mut recipes: Vec<(String, Recipe)> = Vec::new();
+    for model in recipe::models_at_hand(&resolved.config.data) {
+        let path = model.display().to_string();
+        let mut source = source.clone();
+        source.flags.typed.push(("init_from".into(), path.clone()));
+        let tuned = source.resolve(Vec::new(), None)?;
+        // One that does not fit is no choice.
+        let Ok(found) = device.recipe(&tuned, data, LONGEST, quiet) else { continue };
+        let seconds = found.totals.time.as_ref().map_or(0.0, |time| time.seconds);
+        recipes.push((format!("{}: fine-tune {path}", estimate(seconds)), found));
+    }
     for (name, seconds) in plan::TIMES {
-        recipes.push((name, device.recipe(resolved, data, Duration::from_secs(seconds), quiet)?));
+        let time = Duration::from_secs(seconds);
+        recipes.push((name.into(), device.recipe(resolved, data, time, quiet)?));
         // More time changes nothing then.
         if recipes.last().is_some_and(|(_, found)| found.has_time_left()) {
             break;

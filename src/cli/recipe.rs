@@ -1,6 +1,7 @@
 //! What to train in a given time, for commands without a preset.
 
 use std::cell::Cell;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,10 +11,11 @@ use super::find_model::{select_device, warn};
 use crate::config::{Config, Resolved};
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
+use crate::model::WEIGHTS_FILE;
 use crate::ops::OpsMode;
 use crate::plan::{DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, Work, recipe};
 use crate::protocol::Failure;
-use crate::runs;
+use crate::runs::{self, ModelSource};
 use crate::text::{Table, count, duration, grouped, two_digits};
 use crate::worker::{Place, measure_speed};
 
@@ -150,13 +152,34 @@ fn lines(found: &Recipe) -> [String; 2] {
     ]
 }
 
+/// Returns the GPT-2 folders here and in `models` that know text by the tokens of the data.
+pub(super) fn models_at_hand(data: &str) -> Vec<PathBuf> {
+    let Ok(tokenizer) = Dataset::open(data, 1).map(|data| data.tokenizer) else {
+        return Vec::new();
+    };
+    let folders = [".", "models"].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
+    let paths = folders.flatten().flatten().map(|entry| entry.path());
+    let mut models: Vec<PathBuf> = paths
+        .filter(|path| path.join(WEIGHTS_FILE).is_file())
+        .filter(|path| {
+            let is_known = |source: ModelSource| {
+                source.tokenizer.is_some() && source.has_text_of(tokenizer.as_ref())
+            };
+            ModelSource::open(path).is_ok_and(is_known)
+        })
+        .map(|path| path.strip_prefix(".").map(PathBuf::from).unwrap_or(path))
+        .collect();
+    models.sort();
+    models
+}
+
 /// Prints what to train in some common times.
-pub(super) fn show_table(recipes: &[(&str, Recipe)], json: bool) {
+pub(super) fn show_table(recipes: &[(String, Recipe)], json: bool) {
     if json {
         let rows: Vec<Value> = recipes.iter().map(|(_, found)| as_json(found)).collect();
         return output!("{}", json!({ "recipes": rows }));
     }
-    let cells = |(name, found): &(&str, Recipe)| {
+    let cells = |(name, found): &(String, Recipe)| {
         let totals = &found.totals;
         vec![
             name.to_string(),
@@ -174,7 +197,7 @@ pub(super) fn show_table(recipes: &[(&str, Recipe)], json: bool) {
 }
 
 /// Prints what is known of the choices of the table, and how to train one.
-pub(super) fn show_notes(recipes: &[(&str, Recipe)], data: &str) {
+pub(super) fn show_notes(recipes: &[(String, Recipe)], data: &str) {
     let Some((name, last)) = recipes.last() else { return };
     if last.is_limited_by_data {
         let seconds = last.totals.time.as_ref().map_or(0.0, |time| time.seconds);

@@ -59,6 +59,13 @@ const WORTH_OF_PASSES: f64 = 15.39;
 /// More passes over the data teach next to nothing (Muennighoff et al.).
 const MOST_PASSES: f64 = 16.0;
 
+/// The same for a model that is trained already: its batches, its passes and its learning rate are those with
+/// which GPT-2 is usually fine-tuned (3e-5 in nanoGPT, 5e-5 in Hugging Face's examples).
+const FINE_TUNING_BATCH: f64 = 32_768.0;
+const FINE_TUNING_UPDATES: f64 = 300.0;
+const FINE_TUNING_PASSES: f64 = 3.0;
+const FINE_TUNING_RATE: f64 = 5e-5;
+
 /// With fewer tokens per parameter a smaller model is better, with more a larger one, if there are data.
 const LEAST_TOKENS_PER_PARAMETER: f64 = 5.0;
 const MOST_TOKENS_PER_PARAMETER: f64 = 40.0;
@@ -169,10 +176,10 @@ fn round(sequences: f64) -> u64 {
 /// character is less than a token of a larger vocabulary.
 fn context(parameters: u64, vocab: u32) -> u32 {
     match parameters {
-        ..2_000_000 if vocab > 1000 => 64,
-        ..2_000_000 => 128,
-        ..12_000_000 => 256,
-        ..60_000_000 => 512,
+        0..2_000_000 if vocab > 1000 => 64,
+        0..2_000_000 => 128,
+        2_000_000..12_000_000 => 256,
+        12_000_000..60_000_000 => 512,
         _ => 1024,
     }
 }
@@ -214,15 +221,21 @@ impl RecipeQuestion<'_> {
         self.add(&mut set, "block_size", block);
         self.add(&mut set, "gradient_accumulation_steps", 1);
         let block = if (self.is_set)("block_size") { shaped.block_size.get() } else { block };
-        let most = MOST_PASSES * data.train as f64;
+        let is_new = self.config.init_from == InitFrom::Scratch;
+        let most = if is_new { MOST_PASSES } else { FINE_TUNING_PASSES } * data.train as f64;
         let mut tokens = most.min(20.0 * parameters as f64);
         // The batch depends on the number of tokens, and that on the speed of updates with this batch.
         let (mut batch, mut is_limited_by_data) = (None, false);
         for _ in 0..3 {
             let law = batch_law(6.0 * parameters as f64 * tokens);
-            let sizes = BATCHES
-                .into_iter()
-                .map(|part| (law * part).min(tokens / LEAST_UPDATES).max(LEAST_BATCH));
+            let size = |part: f64| {
+                if is_new {
+                    (law * part).min(tokens / LEAST_UPDATES).max(LEAST_BATCH)
+                } else {
+                    FINE_TUNING_BATCH.min(tokens / FINE_TUNING_UPDATES)
+                }
+            };
+            let sizes = BATCHES.into_iter().map(size);
             let batches: Vec<Batch> =
                 sizes.filter_map(|size| self.batch(&set, block, size)).collect();
             let fastest =
@@ -283,7 +296,11 @@ impl RecipeQuestion<'_> {
             let forecast = plan(&config, self.vocab, self.limits, Some(self.speed)).ok()?;
             let pace = Pace::new(&config, self.vocab, &forecast.plan, Some(self.data), self.speed);
             match pace.within(&config, self.time) {
-                Some(shorter) if !(self.is_set)("max_iters") => updates = shorter.max_iters.get(),
+                Some(shorter)
+                    if shorter.max_iters.get() < updates && !(self.is_set)("max_iters") =>
+                {
+                    updates = shorter.max_iters.get();
+                }
                 _ => return Some((forecast, config, set)),
             }
         }
@@ -297,6 +314,10 @@ impl RecipeQuestion<'_> {
 
     /// Returns true if Muon costs little of an update of `config`.
     fn suits_muon(&self, config: &Config, plan: &Plan) -> bool {
+        // A model goes on with the optimizer that it was trained with.
+        if config.init_from != InitFrom::Scratch {
+            return false;
+        }
         let seconds = |optimizer| {
             let config = Config { optimizer, ..config.clone() };
             self.speed.seconds(Work::update(&config, self.vocab, plan))
@@ -311,8 +332,7 @@ impl RecipeQuestion<'_> {
         let rate = learning_rate_law(flop) * (each / batch_law(flop)).min(1.0).sqrt();
         let rate = match self.config.init_from {
             InitFrom::Scratch => rate,
-            // As for fine-tuning in nanoGPT: small steps from weights that are good already.
-            _ => rate / 10.0,
+            _ => FINE_TUNING_RATE,
         };
         let between = each * updates as f64 / EVALUATIONS as f64;
         self.add(set, "learning_rate", format!("{rate:.1e}"));
@@ -372,6 +392,9 @@ impl Recipe {
 
     /// Describes the text that the model will write.
     pub fn expectation(&self) -> &'static str {
+        if self.config.init_from != InitFrom::Scratch {
+            return "paragraphs like those of the data";
+        }
         let flop = 6.0 * self.totals.parameters as f64 * self.totals.tokens as f64;
         match flop {
             ..3e13 => "words, many misspelt",
@@ -385,9 +408,12 @@ impl Recipe {
     pub fn why(&self) -> String {
         let passes = self.totals.epochs.unwrap_or(0.0);
         if self.is_limited_by_data {
-            return format!(
-                "the data limit it, because more than {MOST_PASSES} passes teach nothing new"
-            );
+            let most = if self.config.init_from == InitFrom::Scratch {
+                MOST_PASSES
+            } else {
+                FINE_TUNING_PASSES
+            };
+            return format!("the data limit it, because more than {most} passes teach nothing new");
         }
         let Totals { parameters, tokens, .. } = self.totals;
         let ratio = two_digits(self.tokens_per_parameter());

@@ -89,6 +89,19 @@ fn settings_that_a_person_has_typed_stay() {
 }
 
 #[test]
+fn a_trained_model_is_fine_tuned_gently() {
+    let typed = [("init_from", "gpt2"), ("n_layer", "12"), ("block_size", "1024")];
+    let recipe = of("RTX 3060", 5_000_000, 48 * 3600, &typed);
+    let Config { learning_rate, optimizer, .. } = recipe.config;
+    assert_eq!((learning_rate, optimizer), (5e-5, OptimizerKind::AdamW));
+    let totals = &recipe.totals;
+    assert!((2.8..=3.1).contains(&totals.epochs.unwrap()), "{totals:?}");
+    assert!((300..1000).contains(&totals.updates), "{totals:?}");
+    assert!(totals.advice(&recipe.config).is_empty());
+    assert!(recipe.is_limited_by_data && recipe.why().contains("more than 3 passes"));
+}
+
+#[test]
 fn a_model_that_is_large_for_its_text_gets_dropout() {
     assert_eq!(dropout(10_000_000, 1_000_000, 16.0), 0.2);
     assert_eq!(dropout(1_500_000, 1_000_000, 16.0), 0.1);
