@@ -157,7 +157,9 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     if let Some((forecast, totals)) = forecast {
         bar::show(ui, forecast, others, limits.memory, now);
         figures(ui, forecast, totals);
-        for text in totals.advice(&inputs.config) {
+        // Before the data were read, the vocabulary is a guess.
+        let advice = inputs.data.map(|_| totals.advice(&inputs.config));
+        for text in advice.into_iter().flatten() {
             note(ui, capitalize(&text), theme::warning(ui));
         }
     }

@@ -54,10 +54,10 @@ impl Totals {
             return None;
         }
         let better = (self.tokens as f64 * self.parameters as f64 / TOKENS_PER_PARAMETER).sqrt();
+        let each = if each < 0.01 { "less than 0.01".to_string() } else { two_digits(each) };
         Some(format!(
-            "{} tokens per parameter are too few for a model of this size: one of {} parameters sees \
-             {TOKENS_PER_PARAMETER} each in the same time, and learns more",
-            two_digits(each),
+            "{each} tokens per parameter are too few for a model of this size: one of {} parameters \
+             sees {TOKENS_PER_PARAMETER} each in the same time, and learns more",
             count(better as u64)
         ))
     }

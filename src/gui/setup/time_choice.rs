@@ -43,7 +43,9 @@ struct Inputs {
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     row(ui, "Time", |ui, _| ui.label("How long may it take?"));
     let Some(inputs) = inputs(shared) else {
-        weak_note(ui, "Choose data first.");
+        if shared.settings.form.text("data").is_empty() {
+            weak_note(ui, "Choose data first.");
+        }
         return None;
     };
     let time = &mut shared.time;
