@@ -18,6 +18,9 @@ const TOKENS_PER_PARAMETER: f64 = 20.0;
 const MANY_PASSES: f64 = 20.0;
 const ENOUGH_PASSES: f64 = 16.0;
 
+/// A run of fewer operations, seconds on a CPU, is a trial.
+const TRIAL: f64 = 1e12;
+
 /// A run of more seconds, a week, is longer than a person may expect.
 const LONG: f64 = 7.0 * 86400.0;
 
@@ -25,9 +28,10 @@ impl Totals {
     /// Returns a sentence for each reason why the run of `config` would teach its model little, or take
     /// longer than a person may expect: with a change that helps, and what that gives.
     pub fn advice(&self, config: &Config) -> Vec<String> {
+        let is_trial = 6.0 * self.parameters as f64 * (self.tokens as f64) < TRIAL;
         let is_new = config.init_from == InitFrom::Scratch;
         let learning = [self.about_updates(config), self.about_parameters()];
-        let learning = learning.into_iter().filter(|_| is_new);
+        let learning = learning.into_iter().filter(|_| is_new && !is_trial);
         learning.chain([self.about_passes(config), self.about_time()]).flatten().collect()
     }
 

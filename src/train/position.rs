@@ -11,6 +11,8 @@ pub(super) struct Position {
     pub last_eval: Option<u64>,
     /// The validation loss of `last_eval`, if this process evaluated it.
     pub val_loss: Option<f64>,
+    /// The same of the training split.
+    pub train_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
     /// The learning rate that a command has set in place of the schedule.
     pub set_rate: Option<f64>,
@@ -26,6 +28,7 @@ impl Position {
             resumed_from: Some(state.iteration),
             last_eval: state.last_eval,
             val_loss: None,
+            train_loss: None,
             best_val_loss: state.best_val_loss,
             set_rate: state.learning_rate,
             averaged: state.iteration,
@@ -37,8 +40,9 @@ impl Position {
         self.last_eval == Some(self.iteration)
     }
 
-    pub fn evaluated(&mut self, val_loss: f64) {
-        (self.last_eval, self.val_loss) = (Some(self.iteration), Some(val_loss));
+    pub fn evaluated(&mut self, train_loss: f64, val_loss: f64) {
+        self.last_eval = Some(self.iteration);
+        (self.train_loss, self.val_loss) = (Some(train_loss), Some(val_loss));
     }
 
     /// Returns true if no earlier evaluation of the run was as good, and remembers this one.

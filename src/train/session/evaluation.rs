@@ -6,6 +6,7 @@ use super::Session;
 use crate::eval::{LossSum, Quiz, sum_losses};
 use crate::protocol::{Command, Event, StopReason, Task};
 use crate::runs::checkpoint::Checkpoint;
+use crate::train::position::Position;
 use crate::train::{Commands, TrainError};
 
 /// A validation loss that is larger by this factor has risen.
@@ -55,8 +56,13 @@ impl Session<'_> {
     /// Warns at the end of a run whose validation loss has risen since it was lowest.
     pub(super) fn warn_of_overfitting(&mut self) {
         let best = Checkpoint::best_loss(&self.journal.folder.checkpoints());
-        let (Some(last), Some((iter, best))) = (self.position.val_loss, best) else { return };
-        if self.ranks.group.is_first() && last > RISEN * best {
+        let Position { val_loss: Some(last), train_loss: Some(train), .. } = self.position else {
+            return;
+        };
+        let Some((iter, best)) = best else { return };
+        // After a rate that is too high, both have risen.
+        let knows_by_heart = last > RISEN * best && last > RISEN * train;
+        if self.ranks.group.is_first() && knows_by_heart {
             self.journal.warn(format!(
                 "the validation loss was lowest at iteration {iter}, {best:.4}, and has risen to {last:.4} \
                  since: the model learns the data by heart. More text, dropout, or fewer updates help; \
@@ -78,7 +84,7 @@ impl Session<'_> {
         let hellaswag = questions.map(|questions| right as f64 / questions as f64);
         let (iter, bits_per_byte) = (self.position.iteration, val.bits_per_byte());
         let (train_loss, val_loss) = (train.per_token(), val.per_token());
-        self.position.evaluated(val_loss);
+        self.position.evaluated(train_loss, val_loss);
         self.journal.emit(Event::Eval { iter, train_loss, val_loss, bits_per_byte, hellaswag });
         if ![train_loss, val_loss].into_iter().all(f64::is_finite) {
             return Err(self.journal.not_finite(iter, None));
