@@ -1,17 +1,13 @@
 //! `wgpt plan`: the memory, disk and time of a run, and if it fits its device.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use super::args::{ConfigSource, Global, PlanArgs};
+use super::args::{Global, PlanArgs};
 use super::find_model::{proven, select_device, warn};
 use super::recipe::{self, ChosenData, RecipeDevice};
 use super::target::Target;
 use crate::bench::{self, TrainingStep};
-use crate::config::{
-    Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, InitFrom, Matrices, OptimizerKind, Resolved,
-};
+use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
 use crate::data::{DataErrorKind, Dataset};
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::ops::OpsMode;
@@ -22,18 +18,18 @@ use crate::plan::{
 use crate::protocol::Failure;
 use crate::ranks::RanksError;
 use crate::runs;
-use crate::text::{bytes, estimate};
+use crate::text::bytes;
 
 pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let is_named = args.source.is_named();
     let mut resolved = args.source.clone().resolve(Vec::new(), None)?;
     warn(&resolved.warnings);
     let mut recipe = None;
-    if recipe::chooses(is_named, &resolved) || (!is_named && asks_for_table(&resolved)) {
+    if recipe::chooses(is_named, &resolved) || (!is_named && recipe::asks_for_table(&resolved)) {
         let device = recipe_device(&resolved.config, args.target, global)?;
         let data = ChosenData::open(&resolved.config)?;
         let Some(time) = resolved.config.max_time else {
-            return recipe_table(&args.source, &device, &resolved, &data, args.json, global.quiet);
+            return recipe::show(&args.source, &device, &resolved, &data, args.json, global.quiet);
         };
         let found = device.recipe(&resolved, &data, time, global.quiet)?;
         let set = found.set.iter().map(|(key, value)| (key.to_string(), value.clone()));
@@ -107,14 +103,6 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     Err(PlanError::TooBig { least: Box::new(forecast), fixes, holders }.into())
 }
 
-/// Returns true if a person has chosen data, and nothing of what to train on them.
-fn asks_for_table(resolved: &Resolved) -> bool {
-    let about_run = ["n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters"];
-    resolved.is_set("data")
-        && resolved.config.init_from == InitFrom::Scratch
-        && !about_run.iter().any(|key| resolved.is_set(key))
-}
-
 fn recipe_device(
     config: &Config,
     target: Option<Target>,
@@ -130,44 +118,6 @@ fn recipe_device(
         return Err(Failure::usage(text, no_time.as_str()));
     }
     Ok(RecipeDevice::target(profile))
-}
-
-/// The longest time for fine-tuning, which the data end much sooner.
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
-
-/// Prints what to train in some common times, after what models that are here can be fine-tuned.
-fn recipe_table(
-    source: &ConfigSource,
-    device: &RecipeDevice,
-    resolved: &Resolved,
-    data: &ChosenData,
-    json: bool,
-    quiet: bool,
-) -> Result<(), Failure> {
-    let mut recipes: Vec<(String, Recipe)> = Vec::new();
-    for model in recipe::models_at_hand(&resolved.config.data) {
-        let path = model.display().to_string();
-        let mut source = source.clone();
-        source.flags.typed.push(("init_from".into(), path.clone()));
-        let tuned = source.resolve(Vec::new(), None)?;
-        // One that does not fit is no choice.
-        let Ok(found) = device.recipe(&tuned, data, LONGEST, quiet) else { continue };
-        let seconds = found.totals.time.as_ref().map_or(0.0, |time| time.seconds);
-        recipes.push((format!("{}: fine-tune {path}", estimate(seconds)), found));
-    }
-    for (name, seconds) in plan::TIMES {
-        let time = Duration::from_secs(seconds);
-        recipes.push((name.into(), device.recipe(resolved, data, time, quiet)?));
-        // More time changes nothing then.
-        if recipes.last().is_some_and(|(_, found)| found.has_time_left()) {
-            break;
-        }
-    }
-    recipe::show_table(&recipes, json);
-    if !json {
-        recipe::show_notes(&recipes, &resolved.config.data);
-    }
-    Ok(())
 }
 
 /// Returns the sequences of the rank with the largest of equal shares.

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::args::{Global, TrainArgs};
+use super::args::{ConfigSource, Global, TrainArgs};
 use super::find_model::{select_device, warn};
-use crate::config::{Config, Resolved};
+use crate::config::{Config, InitFrom, Resolved};
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::WEIGHTS_FILE;
 use crate::ops::OpsMode;
-use crate::plan::{DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, Work, recipe};
+use crate::plan::{
+    DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, TIMES, Work, recipe,
+};
 use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
-use crate::text::{Table, count, duration, grouped, two_digits};
+use crate::text::{Table, count, duration, estimate, grouped, two_digits};
 use crate::worker::{Place, measure_speed};
 
 /// The factor by which the speed of the device may be wrong.
@@ -31,6 +33,14 @@ pub(super) fn chooses(is_named: bool, resolved: &Resolved) -> bool {
     let Config { max_time, data, .. } = &resolved.config;
     let is_length_set = resolved.is_set("max_iters") || resolved.is_set("lr_decay_iters");
     !is_named && max_time.is_some() && !data.is_empty() && !is_length_set
+}
+
+/// Returns true if a person has chosen data, and nothing of what to train on them.
+pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
+    let about_run = ["n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters"];
+    resolved.is_set("data")
+        && resolved.config.init_from == InitFrom::Scratch
+        && !about_run.iter().any(|key| resolved.is_set(key))
 }
 
 /// Adds the settings that the rule chooses to those of a new run, if it is asked to. Prints the choice.
@@ -152,8 +162,46 @@ fn lines(found: &Recipe) -> [String; 2] {
     ]
 }
 
+/// The longest time for fine-tuning, which the data end much sooner.
+const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+
+/// Prints what to train in some common times, after what models that are here can be fine-tuned.
+pub(super) fn show(
+    source: &ConfigSource,
+    device: &RecipeDevice,
+    resolved: &Resolved,
+    data: &ChosenData,
+    json: bool,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let mut recipes: Vec<(String, Recipe)> = Vec::new();
+    for model in models_at_hand(&resolved.config.data) {
+        let path = model.display().to_string();
+        let mut source = source.clone();
+        source.flags.typed.push(("init_from".into(), path.clone()));
+        let tuned = source.resolve(Vec::new(), None)?;
+        // One that does not fit is no choice.
+        let Ok(found) = device.recipe(&tuned, data, LONGEST, quiet) else { continue };
+        let seconds = found.totals.time.as_ref().map_or(0.0, |time| time.seconds);
+        recipes.push((format!("{}: fine-tune {path}", estimate(seconds)), found));
+    }
+    for (name, seconds) in TIMES {
+        let time = Duration::from_secs(seconds);
+        recipes.push((name.into(), device.recipe(resolved, data, time, quiet)?));
+        // More time changes nothing then.
+        if recipes.last().is_some_and(|(_, found)| found.has_time_left()) {
+            break;
+        }
+    }
+    show_table(&recipes, json);
+    if !json {
+        show_notes(&recipes, &resolved.config.data);
+    }
+    Ok(())
+}
+
 /// Returns the GPT-2 folders here and in `models` that know text by the tokens of the data.
-pub(super) fn models_at_hand(data: &str) -> Vec<PathBuf> {
+fn models_at_hand(data: &str) -> Vec<PathBuf> {
     let Ok(tokenizer) = Dataset::open(data, 1).map(|data| data.tokenizer) else {
         return Vec::new();
     };
@@ -174,7 +222,7 @@ pub(super) fn models_at_hand(data: &str) -> Vec<PathBuf> {
 }
 
 /// Prints what to train in some common times.
-pub(super) fn show_table(recipes: &[(String, Recipe)], json: bool) {
+fn show_table(recipes: &[(String, Recipe)], json: bool) {
     if json {
         let rows: Vec<Value> = recipes.iter().map(|(_, found)| as_json(found)).collect();
         return output!("{}", json!({ "recipes": rows }));
@@ -197,7 +245,7 @@ pub(super) fn show_table(recipes: &[(String, Recipe)], json: bool) {
 }
 
 /// Prints what is known of the choices of the table, and how to train one.
-pub(super) fn show_notes(recipes: &[(String, Recipe)], data: &str) {
+fn show_notes(recipes: &[(String, Recipe)], data: &str) {
     let Some((name, last)) = recipes.last() else { return };
     if last.is_limited_by_data {
         let seconds = last.totals.time.as_ref().map_or(0.0, |time| time.seconds);

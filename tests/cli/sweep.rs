@@ -93,3 +93,21 @@ fn a_plan_of_data_alone_shows_what_each_time_is_good_for() {
     let night = ok(folder.path(), &[&args[..], &["--time=1h"]].concat());
     assert!(night.starts_with("Fits: ") && night.contains("chosen    expect "), "{night}");
 }
+
+#[test]
+fn a_model_that_is_here_is_offered_for_fine_tuning() {
+    let folder = temporary();
+    let path = folder.path();
+    let story = "The fox looked at the moon. The moon looked back.\n".repeat(2000);
+    fs::write(path.join("story.txt"), story).unwrap();
+    ok(path, &["prepare", "story.txt", "-o", "data", "--tokenizer=byte"]);
+    train(path, "r", &["--data=data", "--max_iters=4"]);
+    ok(path, &["export", "r", "-o", "models/fox"]);
+    let args = ["plan", "--data=data", "--target=RTX 3060", "--json"];
+    let json: Value = serde_json::from_str(&ok(path, &args)).unwrap();
+    let first = &json["recipes"][0];
+    assert_eq!(first["expect"], "paragraphs like those of the data", "{json}");
+    assert_eq!(first["settings"]["learning_rate"], "5.0e-5", "{json}");
+    let table = ok(path, &args[..3]);
+    assert!(table.lines().nth(1).unwrap().contains(": fine-tune models/fox "), "{table}");
+}

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::{Budget, Dtype, Schedule};
-use crate::plan::{DeviceMemory, DeviceProfile, Gpu, gpu_named, gpu_names};
+use crate::plan::{DeviceMemory, DeviceProfile, Gpu, Kernels, SpeedPoint, gpu_named, gpu_names};
 
 const GPT2: u32 = 50_257;
 const TIMES: [u64; 4] = [600, 3600, 8 * 3600, 48 * 3600];
@@ -86,6 +86,29 @@ fn settings_that_a_person_has_typed_stay() {
     assert_eq!(learning_rate, 1e-3);
     assert!(recipe.totals.updates >= 1000);
     assert!(recipe.set.iter().all(|(key, _)| typed.iter().all(|(set, _)| set != key)));
+}
+
+/// The runs of docs/recipes.md: two cores that do 135 GFLOP/s, on characters and on man pages.
+#[test]
+fn two_minutes_of_two_cores_are_the_best_of_the_runs_that_were_tried() {
+    let points = [1e5, 1e10].map(|flop| SpeedPoint { flop, seconds: flop / 135e9 });
+    let speed = DeviceSpeed::measured(points.into()).unwrap();
+    let limits = Limits { kernels: Kernels::Cpu, ..Limits::default() };
+    for (vocab, train, block) in [(65, 1_003_854, 128), (4096, 4_820_751, 64)] {
+        let question = RecipeQuestion {
+            config: &Config::default(),
+            is_set: &|_| false,
+            vocab,
+            data: DataSize { train, val: train / 10 },
+            limits: &limits,
+            speed: &speed,
+            time: Duration::from_secs(120),
+        };
+        let Config { n_layer, n_embd, block_size, batch_size, .. } =
+            recipe(question).unwrap().config;
+        assert_eq!((n_layer.get(), n_embd.get(), block_size.get()), (2, 96, block), "{vocab}");
+        assert_eq!(batch_size.get() * block, 1024, "{vocab}");
+    }
 }
 
 #[test]
