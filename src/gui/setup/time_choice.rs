@@ -6,12 +6,9 @@ use eframe::egui::{self, Ui};
 
 use super::row;
 use crate::gui::form::{SettingsForm, capitalize};
-use crate::gui::platform::IS_PAGE;
-use crate::gui::widgets::{note, weak_note};
-use crate::gui::{Intent, Shared, theme};
-use crate::ops::Implementation;
+use crate::gui::widgets::weak_note;
+use crate::gui::{Intent, Shared};
 use crate::plan::{DataSize, DeviceSpeed, Limits, Recipe, RecipeQuestion, TIMES, recipe};
-use crate::protocol::Request;
 use crate::text::{count, grouped, two_digits};
 
 /// The preset whose settings a recipe starts from.
@@ -26,6 +23,7 @@ pub(in crate::gui) struct TimeChoice {
     /// The settings of the form that come from a recipe.
     applied: Vec<(&'static str, String)>,
     /// True once the speed of the device was requested.
+    #[cfg(not(target_arch = "wasm32"))]
     is_measured: bool,
 }
 
@@ -96,20 +94,28 @@ fn details(recipe: &Recipe) -> String {
     )
 }
 
+/// A page learns the speed of its device from its runs.
+#[cfg(target_arch = "wasm32")]
+fn measure(_: &mut Ui, _: &mut Shared, _: bool) -> Option<Intent> {
+    None
+}
+
 /// Requests the speed of the device if it is unknown, once a time is chosen.
+#[cfg(not(target_arch = "wasm32"))]
 fn measure(ui: &mut Ui, shared: &mut Shared, is_known: bool) -> Option<Intent> {
-    if is_known || IS_PAGE || shared.time.chosen.is_none() {
+    if is_known || shared.time.chosen.is_none() {
         return None;
     }
-    note(ui, "Measuring the speed of the device...", theme::warning(ui));
+    let warning = crate::gui::theme::warning(ui);
+    crate::gui::widgets::note(ui, "Measuring the speed of the device...", warning);
     let Shared { settings, time, .. } = shared;
     if std::mem::replace(&mut time.is_measured, true) {
         return None;
     }
     let vocab = settings.form.vocab_size()?;
     let config = Box::new(time.recipe(time.chosen)?.measured(vocab));
-    let (device, implementation) = (settings.device.clone(), Implementation::Auto);
-    Some(Intent::Ask(Request::Measure { config, device, implementation }))
+    let (device, implementation) = (settings.device.clone(), crate::ops::Implementation::Auto);
+    Some(Intent::Ask(crate::protocol::Request::Measure { config, device, implementation }))
 }
 
 /// Returns what recipes are made from, once the size of the data is known.
