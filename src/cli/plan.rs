@@ -25,7 +25,10 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let mut resolved = args.source.clone().resolve(Vec::new(), None)?;
     warn(&resolved.warnings);
     let mut recipe = None;
-    if recipe::chooses(is_named, &resolved) || (!is_named && recipe::asks_for_table(&resolved)) {
+    // These are about one run.
+    let is_one_run = args.measure || args.calibrate || args.suggest || args.ranks.is_some();
+    let asks_for_table = !is_named && !is_one_run && recipe::asks_for_table(&resolved);
+    if recipe::chooses(is_named, &resolved) || asks_for_table {
         let device = recipe_device(&resolved.config, args.target, global)?;
         let data = ChosenData::open(&resolved.config)?;
         let Some(time) = resolved.config.max_time else {
@@ -267,7 +270,7 @@ struct PlanReport {
     forecast: Forecast,
     totals: Totals,
     advice: Vec<String>,
-    /// What the rule has chosen, if it was asked.
+    /// The recipe, if the command gives a time and no preset.
     recipe: Option<Recipe>,
     ranks: Option<RanksEstimate>,
     /// Changes that would fit, if the run does not.

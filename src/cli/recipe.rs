@@ -1,4 +1,4 @@
-//! What to train in a given time, for commands without a preset.
+//! Chooses what to train in a given time, for commands without a preset.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
         && !about_run.iter().any(|key| resolved.is_set(key))
 }
 
-/// Adds the settings that the rule chooses to those of a new run, if it is asked to. Prints the choice.
+/// Adds the settings that the rule chooses to a new run that gives a time and no preset. Prints the choice.
 pub(super) fn with_choice(mut args: TrainArgs, global: &Global) -> Result<TrainArgs, Failure> {
     let resumes = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
     if args.source.is_named() || resumes || Place::of_this_process().is_some() {

@@ -43,10 +43,9 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     }
     let folder = output.unwrap_or_else(|| default_folder(&swept));
     // Each run replaces these values by its own.
-    let first = swept.iter().map(|(key, values)| (key.clone(), values[0].clone()));
-    let typed = common.into_iter().chain(first).collect();
-    let source = ConfigSource { flags: ConfigFlags { typed }, ..source };
-    let train = common_arguments(source, &folder, global)?;
+    let first = swept.iter().map(|(key, values)| (key.clone(), values[0].clone())).collect();
+    let source = ConfigSource { flags: ConfigFlags { typed: common }, ..source };
+    let (train, common) = common_arguments(source, first, &folder, global)?;
     let config = train.source.clone().resolve(Vec::new(), None)?.config;
     config.require_data()?;
     let runs = runs(&config, &swept, seeds, &folder);
@@ -56,6 +55,7 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
         source.flags.typed.extend(run.values.iter().cloned());
         source.resolve(Vec::new(), None)?;
     }
+    common.write(&folder)?;
     let bar = if global.quiet || json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let bar = bar.with_style(style("[{bar:20}] {percent}%, {eta} left, {wide_msg}"));
     bar.set_length(UNITS * runs.len() as u64);
@@ -146,7 +146,7 @@ fn runs(
     seeds.flat_map(of_seed).collect()
 }
 
-/// What the runs of a sweep have in common, in its folder.
+/// The settings that all runs of a sweep share, as its folder records them.
 #[derive(Serialize, Deserialize)]
 struct CommonSettings {
     /// As they were typed.
@@ -155,16 +155,26 @@ struct CommonSettings {
     all: Values,
 }
 
-/// Returns the arguments that all runs of the sweep have in common. Those of a sweep in `folder` are kept: the
-/// rule would choose others after another measurement.
+impl CommonSettings {
+    fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let file = folder.join(SWEEP_FILE);
+        fs::create_dir_all(folder).map_err(Failure::file(folder))?;
+        fs::write(&file, json!(self).to_string()).map_err(Failure::file(&file))
+    }
+}
+
+/// Returns the arguments that all runs of the sweep share, with the values of `first` for the swept settings,
+/// and what its folder is to record. The arguments of a sweep in `folder` are kept: the rule would choose
+/// others after another measurement.
 ///
 /// # Errors
 /// If the sweep in `folder` was started with other settings.
 fn common_arguments(
     source: ConfigSource,
+    first: Values,
     folder: &Path,
     global: &Global,
-) -> Result<TrainArgs, Failure> {
+) -> Result<(TrainArgs, CommonSettings), Failure> {
     let typed = source.arguments().into_iter().map(|text| text.to_string_lossy().into_owned());
     let typed: Vec<String> = typed.collect();
     let file = folder.join(SWEEP_FILE);
@@ -176,14 +186,14 @@ fn common_arguments(
             let text = format!("{} has a sweep with other settings", folder.display());
             return Err(Failure::usage(text, "give another folder with --output"));
         }
-        let flags = ConfigFlags { typed: before.all };
-        return Ok(TrainArgs::of(ConfigSource { flags, ..source }));
+        let flags = ConfigFlags { typed: before.all.clone() };
+        return Ok((TrainArgs::of(ConfigSource { flags, ..source }), before));
     }
+    let mut source = source;
+    source.flags.typed.extend(first);
     let train = recipe::with_choice(TrainArgs::of(source), global)?;
-    let common = CommonSettings { typed, all: train.source.flags.typed.clone() };
-    fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-    fs::write(&file, json!(common).to_string()).map_err(Failure::file(&file))?;
-    Ok(train)
+    let all = train.source.flags.typed.clone();
+    Ok((train, CommonSettings { typed, all }))
 }
 
 /// Trains a run, or continues it, unless it has ended. Returns false if it was stopped.
@@ -201,8 +211,8 @@ fn train_run(
     report(&progress);
     let mut child = start(run, train, global)
         .map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))?;
-    let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-    for line in lines.map_while(Result::ok) {
+    let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+    for line in lines.into_iter().flatten().map_while(Result::ok) {
         if let Ok(event) = serde_json::from_str::<Event>(&line) {
             progress.apply(&event);
             report(&progress);

@@ -314,7 +314,7 @@ impl RecipeQuestion<'_> {
 
     /// Returns true if Muon costs little of an update of `config`.
     fn suits_muon(&self, config: &Config, plan: &Plan) -> bool {
-        // A model goes on with the optimizer that it was trained with.
+        // GPT-2 was trained with AdamW.
         if config.init_from != InitFrom::Scratch {
             return false;
         }
@@ -393,7 +393,7 @@ impl Recipe {
     /// Describes the text that the model will write.
     pub fn expectation(&self) -> &'static str {
         if self.config.init_from != InitFrom::Scratch {
-            return "paragraphs like those of the data";
+            return "paragraphs in the style of the data";
         }
         let flop = 6.0 * self.totals.parameters as f64 * self.totals.tokens as f64;
         match flop {
