@@ -55,7 +55,9 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
         source.flags.typed.extend(run.values.iter().cloned());
         source.resolve(Vec::new(), None)?;
     }
-    common.write(&folder)?;
+    fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
+    let file = folder.join(SWEEP_FILE);
+    fs::write(&file, json!(common).to_string()).map_err(Failure::file(&file))?;
     let bar = if global.quiet || json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let bar = bar.with_style(style("[{bar:20}] {percent}%, {eta} left, {wide_msg}"));
     bar.set_length(UNITS * runs.len() as u64);
@@ -67,11 +69,8 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
         };
         if !train_run(run, &train, global, report)? {
             bar.finish_and_clear();
-            let text = "the sweep was stopped";
-            return Err(Failure::new(
-                text,
-                "the same command continues it: finished runs are kept",
-            ));
+            let hint = "the same command continues it: finished runs are kept";
+            return Err(Failure::new("the sweep was stopped", hint));
         }
     }
     bar.finish_and_clear();
@@ -155,14 +154,6 @@ struct CommonSettings {
     all: Values,
 }
 
-impl CommonSettings {
-    fn write(&self, folder: &Path) -> Result<(), Failure> {
-        let file = folder.join(SWEEP_FILE);
-        fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-        fs::write(&file, json!(self).to_string()).map_err(Failure::file(&file))
-    }
-}
-
 /// Returns the arguments that all runs of the sweep share, with the values of `first` for the swept settings,
 /// and what its folder is to record. The arguments of a sweep in `folder` are kept: the rule would choose
 /// others after another measurement.
@@ -170,18 +161,16 @@ impl CommonSettings {
 /// # Errors
 /// If the sweep in `folder` was started with other settings.
 fn common_arguments(
-    source: ConfigSource,
+    mut source: ConfigSource,
     first: Values,
     folder: &Path,
     global: &Global,
 ) -> Result<(TrainArgs, CommonSettings), Failure> {
     let typed = source.arguments().into_iter().map(|text| text.to_string_lossy().into_owned());
     let typed: Vec<String> = typed.collect();
-    let file = folder.join(SWEEP_FILE);
-    let before = fs::read(&file).ok();
-    if let Some(before) =
-        before.and_then(|text| serde_json::from_slice::<CommonSettings>(&text).ok())
-    {
+    let before = fs::read(folder.join(SWEEP_FILE)).ok();
+    let before = before.and_then(|text| serde_json::from_slice::<CommonSettings>(&text).ok());
+    if let Some(before) = before {
         if before.typed != typed {
             let text = format!("{} has a sweep with other settings", folder.display());
             return Err(Failure::usage(text, "give another folder with --output"));
@@ -189,7 +178,6 @@ fn common_arguments(
         let flags = ConfigFlags { typed: before.all.clone() };
         return Ok((TrainArgs::of(ConfigSource { flags, ..source }), before));
     }
-    let mut source = source;
     source.flags.typed.extend(first);
     let train = recipe::with_choice(TrainArgs::of(source), global)?;
     let all = train.source.flags.typed.clone();
