@@ -153,6 +153,7 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt sweep --preset=demo --learning_rate=3e-3,6e-3,1e-2 --seeds=3", ""),
         ("wgpt sweep --data=data/mine --time=10min --optimizer=adamw,muon --seeds=5", ""),
+        ("wgpt sweep --data=data/mine --time=10min --lr-range", "a learning rate to start from"),
     ]))]
     Sweep(SweepArgs),
     /// Tokenize text into training data
@@ -201,10 +202,11 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt compare out/a out/b", "two runs"),
         ("wgpt compare out/a out/b -o ab.html", "a page with curves"),
+        ("wgpt compare out/sweep-seeds", "the runs of a sweep"),
     ]))]
     Compare {
-        /// Run folders
-        #[arg(required = true, num_args = 2.., value_name = "RUN")]
+        /// Run folders, or the folder of a sweep
+        #[arg(required = true, value_name = "RUN")]
         runs: Vec<PathBuf>,
         /// Page to write, *.html or *.md, with curves over tokens, time and compute
         #[arg(short, long, value_name = "FILE", conflicts_with = "json")]

@@ -66,6 +66,7 @@ mod export;
 mod find_model;
 mod help;
 mod kernels;
+mod lr_range;
 mod manual;
 mod next;
 mod pages;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::args::Global;
 use super::run_list::newest_run;
 use crate::protocol::Failure;
-use crate::report::{self, Comparison, RunRecord};
+use crate::report::{self, Comparison, RunRecord, SWEEP_FILE, Sweep};
 
 pub(super) fn report(run: Option<PathBuf>, page: &Path, global: &Global) -> Result<(), Failure> {
     let run = run.map_or_else(|| newest_run(global.quiet), Ok)?;
@@ -18,8 +18,16 @@ pub(super) fn report(run: Option<PathBuf>, page: &Path, global: &Global) -> Resu
 }
 
 pub(super) fn compare(runs: &[PathBuf], page: Option<PathBuf>, json: bool) -> Result<(), Failure> {
-    let runs = runs.iter().map(|run| RunRecord::read(run)).collect::<Result<_, _>>()?;
-    let comparison = Comparison::new(runs);
+    let comparison = match runs {
+        [sweep] if sweep.join(SWEEP_FILE).is_file() => Comparison::of_sweep(Sweep::read(sweep)?),
+        [run] => {
+            let text = format!("{}: one run, and nothing to compare it with", run.display());
+            return Err(Failure::usage(text, "give several runs, or the folder of a sweep"));
+        }
+        runs => {
+            Comparison::new(runs.iter().map(|run| RunRecord::read(run)).collect::<Result<_, _>>()?)
+        }
+    };
     let Some(path) = page else {
         if json {
             output!("{}", comparison.json());

@@ -11,53 +11,49 @@ use serde_json::json;
 
 use super::activity::style;
 use super::args::{ConfigFlags, ConfigSource, Global, SweepArgs, TrainArgs};
-use super::recipe;
-use crate::config::{Config, KEYS, ValueKind};
+use super::{lr_range, recipe};
+use crate::config::{KEYS, ValueKind};
 use crate::protocol::{Event, Failure, Progress, RunPhase, StopReason};
-use crate::report::{RunRecord, SweepRow, sweep_rows, sweep_table};
+use crate::report::{RunRecord, SWEEP_FILE, Sweep};
 use crate::runs::has_checkpoint;
 use crate::worker::training;
 
-/// The file with the [`CommonSettings`] of a sweep.
-const SWEEP_FILE: &str = "sweep.json";
-
 /// Values of settings, as they are typed.
-type Values = Vec<(String, String)>;
+pub(super) type Values = Vec<(String, String)>;
 
 /// A run of a sweep.
-struct SweptRun {
-    /// The swept settings, without the seed.
-    settings: String,
-    values: Values,
-    folder: PathBuf,
+pub(super) struct SweptRun {
+    /// All settings that differ from the default.
+    pub settings: Values,
+    pub folder: PathBuf,
 }
 
 pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
-    let SweepArgs { source, seeds, output, json } = args;
+    let SweepArgs { source, seeds, lr_range: is_range, output, json } = args;
     let (common, swept) = split(&source.flags.typed);
-    if swept.is_empty() && seeds < 2 {
+    if is_range && !swept.is_empty() {
+        let hint = "give each setting one value; learning_rate times 30 is the end of the range";
+        return Err(Failure::usage("--lr-range is one run", hint));
+    }
+    if !is_range && swept.is_empty() && seeds < 2 {
         return Err(Failure::usage(
             "nothing to compare",
             "give several values, like --learning_rate=1e-3,3e-3, or --seeds=5",
         ));
     }
-    let folder = output.unwrap_or_else(|| default_folder(&swept));
-    // Each run replaces these values by its own.
-    let first = swept.iter().map(|(key, values)| (key.clone(), values[0].clone())).collect();
+    let default =
+        || if is_range { Path::new("out/lr-range").into() } else { default_folder(&swept) };
+    let folder = output.unwrap_or_else(default);
+    let combinations = combinations(&swept);
     let source = ConfigSource { flags: ConfigFlags { typed: common }, ..source };
-    let (train, common) = common_arguments(source, first, &folder, global)?;
-    let config = train.source.clone().resolve(Vec::new(), None)?.config;
-    config.require_data()?;
-    let runs = runs(&config, &swept, seeds, &folder);
-    // A value that is not allowed ends the sweep before its first run.
-    for run in &runs {
-        let mut source = train.source.clone();
-        source.flags.typed.extend(run.values.iter().cloned());
-        source.resolve(Vec::new(), None)?;
-    }
-    fs::create_dir_all(&folder).map_err(Failure::file(&folder))?;
-    let file = folder.join(SWEEP_FILE);
-    fs::write(&file, json!(common).to_string()).map_err(Failure::file(&file))?;
+    let settings = all_settings(&source, &combinations, &folder, global)?;
+    let source = ConfigSource { flags: ConfigFlags::default(), ..source };
+    let config = with(&source, &settings[0]).resolve(Vec::new(), None)?.config;
+    let runs = if is_range {
+        vec![lr_range::run(settings[0].clone(), &config, &folder)]
+    } else {
+        runs(config.seed, seeds, &combinations, &settings, &folder)
+    };
     let bar = if global.quiet || json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let bar = bar.with_style(style("[{bar:20}] {percent}%, {eta} left, {wide_msg}"));
     bar.set_length(UNITS * runs.len() as u64);
@@ -65,26 +61,21 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
         let report = |progress: &Progress| {
             bar.set_position(UNITS * index as u64 + (progress.fraction() * UNITS as f32) as u64);
             let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
-            bar.set_message(format!("run {} of {}: {}{loss}", index + 1, runs.len(), run.name()));
+            let name = run.folder.file_name().unwrap_or_default().display();
+            bar.set_message(format!("run {} of {}: {name}{loss}", index + 1, runs.len()));
         };
-        if !train_run(run, &train, global, report)? {
+        if !train_run(run, &source, global, report)? {
             bar.finish_and_clear();
             let hint = "the same command continues it: finished runs are kept";
             return Err(Failure::new("the sweep was stopped", hint));
         }
     }
     bar.finish_and_clear();
-    show(&runs, &folder, json)
+    if is_range { lr_range::show(&runs[0], json) } else { show(&folder, json) }
 }
 
 /// Steps of the bar for each run.
 const UNITS: u64 = 1000;
-
-impl SweptRun {
-    fn name(&self) -> &str {
-        self.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default()
-    }
-}
 
 /// Divides the typed settings into those with one value and those with several.
 fn split(typed: &Values) -> (Values, Vec<(String, Vec<String>)>) {
@@ -110,94 +101,119 @@ fn default_folder(swept: &[(String, Vec<String>)]) -> PathBuf {
     Path::new("out").join(format!("sweep-{name}"))
 }
 
-/// Returns every combination of the values with every seed: all settings with the first seed come first.
-fn runs(
-    config: &Config,
-    swept: &[(String, Vec<String>)],
-    seeds: u32,
-    folder: &Path,
-) -> Vec<SweptRun> {
-    let mut combinations: Vec<Values> = vec![Vec::new()];
+/// Returns every combination of the values.
+fn combinations(swept: &[(String, Vec<String>)]) -> Vec<Values> {
+    let mut all: Vec<Values> = vec![Vec::new()];
     for (key, values) in swept {
         let with = |before: &Values, value: &String| {
-            let mut all = before.clone();
-            all.push((key.clone(), value.clone()));
-            all
+            [&before[..], &[(key.clone(), value.clone())]].concat()
         };
-        combinations = combinations
-            .iter()
-            .flat_map(|before| values.iter().map(|value| with(before, value)))
-            .collect();
+        all =
+            all.iter().flat_map(|before| values.iter().map(|value| with(before, value))).collect();
     }
-    let seeds = (0..u64::from(seeds)).map(|number| config.seed.wrapping_add(number));
-    let of_seed = |seed: u64| {
-        combinations.clone().into_iter().map(move |mut values| {
-            let assigned = |(key, value): &(String, String)| format!("{key}={value}");
-            let settings: Vec<String> = values.iter().map(assigned).collect();
-            values.push(("seed".into(), seed.to_string()));
-            let name: Vec<String> = values.iter().map(assigned).collect();
-            let folder = folder.join(name.join(","));
-            let settings =
-                if settings.is_empty() { "the same settings".into() } else { settings.join(" ") };
-            SweptRun { settings, values, folder }
+    all
+}
+
+/// Returns the runs of the `combinations`, whose `settings` are complete, with each of `seeds` seeds from
+/// `seed` on: all combinations with the first seed come first.
+fn runs(
+    seed: u64,
+    seeds: u32,
+    combinations: &[Values],
+    settings: &[Values],
+    folder: &Path,
+) -> Vec<SweptRun> {
+    let of_seed = |number: u32| {
+        combinations.iter().zip(settings).map(move |(values, settings)| {
+            let seed = ("seed".to_string(), seed.wrapping_add(number.into()).to_string());
+            let named = [&values[..], &[seed.clone()]].concat();
+            let named: Vec<_> = named.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            SweptRun {
+                settings: [&settings[..], &[seed]].concat(),
+                folder: folder.join(named.join(",")),
+            }
         })
     };
-    seeds.flat_map(of_seed).collect()
+    (0..seeds).flat_map(of_seed).collect()
 }
 
-/// The settings that all runs of a sweep share, as its folder records them.
+/// Returns `source` with `values` as more flags.
+fn with(source: &ConfigSource, values: &Values) -> ConfigSource {
+    let typed = [&source.flags.typed[..], values].concat();
+    ConfigSource { flags: ConfigFlags { typed }, ..source.clone() }
+}
+
+/// What the folder of a sweep records: the rule would choose other settings after another measurement.
 #[derive(Serialize, Deserialize)]
-struct CommonSettings {
-    /// As they were typed.
+struct SweepRecord {
+    /// The settings that all runs share, as they were typed.
     typed: Vec<String>,
-    /// The same with those that the rule has chosen for the time.
-    all: Values,
+    /// Each combination with these, and with those that the rule has chosen for it.
+    settings: Vec<Values>,
 }
 
-/// Returns the arguments that all runs of the sweep share, with the values of `first` for the swept settings,
-/// and what its folder is to record. The arguments of a sweep in `folder` are kept: the rule would choose
-/// others after another measurement.
+/// Returns the settings of each of `combinations`, with those that the rule chooses if the sweep has a time and
+/// no preset. Records them in `folder`, or takes them from its record.
 ///
 /// # Errors
-/// If the sweep in `folder` was started with other settings.
-fn common_arguments(
-    mut source: ConfigSource,
-    first: Values,
+/// If the sweep in `folder` was started with other settings, or a value is not allowed.
+fn all_settings(
+    source: &ConfigSource,
+    combinations: &[Values],
     folder: &Path,
     global: &Global,
-) -> Result<(TrainArgs, CommonSettings), Failure> {
+) -> Result<Vec<Values>, Failure> {
     let typed = source.arguments().into_iter().map(|text| text.to_string_lossy().into_owned());
     let typed: Vec<String> = typed.collect();
-    let before = fs::read(folder.join(SWEEP_FILE)).ok();
-    let before = before.and_then(|text| serde_json::from_slice::<CommonSettings>(&text).ok());
-    if let Some(before) = before {
-        if before.typed != typed {
-            let text = format!("{} has a sweep with other settings", folder.display());
-            return Err(Failure::usage(text, "give another folder with --output"));
-        }
-        let flags = ConfigFlags { typed: before.all.clone() };
-        return Ok((TrainArgs::of(ConfigSource { flags, ..source }), before));
+    let file = folder.join(SWEEP_FILE);
+    let before = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let mut record = before.unwrap_or(SweepRecord { typed: typed.clone(), settings: Vec::new() });
+    if record.typed != typed {
+        let text = format!("{} has a sweep with other settings", folder.display());
+        return Err(Failure::usage(text, "give another folder with --output"));
     }
-    source.flags.typed.extend(first);
-    let train = recipe::with_choice(TrainArgs::of(source), global)?;
-    let all = train.source.flags.typed.clone();
-    Ok((train, CommonSettings { typed, all }))
+    let mut all = Vec::new();
+    for values in combinations {
+        let has = |settings: &&Values| values.iter().all(|value| settings.contains(value));
+        let known = record.settings.iter().find(has).cloned();
+        all.push(match known {
+            Some(known) => known,
+            None => chosen(with(source, values), global)?,
+        });
+    }
+    let new = all.iter().filter(|settings| !record.settings.contains(settings)).cloned();
+    record.settings.extend(new.collect::<Vec<_>>());
+    fs::create_dir_all(folder).map_err(Failure::file(folder))?;
+    fs::write(&file, json!(record).to_string()).map_err(Failure::file(&file))?;
+    Ok(all)
+}
+
+/// Returns the settings of `source`, with those that the rule chooses.
+fn chosen(source: ConfigSource, global: &Global) -> Result<Values, Failure> {
+    source.clone().resolve(Vec::new(), None)?.config.require_data()?;
+    let typed = source.flags.typed.len();
+    let mut settings = recipe::with_choice(TrainArgs::of(source), global)?.source.flags.typed;
+    if settings.len() > typed {
+        // The updates are chosen for the time. A run that found the machine busy would shorten them.
+        settings.push(("max_time".into(), "0".into()));
+    }
+    Ok(settings)
 }
 
 /// Trains a run, or continues it, unless it has ended. Returns false if it was stopped.
 fn train_run(
     run: &SweptRun,
-    train: &TrainArgs,
+    source: &ConfigSource,
     global: &Global,
     report: impl Fn(&Progress),
 ) -> Result<bool, Failure> {
-    if let Some(progress) = ended(run) {
-        report(&progress);
+    if let Some(known) = RunRecord::read(&run.folder).ok().filter(RunRecord::has_ended) {
+        report(&known.progress);
         return Ok(true);
     }
     let mut progress = Progress::default();
     report(&progress);
-    let mut child = start(run, train, global)
+    let mut child = start(run, source, global)
         .map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))?;
     let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
     for line in lines.into_iter().flatten().map_while(Result::ok) {
@@ -216,59 +232,28 @@ fn train_run(
     }
 }
 
-/// Returns the record of a run that has ended by itself: with its last update, or with an error that it would
-/// have again.
-fn ended(run: &SweptRun) -> Option<Progress> {
-    let RunRecord { progress, .. } = RunRecord::read(&run.folder).ok()?;
-    let is_over = match &progress.state {
-        RunPhase::Finished(reason) => matches!(reason, StopReason::Finished | StopReason::MaxTime),
-        RunPhase::Failed(error) => error.cause.is_none() && progress.iteration > 0,
-        _ => false,
-    };
-    is_over.then_some(progress)
-}
-
-fn start(run: &SweptRun, train: &TrainArgs, global: &Global) -> std::io::Result<Child> {
+fn start(run: &SweptRun, source: &ConfigSource, global: &Global) -> std::io::Result<Child> {
     let mut process = training(&run.folder)?;
     process.arg(format!("--device={}", global.typed_device()));
     if has_checkpoint(&run.folder) {
         process.arg("--resume");
     }
-    process.args(train.source.arguments());
-    process.args(run.values.iter().map(|(key, value)| format!("--{key}={value}")));
+    process.args(with(source, &run.settings).arguments());
     process.spawn()
 }
 
 /// Prints the table of the sweep.
-fn show(runs: &[SweptRun], folder: &Path, json: bool) -> Result<(), Failure> {
-    let records: Vec<(&str, Option<Progress>)> =
-        runs.iter().map(|run| (run.settings.as_str(), ended(run))).collect();
-    let has_bytes =
-        records.iter().flat_map(|(_, run)| run).all(|run| run.bytes_per_token.is_some());
-    let metric = if has_bytes { "bits per byte" } else { "validation loss" };
-    let result = |progress: &Progress| {
-        let loss = progress.val_loss.filter(|_| !matches!(progress.state, RunPhase::Failed(_)))?;
-        let bytes = progress.bytes_per_token.filter(|_| has_bytes);
-        Some(bytes.map_or(loss, |bytes| loss / std::f64::consts::LN_2 / bytes))
-    };
-    let mut results: Vec<(String, Vec<Option<f64>>)> = Vec::new();
-    for (settings, progress) in &records {
-        let value = progress.as_ref().and_then(result);
-        match results.iter_mut().find(|(known, _)| known == settings) {
-            Some((_, values)) => values.push(value),
-            None => results.push((settings.to_string(), vec![value])),
-        }
-    }
-    let rows: Vec<SweepRow> = sweep_rows(results);
+fn show(folder: &Path, json: bool) -> Result<(), Failure> {
+    let sweep = Sweep::read(folder)?;
     if json {
-        output!("{}", json!({ "metric": metric, "rows": rows, "folder": folder }));
+        output!("{}", json!(sweep));
         return Ok(());
     }
-    output!("{}", sweep_table(&rows, metric).plain(&[2, 3, 4]).trim_end());
+    output!("{}", sweep.table().plain(&[2, 3, 4]).trim_end());
     output!(
         "p: the probability of such a difference from the first row by chance (Welch's t-test)"
     );
-    message!("wgpt compare {}/*/ -o sweep.html  draws the curves", folder.display());
+    message!("wgpt compare {} -o sweep.html  draws the curves", folder.display());
     Ok(())
 }
 
@@ -287,12 +272,12 @@ mod tests {
         let typed: Values = typed.map(|(key, text)| (key.to_string(), text.to_string())).into();
         let (common, swept) = split(&typed);
         assert_eq!(common.len(), 2);
-        let all = runs(&Config::default(), &swept, 2, Path::new("out/s"));
-        let names: Vec<&str> = all.iter().map(SweptRun::name).collect();
-        assert_eq!(names.len(), 8);
-        assert_eq!(names[0], "learning_rate=1e-3,optimizer=adamw,seed=1337");
-        assert_eq!(names[5], "learning_rate=1e-3,optimizer=muon,seed=1338");
-        assert_eq!(all[5].settings, "learning_rate=1e-3 optimizer=muon");
+        let combinations = combinations(&swept);
+        let all = runs(1337, 2, &combinations, &combinations, Path::new("out/s"));
+        assert_eq!(all.len(), 8);
+        assert_eq!(all[0].folder, Path::new("out/s/learning_rate=1e-3,optimizer=adamw,seed=1337"));
+        assert_eq!(all[5].folder, Path::new("out/s/learning_rate=1e-3,optimizer=muon,seed=1338"));
+        assert_eq!(all[5].settings.last(), Some(&("seed".into(), "1338".into())));
         assert_eq!(default_folder(&swept), Path::new("out/sweep-learning_rate-optimizer"));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::chart::chart;
 use super::page::{fill, page, write_picture};
@@ -14,24 +14,24 @@ use crate::text::{Table, escape_html, escape_markdown};
 /// Runs, and the settings in which they differ.
 pub(crate) struct Comparison {
     runs: Vec<RunRecord>,
+    results: Table,
     /// The name of each setting, then its value in every run.
     settings: Table,
+    /// The results of a sweep, whose table is that of the results.
+    sweep: Option<Value>,
 }
 
 impl Comparison {
     pub fn new(runs: Vec<RunRecord>) -> Self {
         let settings = Table { head: head(&runs), rows: settings(&runs) };
-        Self { runs, settings }
+        Self { results: results(&runs), runs, settings, sweep: None }
     }
 
-    fn results(&self) -> Table {
-        let columns: Vec<_> = self.runs.iter().map(RunRecord::results).collect();
-        let row = |(index, (name, _)): (usize, &(&str, String))| {
-            let cells = columns.iter().map(|column| column[index].1.clone());
-            std::iter::once(name.to_string()).chain(cells).collect()
-        };
-        let rows = columns.first().into_iter().flatten().enumerate().map(row).collect();
-        Table { head: head(&self.runs), rows }
+    /// Compares the settings of a sweep, with the curves of their first seed.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn of_sweep(sweep: super::Sweep) -> Self {
+        let (results, json) = (sweep.table(), json!(sweep));
+        Self { results, sweep: Some(json), ..Self::new(sweep.first_runs()) }
     }
 
     /// Returns the charts over tokens, time and compute with their names. A chart without a curve is
@@ -52,11 +52,11 @@ impl Comparison {
         let runs: Vec<_> = self.runs.iter().map(RunRecord::json).collect();
         let settings: BTreeMap<&String, &[String]> =
             self.settings.rows.iter().map(|row| (&row[0], &row[1..])).collect();
-        json!({ "runs": runs, "settings": settings })
+        json!({ "runs": runs, "settings": settings, "sweep": self.sweep })
     }
 
     pub fn plain(&self) -> String {
-        let mut text = self.results().plain(&[]);
+        let mut text = self.results.plain(&[]);
         if !self.settings.rows.is_empty() {
             text += "\nsettings that differ\n";
             text += &self.settings.plain(&[]);
@@ -69,7 +69,7 @@ impl Comparison {
         if settings.is_empty() {
             settings = "<p>None.</p>".into();
         }
-        let mut values = vec![("results", self.results().html()), ("settings", settings)];
+        let mut values = vec![("results", self.results.html()), ("settings", settings)];
         values.extend(self.charts());
         let template = include_str!("../../assets/pages/comparison.html");
         page(&self.title(), &fill(template, escape_html, &values))
@@ -86,7 +86,7 @@ impl Comparison {
         }
         let values = [
             ("title", self.title()),
-            ("results", self.results().markdown()),
+            ("results", self.results.markdown()),
             ("images", images.join("\n\n")),
             ("settings", self.settings.markdown()),
         ];
@@ -97,6 +97,16 @@ impl Comparison {
         let titles: Vec<&str> = self.runs.iter().map(|run| run.title.as_str()).collect();
         titles.join(" and ")
     }
+}
+
+fn results(runs: &[RunRecord]) -> Table {
+    let columns: Vec<_> = runs.iter().map(RunRecord::results).collect();
+    let row = |(index, (name, _)): (usize, &(&str, String))| {
+        let cells = columns.iter().map(|column| column[index].1.clone());
+        std::iter::once(name.to_string()).chain(cells).collect()
+    };
+    let rows = columns.first().into_iter().flatten().enumerate().map(row).collect();
+    Table { head: head(runs), rows }
 }
 
 /// Returns the headings of a table with a column for each run.

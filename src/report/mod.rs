@@ -20,4 +20,4 @@ pub(crate) use page::{write, write_picture};
 pub(crate) use record::RunRecord;
 pub(crate) use run_page::run_page;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use sweep::{SweepRow, sweep_rows, sweep_table};
+pub(crate) use sweep::{SWEEP_FILE, Sweep};

@@ -1,28 +1,115 @@
 //! The results of a sweep: the settings that it compares, each with several seeds.
 
+use std::f64::consts::LN_2;
+use std::path::Path;
+
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use super::record::RunRecord;
+use crate::protocol::{Failure, RunPhase, StopReason};
+use crate::runs;
 use crate::text::Table;
+
+/// The file in the folder of a sweep that says what it trains.
+pub(crate) const SWEEP_FILE: &str = "sweep.json";
+
+#[derive(Serialize)]
+pub(crate) struct Sweep {
+    metric: &'static str,
+    rows: Vec<SweepRow>,
+    /// The runs that have ended.
+    #[serde(skip)]
+    pub(super) runs: Vec<RunRecord>,
+}
 
 /// The results of one choice of settings, one for each seed that ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct SweepRow {
+struct SweepRow {
     /// The swept settings: `learning_rate=1e-3 optimizer=muon`.
-    pub settings: String,
-    pub results: Vec<f64>,
+    settings: String,
+    results: Vec<f64>,
     /// Runs that ended with an error, like a loss that is not finite.
-    pub failed: usize,
-    pub mean: Option<f64>,
+    failed: usize,
+    mean: Option<f64>,
     /// The standard error of the mean; `None` for fewer than two results.
-    pub standard_error: Option<f64>,
+    standard_error: Option<f64>,
     /// The probability of a difference from the best row as large as this one by chance.
-    pub p_value: Option<f64>,
+    p_value: Option<f64>,
+}
+
+impl Sweep {
+    /// Reads the runs in the folder of a sweep, which are named after their settings, the seed last. Those that
+    /// have not ended yet are left out.
+    pub fn read(folder: &Path) -> Result<Self, Failure> {
+        let mut paths: Vec<_> = runs::list(folder).into_iter().map(|run| run.path).collect();
+        paths.sort();
+        let all: Result<_, _> = paths.iter().map(|path| RunRecord::read(path)).collect();
+        Ok(Self::of(all?))
+    }
+
+    fn of(mut runs: Vec<RunRecord>) -> Self {
+        runs.retain(RunRecord::has_ended);
+        let has_bytes = runs.iter().all(|run| run.progress.bytes_per_token.is_some());
+        let result = |run: &RunRecord| {
+            let has_failed = matches!(run.progress.state, RunPhase::Failed(_));
+            let loss = run.progress.val_loss.filter(|_| !has_failed)?;
+            let bytes = run.progress.bytes_per_token.filter(|_| has_bytes);
+            Some(bytes.map_or(loss, |bytes| loss / LN_2 / bytes))
+        };
+        let mut results: Vec<(String, Vec<Option<f64>>)> = Vec::new();
+        for run in &runs {
+            let (settings, value) = (settings(run), result(run));
+            match results.iter_mut().find(|(known, _)| *known == settings) {
+                Some((_, values)) => values.push(value),
+                None => results.push((settings, vec![value])),
+            }
+        }
+        let metric = if has_bytes { "bits per byte" } else { "validation loss" };
+        Self { metric, rows: sweep_rows(results), runs }
+    }
+
+    pub fn table(&self) -> Table {
+        sweep_table(&self.rows, self.metric)
+    }
+
+    /// Returns the first run of each choice of settings.
+    pub(super) fn first_runs(self) -> Vec<RunRecord> {
+        let mut firsts: Vec<RunRecord> = Vec::new();
+        for run in self.runs {
+            if firsts.iter().all(|first| settings(first) != settings(&run)) {
+                firsts.push(run);
+            }
+        }
+        firsts
+    }
+}
+
+/// Returns the swept settings of a run, without the seed.
+fn settings(run: &RunRecord) -> String {
+    match run.title.rsplit_once(",seed=") {
+        Some((settings, _)) => settings.replace(',', " "),
+        None => "the same settings".into(),
+    }
+}
+
+impl RunRecord {
+    /// Returns true if the run has ended by itself: with its last update, or with an error that it would have
+    /// again.
+    pub fn has_ended(&self) -> bool {
+        match &self.progress.state {
+            RunPhase::Finished(reason) => {
+                matches!(reason, StopReason::Finished | StopReason::MaxTime)
+            }
+            RunPhase::Failed(error) => error.cause.is_none() && self.progress.iteration > 0,
+            _ => false,
+        }
+    }
 }
 
 /// Returns a row for each choice of settings, the lowest mean first. `results` are the losses of its
 /// seeds, `None` for a run that failed.
-pub(crate) fn sweep_rows(results: Vec<(String, Vec<Option<f64>>)>) -> Vec<SweepRow> {
+fn sweep_rows(results: Vec<(String, Vec<Option<f64>>)>) -> Vec<SweepRow> {
     let row = |(settings, all): (String, Vec<Option<f64>>)| {
         let results: Vec<f64> = all.iter().flatten().copied().collect();
         let failed = all.len() - results.len();
@@ -77,7 +164,7 @@ fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
 }
 
 /// Returns the table of a sweep, by `metric`.
-pub(crate) fn sweep_table(rows: &[SweepRow], metric: &str) -> Table {
+fn sweep_table(rows: &[SweepRow], metric: &str) -> Table {
     let number = |value: Option<f64>, decimals: usize| {
         value.map_or("-".to_string(), |value| format!("{value:.decimals$}"))
     };

@@ -23,13 +23,22 @@ fn a_sweep_compares_settings_over_seeds_and_continues() {
     assert!(rows[1]["p_value"].as_f64().unwrap() < 1.0);
 
     // Finished runs are kept, and one that is gone is trained again, to the same result.
-    let run = path.join("s/learning_rate=1e-2,seed=1338");
+    let seed = path.join("s/learning_rate=1e-2,seed=1338");
     let kept = fs::metadata(path.join("s/learning_rate=1e-2,seed=1337/events.jsonl")).unwrap();
-    fs::remove_dir_all(&run).unwrap();
+    fs::remove_dir_all(&seed).unwrap();
     let again: Value = serde_json::from_str(&ok(path, &args)).unwrap();
     assert_eq!(again, result);
     let now = fs::metadata(path.join("s/learning_rate=1e-2,seed=1337/events.jsonl")).unwrap();
     assert_eq!(now.modified().unwrap(), kept.modified().unwrap());
+
+    // The folder of the sweep is a comparison, with curves of the first seed.
+    let compared: Value = serde_json::from_str(&ok(path, &["compare", "s", "--json"])).unwrap();
+    assert_eq!((&compared["sweep"], compared["runs"].as_array().unwrap().len()), (&result, 2));
+    ok(path, &["compare", "s", "-o", "s.html"]);
+    let page = fs::read_to_string(path.join("s.html")).unwrap();
+    assert!(page.contains("<th>learning_rate=1e-2</th>"), "{page}");
+    let one = run(path, &["compare", "s/learning_rate=1e-2,seed=1337"]);
+    assert_eq!(one.status.code(), Some(2), "{}", text(&one.stderr));
 
     let other = run_sweep(path, &["--n_embd=32"]);
     assert_eq!(other.status.code(), Some(2));
@@ -52,6 +61,24 @@ fn a_sweep_without_anything_to_compare_is_refused() {
     let wrong = run(folder.path(), &["sweep", "--preset=demo", "--optimizer=adamw,sgd"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("muon"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn with_a_time_each_combination_gets_the_updates_that_end_in_it() {
+    let folder = temporary();
+    let sizes = ["sweep", "--json", "--time=3s", "--data=builtin:stories", "--batch_size=4,16"];
+    let args = [&sizes[..], &["--device=cpu", "-o", "s", "--sample_tokens=0"]].concat();
+    let result: Value = serde_json::from_str(&ok(folder.path(), &args)).unwrap();
+    assert_eq!(result["rows"].as_array().unwrap().len(), 2);
+    let updates = [4, 16].map(|size| {
+        let said =
+            fs::read(folder.path().join(format!("s/batch_size={size},seed=1337/events.jsonl")));
+        let events = events(&text(&said.unwrap()));
+        // A limit of the run itself would end it sooner where the machine is busy.
+        assert!(events[0]["config"]["max_time"].as_str().unwrap_or("").is_empty(), "{}", events[0]);
+        events[0]["config"]["max_iters"].as_u64().unwrap()
+    });
+    assert!(updates[0] > 2 * updates[1], "{updates:?}");
 }
 
 #[test]
@@ -110,4 +137,25 @@ fn a_model_that_is_here_is_offered_for_fine_tuning() {
     assert_eq!(first["settings"]["learning_rate"], "5.0e-5", "{json}");
     let table = ok(path, &args[..3]);
     assert!(table.lines().nth(1).unwrap().contains(": fine-tune models/fox "), "{table}");
+}
+
+#[test]
+fn a_range_test_proposes_a_learning_rate() {
+    let folder = temporary();
+    let path = folder.path();
+    let range = ["sweep", "--lr-range", "--json", "--learning_rate=1e-3"];
+    let args = [&range[..], TINY, &["--n_layer=1", "--learning_rate=1e-3"]].concat();
+    let result: Value = serde_json::from_str(&ok(path, &args)).unwrap();
+    let (rate, points) = (result["learning_rate"].as_f64().unwrap(), result["points"].as_array());
+    assert!(rate > 1e-4 && rate < 1e-2, "{rate}");
+    let points = points.unwrap();
+    assert_eq!(points.len(), 300);
+    assert!(points[299][0].as_f64().unwrap() > 2.9e-2 && points[0][0].as_f64().unwrap() < 2e-4);
+    // The finished run is shown again.
+    let table = ok(path, &[&args[..2], &args[3..]].concat());
+    assert!(table.starts_with("learning rate    loss\n"), "{table}");
+    assert!(table.contains("\ncompare with --learning_rate="), "{table}");
+    let two = run(path, &["sweep", "--lr-range", "--preset=demo", "--learning_rate=1e-3,1e-2"]);
+    assert_eq!(two.status.code(), Some(2));
+    assert!(text(&two.stderr).contains("--lr-range is one run"), "{}", text(&two.stderr));
 }
