@@ -344,8 +344,7 @@ mod tests {
         let (mut progress, mut state) = (Progress::default(), ControlBar::default());
         assert_eq!(state.countdown(&progress, 1.0), None);
         progress.apply(&waiting(3, 5));
-        let left: Vec<_> =
-            [10.0, 10.5, 13.0, 20.0].map(|now| state.countdown(&progress, now)).into();
+        let left = [10.0, 10.5, 13.0, 20.0].map(|now| state.countdown(&progress, now));
         assert_eq!(left, [Some(5), Some(5), Some(2), Some(0)]);
         progress.apply(&waiting(4, 15));
         assert_eq!(state.countdown(&progress, 20.0), Some(15));

@@ -329,15 +329,12 @@ fn rank_table(ui: &mut Ui, progress: &Progress, step: &Step) {
 /// Returns the texts of a row. A sequence has `tokens` tokens.
 fn cells(number: usize, line: &RankLine, now: &RankStep, tokens: u64) -> [String; 6] {
     let RankLine { device, machine, sequences } = line;
-    let device = match machine {
-        Some(machine) => format!("{device} on {machine}"),
-        None => device.clone(),
-    };
+    let place = machine.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
     let per_second = (sequences * tokens) as f64 / (now.compute_ms / 1e3).max(1e-9);
     let network = now.network_ms / (now.compute_ms + now.network_ms).max(1e-9);
     [
         number.to_string(),
-        device,
+        format!("{device}{place}"),
         sequences.to_string(),
         format!("{per_second:.0}"),
         known(now.vram_bytes, bytes),
@@ -396,9 +393,12 @@ mod tests {
     use super::*;
     use crate::config::Precision;
 
+    /// GPT-2 large.
+    const LARGE: [(&str, &str); 4] =
+        [("n_layer", "36"), ("n_head", "20"), ("n_embd", "1280"), ("vocab_size", "50257")];
+
     fn form(settings: &[(&str, &str)]) -> SettingsForm {
-        let mut form = SettingsForm::default();
-        form.set_preset("gpt2");
+        let mut form = SettingsForm::of_preset("gpt2");
         settings.iter().for_each(|(key, text)| form.set(key, *text));
         form
     }
@@ -447,17 +447,13 @@ mod tests {
             let setting = form.config().unwrap().vram_budget;
             assert_eq!(device().limits(setting, Dtype::Auto).budget, budget, "{text}");
         }
-        assert_eq!(
-            (budget_text(6.5), budget_text(8.0)),
-            ("6.5GiB".to_string(), "8GiB".to_string())
-        );
+        assert_eq!([6.5, 8.0].map(budget_text), ["6.5GiB", "8GiB"]);
     }
 
     #[test]
     fn a_run_that_the_machine_has_memory_for_is_offloaded() {
-        let large = form(&[("n_layer", "36"), ("n_head", "20"), ("n_embd", "1280")]);
         let mut state = small_device(32 << 30);
-        let (forecast, _) = state.plan(&large).unwrap().forecast.as_ref().unwrap();
+        let (forecast, _) = state.plan(&form(&LARGE)).unwrap().forecast.as_ref().unwrap();
         assert!(forecast.plan.offload_optimizer, "{forecast}");
         assert!(forecast.verdict().starts_with("Fits: "), "{}", forecast.verdict());
         assert!(forecast.host_bytes > 8 << 30 && forecast.host_bytes < 12 << 30, "{forecast}");
@@ -513,19 +509,13 @@ mod tests {
 
     #[test]
     fn a_machine_with_too_little_memory_is_named_and_fixes_help() {
-        let large = form(&[
-            ("n_layer", "36"),
-            ("n_head", "20"),
-            ("n_embd", "1280"),
-            ("vocab_size", "50257"),
-        ]);
+        let mut form = form(&LARGE);
         let state = &mut small_device(6 << 30);
-        let refusal = state.refusal(&large).unwrap();
+        let refusal = state.refusal(&form).unwrap();
         let by_device = refusal.reason.contains(" more than the budget of ");
         assert!(by_device || refusal.reason.contains(" of host memory"), "{refusal:?}");
-        fixes_help(state, &large);
+        fixes_help(state, &form);
         // With this setting, only host memory counts.
-        let mut form = large.clone();
         form.set("offload_optimizer", "true");
         let reason = state.refusal(&form).unwrap().reason;
         assert!(reason.contains("GiB of host memory, but "), "{reason}");

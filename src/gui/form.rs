@@ -325,8 +325,7 @@ mod tests {
 
     #[test]
     fn a_run_needs_readable_data() {
-        let mut form = SettingsForm::default();
-        form.set_preset("gpt2");
+        let mut form = SettingsForm::of_preset("gpt2");
         assert!(form.problem().unwrap().starts_with("Choose"));
         form.set("data", "builtin:stories");
         assert_eq!(form.problem(), None);
@@ -346,8 +345,7 @@ mod tests {
 
     #[test]
     fn a_form_filled_from_a_run_starts_the_same_run() {
-        let mut first = SettingsForm::default();
-        first.set_preset("card-12gb");
+        let mut first = SettingsForm::of_preset("card-12gb");
         for (key, text) in [("data", "mine"), ("max_time", "90min"), ("learning_rate", "2e-3")] {
             first.set(key, text);
         }

@@ -40,7 +40,7 @@ impl App {
             Intent::Generate(input) => self.generate(input),
             Intent::Choose(choice) => self.platform.choose(choice),
             Intent::TypePath(choice) => self.path_dialog = Some(PathDialog::new(choice)),
-            Intent::UseData(data) => self.shared.choose_data(&data.display().to_string()),
+            Intent::UseData(data) => self.set("data", &data.display().to_string()),
             Intent::Reading(name) => self.shared.data.preparing = Some((name, 0.0)),
             Intent::Prepare(texts) => self.prepare(texts),
             Intent::ListRuns(folder) => self.look_for_runs_in(&folder),

@@ -117,7 +117,7 @@ impl App {
             Reply::Preparing { name, share } => shared.data.preparing = Some((name, share)),
             Reply::Prepared { spec, warnings } => {
                 shared.data.preparing = None;
-                shared.choose_data(&spec);
+                shared.settings.form.set("data", spec.as_str());
                 shared.data.warnings = (spec, warnings);
             }
             // Another folder may have been chosen meanwhile.

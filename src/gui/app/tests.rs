@@ -79,15 +79,12 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
     assert!(has(&mut window, "choose one"));
 }
 
-/// A run in the folder `out`, whose progress has one sample.
-fn progress(text: &str) -> Box<Progress> {
-    let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into() };
-    Box::new(Progress { samples: vec![sample], ..Progress::default() })
-}
-
+/// A run with one sample.
 fn recorded(run: &Path, view: View, text: &str) -> Reply {
     let tail = crate::runs::Tail::open(run, true);
-    Reply::Run { run: run.to_path_buf(), view, progress: progress(text), tail }
+    let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into() };
+    let progress = Box::new(Progress { samples: vec![sample], ..Progress::default() });
+    Reply::Run { run: run.to_path_buf(), view, progress, tail }
 }
 
 #[test]
@@ -178,8 +175,7 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
     app.look_for_runs_in("out/new".as_ref());
     app.take(Reply::Runs { folder: "out/old".into(), runs: Vec::new() });
     assert!(app.requests.listed.is_none());
-    let device = DeviceProfile::default();
-    app.take(Reply::Device { device });
+    app.take(Reply::Device { device: DeviceProfile::default() });
     assert!(has(&mut window, "Set a budget by hand"));
     let devices = vec![DeviceLine {
         id: "vulkan:0".into(),

@@ -78,7 +78,7 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         });
     }
     if let Some(spec) = chosen {
-        shared.choose_data(&spec);
+        shared.settings.form.set("data", spec);
     }
     if IS_PAGE {
         return files;
@@ -156,15 +156,6 @@ fn epochs_in_words(epochs: f64) -> String {
     }
 }
 
-impl Shared {
-    pub fn choose_data(&mut self, spec: &str) {
-        let form = &mut self.settings.form;
-        if form.text("data") != spec {
-            form.set("data", spec);
-        }
-    }
-}
-
 impl Paste {
     /// Returns the requested text of the clipboard when it arrives. In a browser, Ctrl+V requests
     /// it.
@@ -196,22 +187,10 @@ impl Paste {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::DataInfo;
-
-    /// A window with a preset and data of this size.
-    fn shared(preset: &str, tokens: u64) -> Shared {
-        let mut shared = Shared::default();
-        shared.settings.form.set_preset(preset);
-        shared.choose_data("data/mine");
-        let data = DataInfo { vocab_size: 65, train_tokens: tokens, ..DataInfo::default() };
-        shared.settings.form.data = Some(Ok(data));
-        shared
-    }
 
     #[test]
     fn the_schedule_is_measured_in_epochs() {
-        let shared = shared("shakespeare-char", 1_003_854);
-        let found = epochs(shared.settings.form.config().unwrap(), 1_003_854);
+        let found = epochs(&Config::of_preset("shakespeare-char", &[]), 1_003_854);
         assert!((found - 5000.0 * 64.0 * 256.0 / 1_003_854.0).abs() < 1e-9);
         for (count, words) in [
             (found, "The schedule goes over them 82 times."),
