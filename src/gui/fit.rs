@@ -103,7 +103,7 @@ impl FitState {
             config: config.clone(),
             vocab: form.vocab_size().unwrap_or(GPT2_VOCABULARY),
             data: form.data.as_ref().and_then(|data| data.as_ref().ok()).map(size),
-            plans_schedule: !sets_length && !platform::IS_PAGE,
+            plans_schedule: !sets_length,
             limits: self.limits(config.vram_budget, config.dtype),
         };
         let cached = self.cached.take().filter(|cached| cached.inputs == inputs);
