@@ -58,8 +58,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     pending_changes(ui, &shared.settings.form, &shared.shown);
     ui.add_space(4.0);
     device(ui, &mut shared.settings.device, &shared.devices);
-    let of_time = shared.time.name().map(|name| format!("Chosen for {name}"));
-    if preset(ui, &mut shared.settings.form, of_time) {
+    if preset(ui, &mut shared.settings.form, shared.time.title()) {
         shared.time.clear();
     }
     let settings = egui::CollapsingHeader::new("All settings").default_open(false);

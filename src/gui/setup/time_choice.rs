@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use eframe::egui::{self, Ui};
+use chrono::{DateTime, Local, NaiveDateTime, NaiveTime, TimeZone};
+use eframe::egui::{self, Label, Response, RichText, TextEdit, Ui};
 
 use super::row;
 use crate::gui::form::{SettingsForm, capitalize};
@@ -14,12 +15,23 @@ use crate::text::{count, grouped, two_digits};
 /// The preset whose settings a recipe starts from.
 const BASE: &str = "gpt2";
 
+/// The choice after [`TIMES`]: until the moment that is typed.
+const MOMENT: usize = TIMES.len();
+
+/// The width of its field, in points. A date makes it wider.
+const MOMENT_WIDTH: f32 = 80.0;
+
 /// The recipes for the present data and device, and the one in the form.
 #[derive(Default)]
 pub(in crate::gui) struct TimeChoice {
-    /// The chosen time, in seconds.
-    chosen: Option<u64>,
-    known: Option<(Inputs, Vec<Option<Recipe>>)>,
+    chosen: Option<usize>,
+    /// The choice that was clicked or typed in the last frame.
+    clicked: Option<usize>,
+    moment: String,
+    /// The seconds until the moment; `None` if it is not in the future.
+    until: Option<u64>,
+    inputs: Option<Inputs>,
+    recipes: Vec<Option<Recipe>>,
     /// The settings of the form that come from a recipe.
     applied: Vec<(&'static str, String)>,
     /// True once the speed of the device was requested.
@@ -46,41 +58,72 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         }
         return None;
     };
-    let time = &mut shared.time;
-    if time.known.as_ref().is_none_or(|(known, _)| *known != inputs) {
-        let of = |(_, seconds)| inputs.recipe(&shared.settings.form, seconds);
-        time.known = Some((inputs.clone(), TIMES.map(of).into()));
-        if let Some(seconds) = time.chosen {
-            apply(shared, seconds);
-        }
+    let is_known = inputs.speed.is_some();
+    update(shared, inputs);
+    table(ui, &mut shared.time);
+    let intent = measure(ui, shared, is_known);
+    let time = &shared.time;
+    if time.until.is_none() && !time.moment.is_empty() {
+        weak_note(ui, "Type a moment in the future, like 07:30 or 2030-01-31 07:30.");
     }
-    if let Some(seconds) = table(ui, &shared.time) {
-        apply(shared, seconds);
-    }
-    let intent = measure(ui, shared, inputs.speed.is_some());
-    if let Some(recipe) = shared.time.recipe(shared.time.chosen) {
+    if let Some(recipe) = time.recipe() {
         weak_note(ui, format!("{}.", capitalize(&recipe.why())));
     }
     intent
 }
 
-/// Draws a line for each time. Returns the time that was clicked.
-fn table(ui: &mut Ui, time: &TimeChoice) -> Option<u64> {
-    let mut clicked = None;
-    egui::Grid::new("times").num_columns(3).spacing([10.0, 2.0]).show(ui, |ui| {
-        for (name, seconds) in TIMES {
-            let Some(recipe) = time.recipe(Some(seconds)) else { continue };
-            let is_chosen = time.chosen == Some(seconds);
-            let label = ui.selectable_label(is_chosen, capitalize(name));
-            if label.on_hover_text(details(recipe)).clicked() {
-                clicked = Some(seconds);
+/// Draws a line for each time.
+fn table(ui: &mut Ui, time: &mut TimeChoice) {
+    egui::Grid::new("times").num_columns(3).spacing([8.0, 2.0]).show(ui, |ui| {
+        for (choice, recipe) in time.recipes.iter().enumerate() {
+            let is_chosen = time.chosen == Some(choice) && recipe.is_some();
+            let first = match TIMES.get(choice) {
+                None => moment_field(ui, &mut time.moment, is_chosen),
+                Some(_) if recipe.is_none() => continue,
+                Some((name, _)) => ui.selectable_label(is_chosen, capitalize(name)),
+            };
+            if first.clicked() || first.changed() {
+                time.clicked = Some(choice);
             }
-            ui.label(count(recipe.totals.parameters)).on_hover_text("Parameters of the model");
-            ui.weak(recipe.expectation()).on_hover_text("The text to expect");
+            if let Some(recipe) = recipe {
+                first.on_hover_text(details(recipe));
+                let parameters = ui.label(count(recipe.totals.parameters));
+                parameters.on_hover_text("Parameters of the model");
+                let text = Label::new(RichText::new(recipe.expectation()).weak()).truncate();
+                ui.add(text).on_hover_text("The text to expect");
+            }
             ui.end_row();
         }
     });
-    clicked
+}
+
+fn moment_field(ui: &mut Ui, text: &mut String, is_chosen: bool) -> Response {
+    let id = egui::Id::unique("moment");
+    let mut edit = TextEdit::singleline(text).id(id).hint_text("until 07:30");
+    // With the focus, text that is selected has this color.
+    if is_chosen && !ui.memory(|memory| memory.has_focus(id)) {
+        let selection = ui.visuals().selection;
+        edit = edit.background_color(selection.bg_fill).text_color(selection.stroke.color);
+    }
+    ui.add(edit.desired_width(MOMENT_WIDTH).clip_text(false)).accessible_name("Until")
+}
+
+/// Returns the seconds from `now` to the moment of `text`, in whole minutes: `7:30` is the next
+/// such moment, `2026-11-28 07:30` has its date. `None` if it is no moment or not in the future.
+fn seconds_until<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<u64> {
+    let text = text.trim().trim_start_matches("until ");
+    // `7:3` is about to become `7:30`.
+    text.rsplit_once(':').filter(|(_, minute)| minute.len() == 2)?;
+    let today = now.date_naive();
+    let moments = match NaiveTime::parse_from_str(text, "%H:%M") {
+        Ok(time) => [today, today.succ_opt()?].map(|day| day.and_time(time)),
+        Err(_) => [NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M").ok()?; 2],
+    };
+    let mut minutes = moments.into_iter().filter_map(|moment| {
+        let at = now.timezone().from_local_datetime(&moment).earliest()?;
+        u64::try_from(at.signed_duration_since(now).num_minutes()).ok()
+    });
+    Some(60 * minutes.find(|minutes| *minutes > 0)?)
 }
 
 fn details(recipe: &Recipe) -> String {
@@ -103,17 +146,16 @@ fn measure(_: &mut Ui, _: &mut Shared, _: bool) -> Option<Intent> {
 /// Requests the speed of the device if it is unknown, once a time is chosen.
 #[cfg(not(target_arch = "wasm32"))]
 fn measure(ui: &mut Ui, shared: &mut Shared, is_known: bool) -> Option<Intent> {
-    if is_known || shared.time.chosen.is_none() {
+    let Shared { settings, time, .. } = shared;
+    if is_known || time.chosen.is_none() {
         return None;
     }
     let warning = crate::gui::theme::warning(ui);
     crate::gui::widgets::note(ui, "Measuring the speed of the device...", warning);
-    let Shared { settings, time, .. } = shared;
     if std::mem::replace(&mut time.is_measured, true) {
         return None;
     }
-    let vocab = settings.form.vocab_size()?;
-    let config = Box::new(time.recipe(time.chosen)?.measured(vocab));
+    let config = Box::new(time.recipe()?.measured(settings.form.vocab_size()?));
     let (device, implementation) = (settings.device.clone(), crate::ops::Implementation::Auto);
     Some(Intent::Ask(crate::protocol::Request::Measure { config, device, implementation }))
 }
@@ -164,22 +206,49 @@ impl TimeChoice {
         (self.chosen, self.applied) = (None, Vec::new());
     }
 
-    /// Returns the name of the chosen time.
-    pub(super) fn name(&self) -> Option<&'static str> {
-        let (name, _) = TIMES.iter().find(|(_, seconds)| Some(*seconds) == self.chosen)?;
-        Some(name)
+    /// Describes the settings of the chosen recipe.
+    pub(super) fn title(&self) -> Option<String> {
+        self.recipe()?;
+        Some(match TIMES.get(self.chosen?) {
+            Some((name, _)) => format!("Chosen for {name}"),
+            None => format!("Chosen until {}", self.moment.trim().trim_start_matches("until ")),
+        })
     }
 
-    fn recipe(&self, seconds: Option<u64>) -> Option<&Recipe> {
-        let at = TIMES.iter().position(|(_, known)| Some(*known) == seconds)?;
-        self.known.as_ref()?.1.get(at)?.as_ref()
+    /// Returns the recipe for the chosen time.
+    fn recipe(&self) -> Option<&Recipe> {
+        self.recipes.get(self.chosen?)?.as_ref()
     }
 }
 
-/// Puts the recipe for a time into the form, in place of the former one.
-fn apply(shared: &mut Shared, seconds: u64) {
+/// Makes the recipes again if something has changed, and puts the chosen one into the form.
+fn update(shared: &mut Shared, inputs: Inputs) {
+    let Shared { settings, time, shown, .. } = &mut *shared;
+    let clicked = time.clicked.take();
+    let until = if clicked.is_none() && shown.has_own_trainer() {
+        // A minute later the settings of the form would no longer be those of the run.
+        time.until
+    } else {
+        seconds_until(&time.moment, &Local::now())
+    };
+    let is_new = time.inputs.as_ref() != Some(&inputs);
+    let is_later = until != time.until;
+    if is_new || is_later {
+        let times = TIMES.iter().map(|(_, seconds)| Some(*seconds)).chain([until]);
+        time.recipes = times.map(|seconds| inputs.recipe(&settings.form, seconds?)).collect();
+        (time.inputs, time.until) = (Some(inputs), until);
+    }
+    let clicked = clicked.filter(|choice| time.recipes[*choice].is_some());
+    time.chosen = clicked.or(time.chosen);
+    if is_new || clicked.is_some() || is_later && time.chosen == Some(MOMENT) {
+        apply(shared);
+    }
+}
+
+/// Puts the recipe for the chosen time into the form, in place of the former one.
+fn apply(shared: &mut Shared) {
     let Shared { settings, time, .. } = shared;
-    let Some(recipe) = time.recipe(Some(seconds)).cloned() else { return };
+    let Some(recipe) = time.recipe().cloned() else { return };
     let form = &mut settings.form;
     let data = form.text("data");
     for (key, text) in std::mem::take(&mut time.applied) {
@@ -189,60 +258,95 @@ fn apply(shared: &mut Shared, seconds: u64) {
     }
     form.set_preset(BASE);
     form.set("data", data);
-    let typed = time.known.as_ref().map(|(inputs, _)| &inputs.typed);
-    typed.into_iter().flatten().for_each(|(key, text)| form.set(key, text.as_str()));
+    let typed = time.inputs.iter().flat_map(|inputs| &inputs.typed);
+    typed.for_each(|(key, text)| form.set(key, text.as_str()));
     recipe.set.iter().for_each(|(key, text)| form.set(key, text.as_str()));
-    (time.applied, time.chosen) = (recipe.set, Some(seconds));
+    time.applied = recipe.set;
 }
 
 #[cfg(test)]
 mod tests {
+    use chrono::Utc;
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
+
     use super::*;
     use crate::config::{Dtype, Precision};
     use crate::plan::gpu_named;
     use crate::protocol::DataInfo;
 
+    const NIGHT: usize = 2;
+
     fn shared(tokens: u64) -> Shared {
         let mut shared = Shared::default();
         shared.settings.form.set("data", "data/mine");
-        let data = DataInfo {
-            vocab_size: 65,
-            train_tokens: tokens,
-            val_tokens: tokens / 10,
-            ..DataInfo::default()
-        };
+        let (train_tokens, val_tokens) = (tokens, tokens / 10);
+        let data = DataInfo { vocab_size: 65, train_tokens, val_tokens, ..DataInfo::default() };
         shared.settings.form.data = Some(Ok(data));
         let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap(), Precision::FLOAT32);
         shared.fit.set_device(crate::plan::DeviceProfile { speed, ..Default::default() });
         shared
     }
 
-    fn choose(shared: &mut Shared, seconds: u64) -> u64 {
+    fn choose(shared: &mut Shared, choice: usize) -> u64 {
+        shared.time.clicked = Some(choice);
         let inputs = inputs(shared).unwrap();
-        let of = |(_, seconds)| inputs.recipe(&shared.settings.form, seconds);
-        shared.time.known = Some((inputs.clone(), TIMES.map(of).into()));
-        apply(shared, seconds);
+        update(shared, inputs);
         shared.settings.form.config().unwrap().parameters(65)
     }
 
     #[test]
     fn a_chosen_time_fills_the_form_and_typed_settings_stay() {
         let mut shared = shared(1_000_000_000);
-        let minutes = choose(&mut shared, 600);
+        let minutes = choose(&mut shared, 0);
         shared.settings.form.set("learning_rate", "1e-4");
-        let night = choose(&mut shared, 8 * 3600);
+        let night = choose(&mut shared, NIGHT);
         assert!(minutes < night, "{minutes}, {night}");
         let form = &shared.settings.form;
-        assert_eq!(
-            (form.text("learning_rate").as_str(), form.text("data").as_str()),
-            ("1e-4", "data/mine")
-        );
-        assert_eq!(form.text("max_time"), "8h");
+        let texts = ["learning_rate", "data", "max_time"].map(|key| form.text(key));
+        assert_eq!(texts, ["1e-4", "data/mine", "8h"]);
         assert_eq!(form.config().unwrap().dtype, Dtype::Auto);
         // Less data, a smaller model.
         if let Some(Ok(data)) = &mut shared.settings.form.data {
             (data.train_tokens, data.val_tokens) = (1_000_000, 100_000);
         }
-        assert!(choose(&mut shared, 8 * 3600) < night);
+        assert!(choose(&mut shared, NIGHT) < night);
+    }
+
+    #[test]
+    fn a_moment_is_the_next_one_or_has_a_date() {
+        let now = Utc.with_ymd_and_hms(2026, 11, 27, 22, 15, 30).unwrap();
+        for (text, minutes) in [
+            ("23:00", 44),
+            (" until 7:30 ", 9 * 60 + 14),
+            ("2026-11-28 07:30", 9 * 60 + 14),
+            // It begins in less than a minute.
+            ("22:16", 24 * 60),
+            ("22:15", 24 * 60 - 1),
+        ] {
+            assert_eq!(seconds_until(text, &now), Some(60 * minutes), "{text}");
+        }
+        let wrong = ["24:00", "7:60", "7:3", "2026-02-30 07:30", "2026-11-28", "soon", ""];
+        for text in wrong.into_iter().chain(["2026-11-27 22:00"]) {
+            assert_eq!(seconds_until(text, &now), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_chosen_once_it_is_typed() {
+        let draw = |ui: &mut Ui, shared: &mut Shared| drop(show(ui, shared));
+        let mut panel = Harness::builder().build_ui_state(draw, shared(1_000_000_000));
+        panel.step();
+        panel.get_by_label("Until").focus();
+        panel.step();
+        for (typed, title) in [("12", None), (":00", Some("Chosen until 12:00")), ("0", None)] {
+            panel.get_by_label("Until").type_text(typed);
+            panel.run_steps(4);
+            let Shared { time, settings, .. } = panel.state();
+            assert_eq!(time.title().as_deref(), title);
+            assert_eq!(settings.form.is_changed("max_time"), typed != "12");
+            let is_refused = panel.query_by_label_contains("Type a moment").is_some();
+            assert_eq!(is_refused, title.is_none());
+        }
     }
 }
