@@ -126,7 +126,7 @@ fn runs(
     let of_seed = |number: u32| {
         combinations.iter().zip(settings).map(move |(values, settings)| {
             let seed = ("seed".to_string(), seed.wrapping_add(number.into()).to_string());
-            let named = [&values[..], &[seed.clone()]].concat();
+            let named = [&values[..], std::slice::from_ref(&seed)].concat();
             let named: Vec<_> = named.iter().map(|(key, value)| format!("{key}={value}")).collect();
             SweptRun {
                 settings: [&settings[..], &[seed]].concat(),
