@@ -89,7 +89,7 @@ const EVALUATED: f64 = 0.07;
 /// The part of the embedding that counts as parameters in the law. The laws were measured on large models,
 /// where it does not matter; for small ones with a large vocabulary, all of it predicts models that are too
 /// small, and none of it models that are too large (docs/recipes.md).
-const OF_EMBEDDING: f64 = 0.35;
+const OF_EMBEDDING: f64 = 0.5;
 
 /// The fewest tokens of an update: less does not fill the cores of a CPU.
 const LEAST_BATCH: f64 = 512.0;
