@@ -153,7 +153,7 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt sweep --preset=demo --learning_rate=3e-3,6e-3,1e-2 --seeds=3", ""),
         ("wgpt sweep --data=data/mine --time=10min --optimizer=adamw,muon --seeds=5", ""),
-        ("wgpt sweep --data=data/mine --time=10min --lr-range", "a learning rate to start from"),
+        ("wgpt sweep --data=data/mine --time=10min --lr-range", ""),
     ]))]
     Sweep(SweepArgs),
     /// Tokenize text into training data
