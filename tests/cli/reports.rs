@@ -141,7 +141,7 @@ fn runs_are_compared() {
         (&["a", "nowhere"][..], "nowhere: not a run"),
         (&["a", "b", "-o", "ab.txt"][..], "*.html or *.md"),
         (&["a", "b", "-o", "mine.html"][..], "not made by wgpt"),
-        (&["a"][..], "RUN"),
+        (&["a"][..], "nothing to compare it with"),
     ] {
         let output = self::run(path, &[&["compare"], args].concat());
         let said = text(&output.stderr);
