@@ -52,10 +52,9 @@ pub(super) fn show(run: &SweptRun, json: bool) -> Result<(), Failure> {
         return Err(Failure::new(text, "try a lower --learning_rate"));
     };
     let proposed = PROPOSED * lowest;
+    let all = json!({ "learning_rate": proposed, "lowest_loss_at": lowest, "points": points });
     if json {
-        let object =
-            json!({ "learning_rate": proposed, "lowest_loss_at": lowest, "points": points });
-        output!("{object}");
+        output!("{all}");
         return Ok(());
     }
     let step = points.len().div_ceil(ROWS).max(1);

@@ -19,14 +19,19 @@ pub(super) fn report(run: Option<PathBuf>, page: &Path, global: &Global) -> Resu
 
 pub(super) fn compare(runs: &[PathBuf], page: Option<PathBuf>, json: bool) -> Result<(), Failure> {
     let comparison = match runs {
-        [sweep] if sweep.join(SWEEP_FILE).is_file() => Comparison::of_sweep(Sweep::read(sweep)?),
+        [folder] if folder.join(SWEEP_FILE).is_file() => {
+            let sweep = Sweep::read(folder)?;
+            if sweep.runs.is_empty() {
+                let text = format!("{}: no run of it has ended yet", folder.display());
+                return Err(Failure::usage(text, "continue the sweep with the same command"));
+            }
+            Comparison::of_sweep(sweep)
+        }
         [run] => {
             let text = format!("{}: one run, and nothing to compare it with", run.display());
             return Err(Failure::usage(text, "give several runs, or the folder of a sweep"));
         }
-        runs => {
-            Comparison::new(runs.iter().map(|run| RunRecord::read(run)).collect::<Result<_, _>>()?)
-        }
+        all => Comparison::new(all.iter().map(|it| RunRecord::read(it)).collect::<Result<_, _>>()?),
     };
     let Some(path) = page else {
         if json {

@@ -143,7 +143,7 @@ fn with(source: &ConfigSource, values: &Values) -> ConfigSource {
     ConfigSource { flags: ConfigFlags { typed }, ..source.clone() }
 }
 
-/// What the folder of a sweep records: the rule would choose other settings after another measurement.
+/// The record in the folder of a sweep. After another measurement the rule would choose other settings.
 #[derive(Serialize, Deserialize)]
 struct SweepRecord {
     /// The settings that all runs share, as they were typed.

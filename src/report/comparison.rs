@@ -17,7 +17,7 @@ pub(crate) struct Comparison {
     results: Table,
     /// The name of each setting, then its value in every run.
     settings: Table,
-    /// The results of a sweep, whose table is that of the results.
+    /// The results as JSON, if the runs are a sweep.
     sweep: Option<Value>,
 }
 

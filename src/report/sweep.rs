@@ -20,7 +20,7 @@ pub(crate) struct Sweep {
     rows: Vec<SweepRow>,
     /// The runs that have ended.
     #[serde(skip)]
-    pub(super) runs: Vec<RunRecord>,
+    pub runs: Vec<RunRecord>,
 }
 
 /// The results of one choice of settings, one for each seed that ended.

@@ -40,6 +40,11 @@ fn a_sweep_compares_settings_over_seeds_and_continues() {
     let one = run(path, &["compare", "s/learning_rate=1e-2,seed=1337"]);
     assert_eq!(one.status.code(), Some(2), "{}", text(&one.stderr));
 
+    fs::create_dir(path.join("new")).unwrap();
+    fs::copy(path.join("s/sweep.json"), path.join("new/sweep.json")).unwrap();
+    let new = run(path, &["compare", "new"]);
+    assert!(text(&new.stderr).contains("has ended yet"), "{}", text(&new.stderr));
+
     let other = run_sweep(path, &["--n_embd=32"]);
     assert_eq!(other.status.code(), Some(2));
     assert!(text(&other.stderr).contains("has a sweep with other settings"));

@@ -226,7 +226,7 @@ fn update(shared: &mut Shared, inputs: Inputs) {
     let Shared { settings, time, shown, .. } = &mut *shared;
     let clicked = time.clicked.take();
     let until = if clicked.is_none() && shown.has_own_trainer() {
-        // A minute later the settings of the form would no longer be those of the run.
+        // A minute later the form would no longer show the settings of the run.
         time.until
     } else {
         seconds_until(&time.moment, &Local::now())
