@@ -100,6 +100,10 @@ impl Global {
         self.typed_device().parse()
     }
 
+    pub fn with_device(&self, name: &str) -> Self {
+        Self { device: Some(name.into()), ..self.clone() }
+    }
+
     /// Returns the device of process number `local` among the processes on this machine that train one
     /// run. A backend without a number stands for its device of that number.
     pub fn device_of_rank(&self, local: usize) -> Result<String, DeviceError> {
@@ -154,6 +158,7 @@ pub(super) enum Subcommands {
         ("wgpt sweep --preset=demo --learning_rate=3e-3,6e-3,1e-2 --seeds=3", ""),
         ("wgpt sweep --data=data/mine --time=10min --optimizer=adamw,muon --seeds=5", ""),
         ("wgpt sweep --data=data/mine --time=10min --lr-range", ""),
+        ("wgpt sweep --preset=gpt2-15m --seeds=4 --device=cuda:0,cuda:1", ""),
     ]))]
     Sweep(SweepArgs),
     /// Tokenize text into training data

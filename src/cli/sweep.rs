@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::thread;
 
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
@@ -30,6 +34,12 @@ pub(super) struct SweptRun {
 
 pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     let SweepArgs { source, seeds, lr_range: is_range, output, json } = args;
+    let devices: Vec<Global> =
+        global.typed_device().split(',').map(|name| global.with_device(name.trim())).collect();
+    for device in &devices {
+        device.device()?;
+    }
+    let global = &devices[0];
     let (common, swept) = split(&source.flags.typed);
     if is_range && !swept.is_empty() {
         let hint = "give each setting one value; learning_rate times 30 is the end of the range";
@@ -57,25 +67,55 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     let bar = if global.quiet || json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let bar = bar.with_style(style("[{bar:20}] {percent}%, {eta} left, {wide_msg}"));
     bar.set_length(UNITS * runs.len() as u64);
-    for (index, run) in runs.iter().enumerate() {
-        let report = |progress: &Progress| {
-            bar.set_position(UNITS * index as u64 + (progress.fraction() * UNITS as f32) as u64);
-            let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
-            let name = run.folder.file_name().unwrap_or_default().display();
-            bar.set_message(format!("run {} of {}: {name}{loss}", index + 1, runs.len()));
-        };
-        if !train_run(run, &source, global, report)? {
-            bar.finish_and_clear();
-            let hint = "the same command continues it: finished runs are kept";
-            return Err(Failure::new("the sweep was stopped", hint));
-        }
-    }
+    train_all(&runs, &source, &devices, &bar)?;
     bar.finish_and_clear();
     if is_range { lr_range::show(&runs[0], json) } else { show(&folder, json) }
 }
 
 /// Steps of the bar for each run.
 const UNITS: u64 = 1000;
+
+/// Trains the runs in their order, one at a time on each of `devices`.
+fn train_all(
+    runs: &[SweptRun],
+    source: &ConfigSource,
+    devices: &[Global],
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    let next = AtomicUsize::new(0);
+    let shares: Vec<AtomicU64> = runs.iter().map(|_| AtomicU64::new(0)).collect();
+    let train = |device: &Global| {
+        while let Some((index, run)) = runs.iter().enumerate().nth(next.fetch_add(1, Relaxed)) {
+            let report = |progress: &Progress| {
+                let share = (progress.fraction() * UNITS as f32) as u64;
+                shares[index].store(share, Relaxed);
+                bar.set_position(shares.iter().map(|share| share.load(Relaxed)).sum());
+                let loss = progress.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
+                let name = run.folder.file_name().unwrap_or_default().display();
+                bar.set_message(format!("run {} of {}: {name}{loss}", index + 1, runs.len()));
+            };
+            let hint = "the same command continues it: finished runs are kept";
+            let ended = match train_run(run, source, device, report) {
+                Ok(true) => continue,
+                Ok(false) => Err(Failure::new("the sweep was stopped", hint)),
+                Err(failure) => Err(failure),
+            };
+            // The other devices end their runs, and begin no more.
+            next.store(runs.len(), Relaxed);
+            return ended;
+        }
+        Ok(())
+    };
+    let ended: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = devices.iter().map(|device| scope.spawn(|| train(device))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    bar.finish_and_clear();
+    for result in ended {
+        result.unwrap_or_else(|panic| resume_unwind(panic))?;
+    }
+    Ok(())
+}
 
 /// Divides the typed settings into those with one value and those with several.
 fn split(typed: &Values) -> (Values, Vec<(String, Vec<String>)>) {

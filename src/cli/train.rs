@@ -122,8 +122,7 @@ fn ranks(
     let decay = args.decay.filter(|_| !start.is_restart);
     let train = TrainArgs { run: Some(start.run.clone()), resume, decay, ..args.clone() };
     // The variables of another machine may differ.
-    let mut global = global.clone();
-    global.device = Some(global.typed_device());
+    let global = global.with_device(&global.typed_device());
     let arguments = RankArguments { train, global, elapsed: start.elapsed };
     launched(launcher, &serde_json::to_string(&arguments)?)
 }

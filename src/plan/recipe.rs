@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{DataSize, DeviceSpeed, Forecast, Limits, Pace, Plan, Totals, Work, plan};
+use super::{DataSize, DeviceSpeed, Forecast, Limits, Pace, Totals, Work, plan};
 use crate::config::{Config, GPT2_VOCABULARY, InitFrom, OptimizerKind};
 use crate::text::{count, two_digits};
 
@@ -67,7 +67,7 @@ const FINE_TUNING_PASSES: f64 = 3.0;
 const FINE_TUNING_RATE: f64 = 5e-5;
 
 /// With fewer tokens per parameter a smaller model is better, with more a larger one, if there are data.
-const LEAST_TOKENS_PER_PARAMETER: f64 = 5.0;
+const LEAST_TOKENS_PER_PARAMETER: f64 = 4.0;
 const MOST_TOKENS_PER_PARAMETER: f64 = 40.0;
 
 /// The fewest updates of a run. Fewer in larger batches learn less from the same tokens.
@@ -75,7 +75,7 @@ const LEAST_UPDATES: f64 = 2500.0;
 
 /// The sizes of the batch, as parts of the law's. Smaller ones than the law's learn as much from a token, as
 /// long as the overhead of an update does not count: this much of the speed may go into it.
-const BATCHES: [f64; 3] = [0.25, 0.5, 1.0];
+const BATCHES: [f64; 2] = [0.5, 1.0];
 const OVERHEAD: f64 = 1.03;
 
 /// The share of the time for evaluations, and for samples and checkpoints.
@@ -89,13 +89,13 @@ const EVALUATED: f64 = 0.07;
 /// The part of the embedding that counts as parameters in the law. The laws were measured on large models,
 /// where it does not matter; for small ones with a large vocabulary, all of it predicts models that are too
 /// small, and none of it models that are too large (docs/recipes.md).
-const OF_EMBEDDING: f64 = 0.5;
+const OF_EMBEDDING: f64 = 0.35;
 
 /// The fewest tokens of an update: less does not fill the cores of a CPU.
 const LEAST_BATCH: f64 = 512.0;
 
-/// The largest share of an update that Muon may take.
-const MUON_SHARE: f64 = 0.05;
+/// The worth of a token with Muon in tokens with AdamW: it needs at least a third fewer (docs/optimizers.md).
+const WORTH_WITH_MUON: f64 = 1.5;
 
 /// A question: what to train?
 #[derive(Clone, Copy)]
@@ -214,13 +214,13 @@ impl RecipeQuestion<'_> {
     /// Returns the recipe for a model of this shape; `None` if it does not fit.
     fn train(&self, mut set: Set) -> Option<Recipe> {
         let &Self { vocab, data, speed, time, .. } = self;
-        let shaped = self.config.with(&set)?;
-        let parameters = shaped.parameters(vocab.into());
+        let parameters = self.config.with(&set)?.parameters(vocab.into());
         let longest = u32::try_from(data.val.min(data.train)).unwrap_or(u32::MAX).max(2) - 1;
         let block = context(parameters, vocab).min(longest.max(1));
         self.add(&mut set, "block_size", block);
         self.add(&mut set, "gradient_accumulation_steps", 1);
-        let block = if (self.is_set)("block_size") { shaped.block_size.get() } else { block };
+        let shaped = self.config.with(&set)?;
+        let (block, parameters) = (shaped.block_size.get(), shaped.parameters(vocab.into()));
         let is_new = self.config.init_from == InitFrom::Scratch;
         let most = if is_new { MOST_PASSES } else { FINE_TUNING_PASSES } * data.train as f64;
         let mut tokens = most.min(20.0 * parameters as f64);
@@ -235,14 +235,20 @@ impl RecipeQuestion<'_> {
                     FINE_TUNING_BATCH.min(tokens / FINE_TUNING_UPDATES)
                 }
             };
-            let sizes = BATCHES.into_iter().map(size);
-            let batches: Vec<Batch> =
-                sizes.filter_map(|size| self.batch(&set, block, size)).collect();
+            let of_size = |part| {
+                let size = round(size(part) / f64::from(block)).min(1 << 16);
+                self.batch(&set, "batch_size", size)
+            };
+            let batches: Vec<Batch> = BATCHES.into_iter().filter_map(of_size).collect();
             let fastest =
                 batches.iter().map(Batch::seconds_per_token).fold(f64::INFINITY, f64::min);
             let found = batches
                 .into_iter()
                 .find(|batch| batch.seconds_per_token() <= OVERHEAD * fastest)?;
+            // GPT-2 was trained with AdamW.
+            let muon = is_new.then(|| self.batch(&found.set, "optimizer", OptimizerKind::Muon));
+            let is_worth_it = |muon: &Batch| muon.seconds <= WORTH_WITH_MUON * found.seconds;
+            let found = muon.flatten().filter(is_worth_it).unwrap_or(found);
             let possible = FOR_UPDATES * time.as_secs_f64() / found.seconds_per_token();
             (tokens, is_limited_by_data) = (possible.min(most), possible > most);
             batch = Some(found);
@@ -254,7 +260,10 @@ impl RecipeQuestion<'_> {
         let (forecast, config, set) =
             self.schedule(&set, flop, each, ((tokens / each) as u64).max(1))?;
         let totals = Totals::new(&config, vocab, &forecast.plan, Some(data), Some(speed), false);
-        let tokens = worth(vocab) * effective(tokens, data.train.max(1) as f64);
+        let has_muon = config.optimizer == OptimizerKind::Muon;
+        let of_optimizer = if has_muon { WORTH_WITH_MUON } else { 1.0 };
+        let unique = data.train.max(1) as f64;
+        let tokens = of_optimizer * worth(vocab) * effective(totals.tokens as f64, unique);
         let blocks = config.block_matrices() as f64;
         let model = blocks + OF_EMBEDDING * (parameters as f64 - blocks);
         let reducible_loss =
@@ -263,21 +272,15 @@ impl RecipeQuestion<'_> {
         Some(Recipe { set, config, forecast, totals, is_limited_by_data, worth, reducible_loss })
     }
 
-    /// Returns the batch of about `tokens` tokens, in sequences of `block`, of a model with the settings of
-    /// `set`; `None` if it does not fit.
-    fn batch(&self, set: &Set, block: u32, tokens: f64) -> Option<Batch> {
+    /// Returns the batch of a model with the settings of `set` and this one; `None` if it does not fit.
+    fn batch(&self, set: &Set, key: &'static str, value: impl ToString) -> Option<Batch> {
         let mut set = set.clone();
-        self.add(&mut set, "batch_size", round(tokens / f64::from(block)).min(1 << 16));
-        let mut config = self.config.with(&set)?;
-        let of = |config: &Config| plan(config, self.vocab, self.limits, Some(self.speed)).ok();
-        let mut forecast = of(&config)?;
-        if self.suits_muon(&config, &forecast.plan) {
-            self.add(&mut set, "optimizer", OptimizerKind::Muon);
-            config = self.config.with(&set)?;
-            forecast = of(&config)?;
-        }
-        let seconds = self.speed.seconds(Work::update(&config, self.vocab, &forecast.plan));
-        Some(Batch { set, tokens: config.global_batch() as f64 * f64::from(block), seconds })
+        self.add(&mut set, key, value);
+        let config = self.config.with(&set)?;
+        let plan = plan(&config, self.vocab, self.limits, Some(self.speed)).ok()?.plan;
+        let seconds = self.speed.seconds(Work::update(&config, self.vocab, &plan));
+        let tokens = config.global_batch() as f64 * f64::from(config.block_size.get());
+        Some(Batch { set, tokens, seconds })
     }
 
     /// Adds the training of at most `updates` updates of `each` tokens that end in time, with `flop` operations
@@ -310,20 +313,6 @@ impl RecipeQuestion<'_> {
         if !(self.is_set)(key) {
             set.push((key, value.to_string()));
         }
-    }
-
-    /// Returns true if Muon costs little of an update of `config`.
-    fn suits_muon(&self, config: &Config, plan: &Plan) -> bool {
-        // GPT-2 was trained with AdamW.
-        if config.init_from != InitFrom::Scratch {
-            return false;
-        }
-        let seconds = |optimizer| {
-            let config = Config { optimizer, ..config.clone() };
-            self.speed.seconds(Work::update(&config, self.vocab, plan))
-        };
-        let [adamw, muon] = [OptimizerKind::AdamW, OptimizerKind::Muon].map(seconds);
-        muon <= (1.0 + MUON_SHARE) * adamw
     }
 
     /// Adds the learning rate, the schedule and the evaluations of `updates` updates of `each` tokens.

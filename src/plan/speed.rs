@@ -96,7 +96,8 @@ impl DeviceSpeed {
     }
 
     pub fn seconds(&self, work: Work) -> f64 {
-        work.ops * self.seconds_per_op(work.flop / work.ops) + work.host_seconds
+        let of = |[flop, ops]: [f64; 2]| ops * self.seconds_per_op(flop / ops.max(1.0));
+        of([work.flop, work.ops]) + of(work.muon) + work.host_seconds
     }
 
     fn seconds_per_op(&self, flop: f64) -> f64 {
@@ -107,8 +108,10 @@ impl DeviceSpeed {
                 low.seconds + share * (high.seconds - low.seconds)
             }
             (Some(last), None) => last.seconds * flop / last.flop.max(1.0),
-            // Between the same rate of arithmetic and the same time.
-            (None, Some(first)) => first.seconds * (flop / first.flop).sqrt(),
+            (None, Some(first)) => {
+                let least = LAUNCH_SECONDS.min(first.seconds);
+                (first.seconds * of_share(flop / first.flop)).max(least)
+            }
             (None, None) => 0.0,
         }
     }
@@ -126,6 +129,12 @@ impl DeviceSpeed {
             _ => GUESSED,
         }
     }
+}
+
+/// Returns the time of an op with `share` of the arithmetic of another one, as a share of its time. A smaller op
+/// is slower than at the same rate of arithmetic: Muon's small products on a CPU tell by how much.
+pub(super) fn of_share(share: f64) -> f64 {
+    share.max(share.powf(0.85))
 }
 
 /// Returns the points of a GPU with this rate of arithmetic.
@@ -182,9 +191,14 @@ mod tests {
         close(speed.seconds(double), 6.0);
         // Much smaller ops take longer than their arithmetic and less than the same time.
         let small = Work { flop: work.flop / 100.0, ..work };
-        close(speed.seconds(small), 0.3);
+        let seconds = speed.seconds(small);
+        assert!(seconds > 0.03 && seconds < 0.1, "{seconds}");
         assert_eq!(speed.uncertainty(small), GUESSED);
         assert_eq!(DeviceSpeed::measured(Vec::new()), None);
+        let muon = Work::update(&gpt2(&[("optimizer", "muon")]), VOCAB, &plan);
+        let of_muon = DeviceSpeed::measured(vec![muon.point(3.0)]).unwrap().seconds(muon);
+        // Its smallest ops take a launch each.
+        assert!((of_muon / 3.0 - 1.0).abs() < 0.01, "{of_muon}");
     }
 
     #[test]
@@ -206,7 +220,7 @@ mod tests {
         let points = vec![point(1e9, 1.01e-3), point(1e5, 10.1e-6)];
         let speed = DeviceSpeed::measured(points).unwrap();
         for flop in [1e6, 1e7, 1e8] {
-            close(speed.seconds(Work { flop, ops: 1.0, host_seconds: 0.0 }), 10e-6 + flop / 1e12);
+            close(speed.seconds(Work { flop, ops: 1.0, ..Work::default() }), 10e-6 + flop / 1e12);
         }
     }
 }

@@ -1,15 +1,18 @@
 //! The work of a run: operations, ops, and the part of an update that the host does.
 
+use super::speed::of_share;
 use super::{Plan, STAGED_ELEMENTS, SpeedPoint, TILE_ROWS};
 use crate::config::{self, Config, Dtype, OptimizerKind};
 
 /// Computation whose time can be estimated.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     /// Floating-point operations of the matrix products and of attention.
     pub flop: f64,
     /// At least 1.
     pub ops: f64,
+    /// The operations and the ops of Muon, which are many and small.
+    pub muon: [f64; 2],
     /// Seconds of transfers and of the CPU that the device waits for.
     pub host_seconds: f64,
 }
@@ -73,7 +76,7 @@ impl Work {
             flop += rows * 2.0 * config.block_matrices() as f64 + tokens * attention;
             ops += FORWARD_OPS_PER_BLOCK * layers;
         }
-        Self { flop, ops, host_seconds: 0.0 }
+        Self { flop, ops, ..Self::default() }
     }
 
     pub fn update(config: &Config, vocab: u32, plan: &Plan) -> Self {
@@ -83,13 +86,11 @@ impl Work {
         let accumulation = plan.accumulation as f64;
         let sums = if plan.accumulation > 1 { weights * accumulation } else { 0.0 };
         let muon = if config.optimizer == OptimizerKind::Muon { layers } else { 0.0 };
+        let cube = f64::from(config.n_embd.get()).powi(3);
         Self {
-            flop: micro_batch.flop * accumulation
-                + muon * MUON_FLOP * f64::from(config.n_embd.get()).powi(3),
-            ops: micro_batch.ops * accumulation
-                + sums
-                + 2.0 * weights / WEIGHTS_AT_ONCE
-                + muon * MUON_OPS,
+            flop: micro_batch.flop * accumulation,
+            ops: micro_batch.ops * accumulation + sums + 2.0 * weights / WEIGHTS_AT_ONCE,
+            muon: [MUON_FLOP * cube, MUON_OPS].map(|of_layer| muon * of_layer),
             host_seconds: if plan.offload_optimizer { offload_seconds(config, vocab) } else { 0.0 },
         }
     }
@@ -102,14 +103,17 @@ impl Work {
         let of_pass = plan.eval_batch_size as f64 * f64::from(time);
         let layers = f64::from(config.n_layer.get());
         let ops = passes * (FORWARD_OPS_PER_BLOCK * layers + chunk_ops(plan, of_pass));
-        Self { flop: (weights + attention) * tokens, ops: ops.max(1.0), host_seconds: 0.0 }
+        Self { flop: (weights + attention) * tokens, ops: ops.max(1.0), ..Self::default() }
     }
 
     /// Returns the point on the curve of a device that did this work in `seconds`.
     pub fn point(self, seconds: f64) -> SpeedPoint {
         // The host's part is an estimate, which may exceed what was measured.
         let of_device = (seconds - self.host_seconds).max(0.1 * seconds);
-        SpeedPoint { flop: self.flop / self.ops, seconds: of_device / self.ops }
+        let [flop, ops] = self.muon;
+        let each = self.flop / self.ops;
+        let muon = if ops > 0.0 { ops * of_share(flop / ops / each) } else { 0.0 };
+        SpeedPoint { flop: each, seconds: of_device / (self.ops + muon) }
     }
 }
 
@@ -198,7 +202,7 @@ pub(super) mod tests {
         let [adamw, muon] = [gpt2(&[]), gpt2(&[("optimizer", "muon")])];
         let plan = Plan::new(&adamw, VOCAB);
         let [adamw, muon] = [adamw, muon].map(|config| Work::update(&config, VOCAB, &plan));
-        let more = muon.flop / adamw.flop - 1.0;
+        let more = muon.muon[0] / adamw.flop;
         assert!((0.002..0.01).contains(&more), "{more}");
         // 72 tokens fill a tile as 128 do.
         let flop = |size: &str| {

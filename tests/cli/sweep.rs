@@ -22,11 +22,14 @@ fn a_sweep_compares_settings_over_seeds_and_continues() {
     }
     assert!(rows[1]["p_value"].as_f64().unwrap() < 1.0);
 
-    // Finished runs are kept, and one that is gone is trained again, to the same result.
+    // Finished runs are kept, and those that are gone are trained again, side by side, to the same result.
     let seed = path.join("s/learning_rate=1e-2,seed=1338");
     let kept = fs::metadata(path.join("s/learning_rate=1e-2,seed=1337/events.jsonl")).unwrap();
     fs::remove_dir_all(&seed).unwrap();
-    let again: Value = serde_json::from_str(&ok(path, &args)).unwrap();
+    fs::remove_dir_all(path.join("s/learning_rate=2e-3,seed=1338")).unwrap();
+    let on_two = |arg| if arg == "--device=cpu" { "--device=cpu, cpu" } else { arg };
+    let two: Vec<&str> = args.iter().copied().map(on_two).collect();
+    let again: Value = serde_json::from_str(&ok(path, &two)).unwrap();
     assert_eq!(again, result);
     let now = fs::metadata(path.join("s/learning_rate=1e-2,seed=1337/events.jsonl")).unwrap();
     assert_eq!(now.modified().unwrap(), kept.modified().unwrap());

@@ -40,7 +40,7 @@ fn every_gpu_learns_from_any_amount_of_data_in_any_time() {
                 let recipe = of(name, train, seconds, &[]);
                 let Recipe { config, forecast, totals, .. } = &recipe;
                 let (each, passes) = (recipe.tokens_per_parameter(), totals.epochs.unwrap());
-                let learns = (5.0..=40.0).contains(&each) || passes >= 4.0;
+                let learns = (4.0..=40.0).contains(&each) || passes >= 4.0;
                 let time = totals.time.as_ref().unwrap();
                 let is_right = totals.updates >= 2000
                     && learns
@@ -88,13 +88,13 @@ fn settings_that_a_person_has_typed_stay() {
     assert!(recipe.set.iter().all(|(key, _)| typed.iter().all(|(set, _)| set != key)));
 }
 
-/// The runs of docs/recipes.md: two cores that do 135 GFLOP/s, on characters and on man pages.
+/// The runs of docs/recipes.md: two cores that do 116 GFLOP/s, on characters and on man pages.
 #[test]
-fn two_minutes_of_two_cores_are_the_best_or_the_second_of_the_runs_that_were_tried() {
-    let points = [1e5, 1e10].map(|flop| SpeedPoint { flop, seconds: flop / 135e9 });
-    let speed = DeviceSpeed::measured(points.into()).unwrap();
+fn two_minutes_of_two_cores_are_the_best_of_the_runs_that_were_tried() {
+    let point = SpeedPoint { flop: 3.3e7, seconds: 2.85e-4 };
+    let speed = DeviceSpeed::measured(vec![point]).unwrap();
     let limits = Limits { kernels: Kernels::Cpu, ..Limits::default() };
-    for (vocab, train, block, width) in [(65, 1_003_854, 128, 96), (4096, 4_820_751, 64, 64)] {
+    for (vocab, train, block, tokens) in [(65, 1_003_854, 128, 2048), (4096, 4_820_751, 64, 1024)] {
         let question = RecipeQuestion {
             config: &Config::default(),
             is_set: &|_| false,
@@ -106,8 +106,8 @@ fn two_minutes_of_two_cores_are_the_best_or_the_second_of_the_runs_that_were_tri
         };
         let Config { n_layer, n_embd, block_size, batch_size, .. } =
             recipe(question).unwrap().config;
-        assert_eq!((n_layer.get(), n_embd.get(), block_size.get()), (2, width, block), "{vocab}");
-        assert!((1024..=2048).contains(&(batch_size.get() * block)), "{vocab}: {batch_size}");
+        assert_eq!((n_layer.get(), n_embd.get(), block_size.get()), (2, 96, block), "{vocab}");
+        assert_eq!(batch_size.get() * block, tokens, "{vocab}");
     }
 }
 
