@@ -18,8 +18,8 @@ const TOKENS_PER_PARAMETER: f64 = 20.0;
 const MANY_PASSES: f64 = 20.0;
 const ENOUGH_PASSES: f64 = 16.0;
 
-/// A run of fewer operations, seconds on a CPU, is a trial.
-const TRIAL: f64 = 1e12;
+/// A run of fewer operations, minutes on a CPU, is a trial.
+const TRIAL: f64 = 3e13;
 
 /// A run of more seconds, a week, is longer than a person may expect.
 const LONG: f64 = 7.0 * 86400.0;

@@ -70,13 +70,12 @@ const FINE_TUNING_RATE: f64 = 5e-5;
 const LEAST_TOKENS_PER_PARAMETER: f64 = 4.0;
 const MOST_TOKENS_PER_PARAMETER: f64 = 40.0;
 
-/// The fewest updates of a run. Fewer in larger batches learn less from the same tokens.
-const LEAST_UPDATES: f64 = 2500.0;
+/// The size of the batch, as a part of the law's, which is the largest one that is useful.
+const OF_BATCH_LAW: f64 = 0.5;
 
-/// The sizes of the batch, as parts of the law's. Smaller ones than the law's learn as much from a token, as
-/// long as the overhead of an update does not count: this much of the speed may go into it.
-const BATCHES: [f64; 2] = [0.5, 1.0];
-const OVERHEAD: f64 = 1.03;
+/// The fewest updates of a run, unless its batch would be smaller than `LEAST_BATCH`. Fewer in larger batches
+/// learn less from the same tokens.
+const LEAST_UPDATES: f64 = 2500.0;
 
 /// The share of the time for evaluations, and for samples and checkpoints.
 const FOR_UPDATES: f64 = 0.9;
@@ -91,8 +90,10 @@ const EVALUATED: f64 = 0.07;
 /// small, and none of it models that are too large (docs/recipes.md).
 const OF_EMBEDDING: f64 = 0.35;
 
-/// The fewest tokens of an update: less does not fill the cores of a CPU.
-const LEAST_BATCH: f64 = 512.0;
+/// The fewest tokens of an update where the time is the limit: Muon costs as much for fewer, and their gradients
+/// are noisier. Where the data are, more updates cost nothing.
+const LEAST_BATCH: f64 = 4096.0;
+const LEAST_BATCH_WITH_LITTLE_DATA: f64 = 512.0;
 
 /// The worth of a token with Muon in tokens with AdamW: it needs at least a third fewer (docs/optimizers.md).
 const WORTH_WITH_MUON: f64 = 1.5;
@@ -228,23 +229,14 @@ impl RecipeQuestion<'_> {
         let (mut batch, mut is_limited_by_data) = (None, false);
         for _ in 0..3 {
             let law = batch_law(6.0 * parameters as f64 * tokens);
-            let size = |part: f64| {
-                if is_new {
-                    (law * part).min(tokens / LEAST_UPDATES).max(LEAST_BATCH)
-                } else {
-                    FINE_TUNING_BATCH.min(tokens / FINE_TUNING_UPDATES)
-                }
+            let least = if is_limited_by_data { LEAST_BATCH_WITH_LITTLE_DATA } else { LEAST_BATCH };
+            let size = if is_new {
+                (OF_BATCH_LAW * law).min(tokens / LEAST_UPDATES).max(least)
+            } else {
+                FINE_TUNING_BATCH.min(tokens / FINE_TUNING_UPDATES)
             };
-            let of_size = |part| {
-                let size = round(size(part) / f64::from(block)).min(1 << 16);
-                self.batch(&set, "batch_size", size)
-            };
-            let batches: Vec<Batch> = BATCHES.into_iter().filter_map(of_size).collect();
-            let fastest =
-                batches.iter().map(Batch::seconds_per_token).fold(f64::INFINITY, f64::min);
-            let found = batches
-                .into_iter()
-                .find(|batch| batch.seconds_per_token() <= OVERHEAD * fastest)?;
+            let size = round(size / f64::from(block)).min(1 << 16);
+            let found = self.batch(&set, "batch_size", size)?;
             // GPT-2 was trained with AdamW.
             let muon = is_new.then(|| self.batch(&found.set, "optimizer", OptimizerKind::Muon));
             let is_worth_it = |muon: &Batch| muon.seconds <= WORTH_WITH_MUON * found.seconds;
