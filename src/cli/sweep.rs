@@ -68,7 +68,6 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     let bar = bar.with_style(style("[{bar:20}] {percent}%, {eta} left, {wide_msg}"));
     bar.set_length(UNITS * runs.len() as u64);
     train_all(&runs, &source, &devices, &bar)?;
-    bar.finish_and_clear();
     if is_range { lr_range::show(&runs[0], json) } else { show(&folder, json) }
 }
 
