@@ -54,10 +54,14 @@ impl ConfigSource {
         flag_or_variable(flag.map(|(_, value)| value.as_str()), &key.variable())
     }
 
+    /// Returns a name for runs: the name of the file, of the preset, or of the data.
     pub fn name(&self) -> String {
         let stem = self.file.as_deref().and_then(Path::file_stem);
         let stem = stem.map(|stem| stem.to_string_lossy().into_owned());
-        stem.or_else(|| self.preset()).unwrap_or_else(|| "run".into())
+        let data = self.typed("data").unwrap_or_default();
+        let data = data.trim_end_matches(['/', '\\', '.']).rsplit(['/', '\\', ':']).next();
+        let data = data.filter(|name| !name.is_empty()).map(str::to_string);
+        stem.or_else(|| self.preset()).or(data).unwrap_or_else(|| "run".into())
     }
 }
 
