@@ -21,7 +21,7 @@ impl Session<'_> {
     ) -> Result<(Option<Command>, bool), TrainError> {
         let is_late = self.job.is_late();
         let command = if self.ranks.group.is_first() && !is_late {
-            self.queued.pop_front().or_else(|| commands.next())
+            self.due_decay().or_else(|| self.queued.pop_front()).or_else(|| commands.next())
         } else {
             None
         };

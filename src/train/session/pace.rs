@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 use web_time::Instant;
 
 use super::Session;
-use crate::config::{Config, padded_vocab};
+use crate::config::{Config, DecayLength, Schedule, padded_vocab};
 use crate::gpu;
 use crate::model::WeightGradients;
 use crate::plan::{self, DeviceSpeed, Pace, SpeedPoint, Totals, Work};
+use crate::protocol::Command;
 use crate::ranks::within_limit;
 use crate::runs::{known_speed, remember_speed};
 use crate::train::TrainError;
@@ -228,6 +229,24 @@ impl Session<'_> {
         gpu::finish(&self.device.device).await?;
         self.device.watchdog.restart();
         Ok(start.elapsed())
+    }
+
+    /// Returns the command to decay the learning rate from now on, if `wsd` would otherwise still be constant
+    /// when `max_time` is over, because the run is slower than planned.
+    pub(super) fn due_decay(&self) -> Option<Command> {
+        let (config, iter) = (&self.job.config, self.position.iteration);
+        let limit =
+            config.max_time.filter(|_| config.decay_lr && config.schedule == Schedule::Wsd)?;
+        let elapsed = self.job.started.elapsed();
+        let left = limit.saturating_sub(elapsed);
+        if config.is_decaying(iter) || left > limit.mul_f64(config.decay_fraction) {
+            return None;
+        }
+        let made = iter - self.position.resumed_from.unwrap_or(0);
+        let possible = made as f64 * left.as_secs_f64() / elapsed.as_secs_f64();
+        let is_late = possible < (config.max_iters.get() - iter) as f64;
+        let updates = NonZeroU64::new((0.9 * possible) as u64).filter(|_| is_late)?;
+        Some(Command::Finish { decay: DecayLength::Updates(updates) })
     }
 
     fn work(&self) -> Work {

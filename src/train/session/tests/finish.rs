@@ -87,6 +87,16 @@ fn a_run_that_is_told_to_finish_decays_through_a_stop_and_can_also_continue() {
 }
 
 #[test]
+fn a_run_that_is_slower_than_planned_decays_before_its_time_is_over() {
+    let (_folder, run) = new_run();
+    let events = alone(&constant(&run, &[("max_iters", "10000000"), ("max_time", "2s")]));
+    let begun = each!(&events, Event::Finishing { iter, .. } => *iter).next().unwrap();
+    let rates = rates(&events);
+    assert!(begun > 0 && rates.len() as u64 > begun, "{begun} of {}", rates.len());
+    assert!(rates[rates.len() - 1] < 0.9 * rates[0], "{:?}", rates.last());
+}
+
+#[test]
 fn ranks_finish_together() {
     let (_folder, run) = new_run();
     let all = on_threads(2, |group| {
