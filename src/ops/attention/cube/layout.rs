@@ -20,8 +20,12 @@ pub(super) const CELL_STRIDE: usize = COLUMNS + PADDING;
 pub(super) struct StripLayout {
     pub size: usize,
     pub vector: usize,
-    /// Rows and columns of a matrix; the rows of a strip.
+    /// Rows and columns of a matrix of sums; the rows of a strip.
     pub side: usize,
+    /// Columns of a left factor, rows of a right one; divides `side`.
+    pub depth: usize,
+    /// The bytes of an element of a factor.
+    pub bytes: usize,
     /// Invocations of a plane, a multiple of `side`.
     pub lanes: usize,
     pub dropout: bool,
@@ -33,13 +37,18 @@ impl StripLayout {
         PLANES * self.side
     }
 
-    /// Returns the matrices side by side in a head. The last one is filled up with zeros.
+    /// Returns the matrices of sums side by side in a head. The last one is filled up with zeros.
     pub fn matrices(self) -> usize {
         self.size.div_ceil(self.side)
     }
 
+    /// Returns the columns of a head's matrices.
+    pub fn width(self) -> usize {
+        self.matrices() * self.side
+    }
+
     pub fn memory(self) -> usize {
-        2 * self.staged() + 6 * self.cells() + 8 * COLUMNS
+        self.bytes * self.staged() + (4 + self.bytes) * self.cells() + 8 * COLUMNS
     }
 
     /// Returns the staged elements: a tile of two parts or, at first, the workgroup's rows of one.
@@ -53,7 +62,7 @@ impl StripLayout {
     }
 
     pub(super) fn staged_stride(self) -> usize {
-        self.matrices() * self.side + PADDING
+        self.width() + PADDING
     }
 
     /// Returns the lanes that share a row.
@@ -63,7 +72,7 @@ impl StripLayout {
 
     /// Returns the chunks of `COLUMNS` columns in which sums leave their registers.
     pub(super) fn chunks(self) -> usize {
-        (self.matrices() * self.side).div_ceil(COLUMNS)
+        self.width().div_ceil(COLUMNS)
     }
 
     pub(super) fn first_in_chunk(self, chunk: usize) -> usize {

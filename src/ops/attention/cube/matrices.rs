@@ -1,5 +1,5 @@
-//! Attention on tensor cores, by cubecl's cooperative matrices: factors in the activations' dtype,
-//! sums in f32. The algorithm is the one of `shaders/attention_cooperative*.wgsl`, except that planes
+//! Attention on tensor cores, by cubecl's cooperative matrices: factors in the activations' dtype or
+//! tf32, sums in f32. The algorithm is the one of `shaders/attention_cooperative*.wgsl`, except that planes
 //! wait for each other only where the workgroup stages rows.
 
 use burn_cubecl::cubecl;
@@ -19,13 +19,14 @@ const GROWTH: f32 = 8.0;
 /// The output and the log-sum-exp of the scores, `[batch, heads, time]`, by an online softmax. A
 /// workgroup owns queries and goes through the keys up to its last one.
 #[cube(launch_unchecked)]
-pub(super) fn attend<T: Float, N: Size>(
+pub(super) fn attend<T: Float, F: Float, N: Size>(
     qkv: &[Vector<T, N>],
     out: &mut [Vector<T, N>],
     log_sum_exp: &mut [f32],
     p: Packed,
     #[comptime] layout: StripLayout,
     #[define(T)] _elem: ElemType,
+    #[define(F)] _factor: ElemType,
 ) {
     let size = comptime!(layout.size / layout.vector);
     let rows = comptime!(layout.rows());
@@ -37,7 +38,7 @@ pub(super) fn attend<T: Float, N: Size>(
     let keys = p.third(pair, 1usize, size);
     let values = p.third(pair, 2usize, size);
 
-    let mut strip = Strip::<T, N>::new(layout);
+    let mut strip = Strip::<F, N>::new(layout);
     let query = first + strip.own_row();
     let queries = strip.load_rows(qkv, &p.third(pair, 0usize, size), first);
     let mut sums = strip.no_sums();
@@ -103,7 +104,7 @@ pub(super) fn attend<T: Float, N: Size>(
 /// probabilities, recomputed from the log-sum-exp: `ds = p * (d_out v^T - delta) * scale`,
 /// `dq = ds k`. As in `attend`, a workgroup owns queries.
 #[cube(launch_unchecked)]
-pub(super) fn backward_queries<T: Float, N: Size>(
+pub(super) fn backward_queries<T: Float, F: Float, N: Size>(
     qkv: &[Vector<T, N>],
     out: &[Vector<T, N>],
     d_out: &[Vector<T, N>],
@@ -113,6 +114,7 @@ pub(super) fn backward_queries<T: Float, N: Size>(
     p: Packed,
     #[comptime] layout: StripLayout,
     #[define(T)] _elem: ElemType,
+    #[define(F)] _factor: ElemType,
 ) {
     let size = comptime!(layout.size / layout.vector);
     let rows = comptime!(layout.rows());
@@ -125,7 +127,7 @@ pub(super) fn backward_queries<T: Float, N: Size>(
     let values = p.third(pair, 2usize, size);
     let outputs = p.merged(pair, size);
 
-    let mut strip = Strip::<T, N>::new(layout);
+    let mut strip = Strip::<F, N>::new(layout);
     let query = first + strip.own_row();
     let own = strip.load_rows(qkv, &queries, first);
     sync_cube();
@@ -175,7 +177,7 @@ pub(super) fn backward_queries<T: Float, N: Size>(
 /// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q`, with p and ds as in
 /// `backward_queries`. A workgroup owns keys and goes through the queries from its first key on.
 #[cube(launch_unchecked)]
-pub(super) fn backward_keys<T: Float, N: Size>(
+pub(super) fn backward_keys<T: Float, F: Float, N: Size>(
     qkv: &[Vector<T, N>],
     d_out: &[Vector<T, N>],
     log_sum_exp: &[f32],
@@ -184,6 +186,7 @@ pub(super) fn backward_keys<T: Float, N: Size>(
     p: Packed,
     #[comptime] layout: StripLayout,
     #[define(T)] _elem: ElemType,
+    #[define(F)] _factor: ElemType,
 ) {
     let size = comptime!(layout.size / layout.vector);
     let rows = comptime!(layout.rows());
@@ -197,7 +200,7 @@ pub(super) fn backward_keys<T: Float, N: Size>(
     let values = p.third(pair, 2usize, size);
     let outputs = p.merged(pair, size);
 
-    let mut strip = Strip::<T, N>::new(layout);
+    let mut strip = Strip::<F, N>::new(layout);
     let mut offsets = Shared::<[Vector<f32, N>]>::new_slice(COLUMNS / layout.vector);
     let mut deltas = Shared::<[Vector<f32, N>]>::new_slice(COLUMNS / layout.vector);
     let key = first + strip.own_row();

@@ -1,4 +1,4 @@
-//! Attention in cubecl's language: on tensor cores that take the activations' dtype, else in f32.
+//! Attention in cubecl's language: on tensor cores that take the activations' dtype or tf32, else in f32.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::DType;
@@ -7,6 +7,7 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{AttentionBackwardInputs, AttentionInputs, AttentionShape, scale};
+use crate::config::Dtype;
 use crate::gpu::queue::Workgroups;
 use crate::ops::dropout::cube::{Mask, keep, mask, sequence_key};
 use crate::ops::shared::cube::{CubeKernels, Gpu, elem, launch};
@@ -83,17 +84,30 @@ enum Multiplication {
     Matrices(StripLayout),
 }
 
-/// Returns the side of the largest square matrices whose factors have the dtype of `x` and whose sums
-/// are f32. f32 has none: tensor cores would read 19 bits of it.
-fn matrix_side(kernels: &CubeKernels, x: &CubeTensor) -> Option<usize> {
-    let factor = elem(x);
-    let listed = kernels.queue.client.properties().features.matmul.cmma.iter();
-    listed
-        .filter(|it| x.dtype != DType::F32 && it.m == it.n && it.n == it.k)
-        .filter(|it| it.a_type == factor && it.b_type == factor)
-        .filter(|it| it.cd_type == f32::elem_type_native() && [8, 16].contains(&it.m))
-        .map(|it| it.m as usize)
-        .max()
+/// A shape of cooperative matrices: sums `[side, side]` of products over `depth`, from factors of `factor`.
+struct MatrixShape {
+    side: usize,
+    depth: usize,
+    factor: ElemType,
+}
+
+impl MatrixShape {
+    /// Returns the largest shape whose sums are square and f32. Its factors have the dtype of `x`, or
+    /// tf32 if products may be rounded so: in float32 there is none.
+    fn of(kernels: &CubeKernels, x: &CubeTensor) -> Option<Self> {
+        let factor = match (x.dtype, kernels.dtype) {
+            (DType::F32, Dtype::Tf32) => tf32::elem_type_native(),
+            (DType::F32, _) => return None,
+            _ => elem(x),
+        };
+        let listed = kernels.queue.client.properties().features.matmul.cmma.iter();
+        listed
+            .filter(|it| it.m == it.n && [8, 16].contains(&it.m) && it.m.is_multiple_of(it.k))
+            .filter(|it| it.a_type == factor && it.b_type == factor)
+            .filter(|it| it.cd_type == f32::elem_type_native())
+            .map(|it| Self { side: it.m as usize, depth: it.k as usize, factor })
+            .max_by_key(|it| (it.side, it.depth))
+    }
 }
 
 /// The launches of one pass.
@@ -103,6 +117,8 @@ struct Launches {
     size: usize,
     vector: usize,
     elem: ElemType,
+    /// The element type of the factors of matrices.
+    factor: ElemType,
     /// The most multiplications and additions of each.
     operations: u64,
 }
@@ -114,16 +130,18 @@ impl Launches {
         let vector = if size.is_multiple_of(4) { 4 } else { 1 };
         let dropout = shape.dropout.is_some();
         let memory = kernels.queue.workgroup_memory();
-        let strips = matrix_side(kernels, qkv).and_then(|side| {
-            let lanes = kernels.queue.subgroup()? as usize;
-            let layout = StripLayout { size, vector, side, lanes, dropout };
+        let matrices = MatrixShape::of(kernels, qkv);
+        let factor = matrices.as_ref().map_or(elem(qkv), |it| it.factor);
+        let strips = matrices.and_then(|MatrixShape { side, depth, factor }| {
+            let (lanes, bytes) = (kernels.queue.subgroup()? as usize, factor.size());
+            let layout = StripLayout { size, vector, side, depth, bytes, lanes, dropout };
             (lanes.is_multiple_of(side) && layout.memory() <= memory).then_some(layout)
         });
         let tiles = || TileLayout::new(memory, size / vector, vector, dropout);
         let multiplication =
             strips.map_or_else(|| Multiplication::Scalar(tiles()), Multiplication::Matrices);
         let operations = kernels.queue.driver.operations;
-        Self { shape, multiplication, size, vector, elem: elem(qkv), operations }
+        Self { shape, multiplication, size, vector, elem: elem(qkv), factor, operations }
     }
 
     fn each(&self) -> impl Iterator<Item = ((CubeCount, CubeDim), PackedLaunch)> {
@@ -147,7 +165,7 @@ impl Launches {
 /// Launches a pass: `pass!(kernels, launches, kernel(&[buffer...]))`.
 macro_rules! pass {
     ($kernels:expr, $launches:expr, $pass:ident(&[$($buffer:expr),*])) => {
-        let Launches { multiplication, vector, elem, .. } = $launches;
+        let Launches { multiplication, vector, elem, factor, .. } = $launches;
         for (grid, packed) in $launches.each() {
             match multiplication {
                 Multiplication::Scalar(layout) => {
@@ -157,7 +175,7 @@ macro_rules! pass {
                 }
                 Multiplication::Matrices(layout) => {
                     launch!($kernels, grid, matrices::$pass(
-                        vector, &[$($buffer),*], packed, layout, elem
+                        vector, &[$($buffer),*], packed, layout, elem, factor
                     ));
                 }
             }

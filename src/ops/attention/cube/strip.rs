@@ -10,35 +10,36 @@ use super::layout::{CELL_STRIDE, COLUMNS, HeadRows, PLANES, StripLayout};
 const ALIGNMENT: usize = 32;
 
 /// Rows of a strip, as left factors of products over the head.
-pub(super) type Rows<T> = Sequence<Matrix<T>>;
+pub(super) type Rows<F> = Sequence<Matrix<F>>;
 /// Rows of a sum, as wide as the head.
 pub(super) type Sums = Sequence<Matrix<f32>>;
 
-/// A plane's strip and the shared memory of its products.
+/// A plane's strip and the shared memory of its products, whose factors have the dtype `F`. That is the
+/// dtype `T` of the tensors or, if they are f32, tf32.
 #[derive(CubeType)]
-pub(super) struct Strip<T: Float, N: Size> {
+pub(super) struct Strip<F: Float, N: Size> {
     /// The strip's first row in the workgroup's.
     pub first: usize,
     /// The lane's row in the strip.
     row: usize,
     /// The lane's number among those that share the row.
     pub nth: usize,
-    staged: Shared<[Vector<T, N>]>,
+    staged: Shared<[Vector<F, N>]>,
     scores: Shared<[Vector<f32, N>]>,
-    factors: Shared<[Vector<T, N>]>,
+    factors: Shared<[Vector<F, N>]>,
     #[cube(comptime)]
     layout: StripLayout,
 }
 
 #[cube]
-impl<T: Float, N: Size> Strip<T, N> {
-    pub fn new(#[comptime] layout: StripLayout) -> Strip<T, N> {
+impl<F: Float, N: Size> Strip<F, N> {
+    pub fn new(#[comptime] layout: StripLayout) -> Strip<F, N> {
         let share = comptime!(layout.share());
         let side = comptime!(layout.side);
         let lane = UNIT_POS_X as usize;
         let staged = comptime!(layout.staged() / layout.vector);
         let cells = comptime!(layout.cells() / layout.vector);
-        Strip::<T, N> {
+        Strip::<F, N> {
             first: UNIT_POS_Y as usize * side,
             row: lane / share,
             nth: lane % share,
@@ -55,7 +56,7 @@ impl<T: Float, N: Size> Strip<T, N> {
     }
 
     /// Stages `count` rows from `first` on, as staged rows from `to` on, by the whole workgroup.
-    pub fn stage(
+    pub fn stage<T: Float>(
         &mut self,
         source: &[Vector<T, N>],
         rows: &HeadRows,
@@ -65,16 +66,16 @@ impl<T: Float, N: Size> Strip<T, N> {
     ) {
         let n = comptime!(self.layout.vector);
         let size = comptime!(self.layout.size / n);
-        let width = comptime!(self.layout.matrices() * self.layout.side / n);
+        let width = comptime!(self.layout.width() / n);
         let stride = comptime!(self.layout.staged_stride() / n);
         let units = comptime!(PLANES * self.layout.lanes);
         let mut i = UNIT_POS as usize;
         while i < comptime!(count * width) {
             let row = i / width;
             let d = i % width;
-            let mut value = Vector::<T, N>::new(T::new(0.0));
+            let mut value = Vector::<F, N>::new(F::new(0.0));
             if d < size {
-                value = source[rows.at(first + row) + d];
+                value = Vector::cast_from(source[rows.at(first + row) + d]);
             }
             self.staged[(to + row) * stride + d] = value;
             i += units;
@@ -82,17 +83,22 @@ impl<T: Float, N: Size> Strip<T, N> {
     }
 
     /// Stages the workgroup's rows from `first` on and returns the strip's. The next need a barrier.
-    pub fn load_rows(&mut self, source: &[Vector<T, N>], rows: &HeadRows, first: usize) -> Rows<T> {
+    pub fn load_rows<T: Float>(
+        &mut self,
+        source: &[Vector<T, N>],
+        rows: &HeadRows,
+        first: usize,
+    ) -> Rows<F> {
         let layout = comptime!(self.layout);
         let stride = comptime!(layout.staged_stride());
         self.stage(source, rows, first, 0usize, comptime!(layout.rows()));
         sync_cube();
-        let mut loaded = Rows::<T>::new();
+        let mut loaded = Rows::<F>::new();
         #[unroll]
-        for d in 0..comptime!(layout.matrices()) {
-            let at = (self.first * stride + comptime!(d * layout.side)) / layout.vector;
+        for d in 0..comptime!(layout.width() / layout.depth) {
+            let at = (self.first * stride + comptime!(d * layout.depth)) / layout.vector;
             let from = &self.staged[at..at + 1];
-            loaded.push(factor(from, MatrixIdent::A, MatrixLayout::RowMajor, layout.side, stride));
+            loaded.push(factor(from, MatrixIdent::A, MatrixLayout::RowMajor, layout, stride));
         }
         loaded
     }
@@ -102,23 +108,23 @@ impl<T: Float, N: Size> Strip<T, N> {
         let mut sums = Sums::new();
         #[unroll]
         for _ in 0..comptime!(self.layout.matrices()) {
-            sums.push(no_sum(self.layout.side));
+            sums.push(no_sum(self.layout));
         }
         sums
     }
 
     /// Writes the products of rows over the head with `COLUMNS` staged rows to the strip's scores.
-    pub fn multiply(&mut self, rows: &Rows<T>, #[comptime] first: usize) {
+    pub fn multiply(&mut self, rows: &Rows<F>, #[comptime] first: usize) {
         let layout = comptime!(self.layout);
         sync_plane();
         #[unroll]
         for column in 0..comptime!(COLUMNS / layout.side) {
-            let sum = no_sum(layout.side);
+            let sum = no_sum(layout);
             #[unroll]
-            for d in 0..comptime!(layout.matrices()) {
+            for d in 0..comptime!(layout.width() / layout.depth) {
                 let right = self.staged_factor(
                     comptime!(first + column * layout.side),
-                    d,
+                    comptime!(d * layout.depth),
                     MatrixLayout::ColMajor,
                 );
                 cmma::execute(&rows[d], &right, &sum, &sum);
@@ -133,16 +139,15 @@ impl<T: Float, N: Size> Strip<T, N> {
         let layout = comptime!(self.layout);
         sync_plane();
         #[unroll]
-        for column in 0..comptime!(COLUMNS / layout.side) {
-            let at = self.matrix(column);
+        for k in 0..comptime!(COLUMNS / layout.depth) {
+            let at = self.matrix(comptime!(k * layout.depth));
             let from = &self.factors[at..at + 1];
-            let left =
-                factor(from, MatrixIdent::A, MatrixLayout::RowMajor, layout.side, CELL_STRIDE);
+            let left = factor(from, MatrixIdent::A, MatrixLayout::RowMajor, layout, CELL_STRIDE);
             #[unroll]
             for d in 0..comptime!(layout.matrices()) {
                 let right = self.staged_factor(
-                    comptime!(first + column * layout.side),
-                    d,
+                    comptime!(first + k * layout.depth),
+                    comptime!(d * layout.side),
                     MatrixLayout::RowMajor,
                 );
                 cmma::execute(&left, &right, &sums[d], &sums[d]);
@@ -150,27 +155,28 @@ impl<T: Float, N: Size> Strip<T, N> {
         }
     }
 
-    /// Returns a matrix of the staged rows as a right factor: of their transpose if it is `ColMajor`.
+    /// Returns the matrix of the staged rows that starts at a row and a column, as a right factor: of
+    /// their transpose if it is `ColMajor`.
     fn staged_factor(
         &self,
         #[comptime] row: usize,
-        #[comptime] d: usize,
+        #[comptime] column: usize,
         #[comptime] order: MatrixLayout,
-    ) -> Matrix<T> {
+    ) -> Matrix<F> {
         let layout = comptime!(self.layout);
         let stride = comptime!(layout.staged_stride());
-        let at = comptime!((row * stride + d * layout.side) / layout.vector);
-        factor(&self.staged[at..at + 1], MatrixIdent::B, order, layout.side, stride)
+        let at = comptime!((row * stride + column) / layout.vector);
+        factor(&self.staged[at..at + 1], MatrixIdent::B, order, layout, stride)
     }
 
-    /// Returns the offset of a matrix of the strip's scores or factors, in vectors.
+    /// Returns the offset of the matrix of the strip's scores or factors that starts at a column, in
+    /// vectors.
     fn matrix(&self, #[comptime] column: usize) -> usize {
-        let layout = comptime!(self.layout);
-        (self.first * CELL_STRIDE + comptime!(column * layout.side)) / layout.vector
+        (self.first * CELL_STRIDE + column) / comptime!(self.layout.vector)
     }
 
     fn put(&mut self, sum: &Matrix<f32>, #[comptime] column: usize) {
-        let at = self.matrix(column);
+        let at = self.matrix(comptime!(column * self.layout.side));
         cmma::store(
             &mut self.scores[at..at + 1],
             sum,
@@ -229,7 +235,7 @@ impl<T: Float, N: Size> Strip<T, N> {
     }
 
     /// Returns the product of two rows, the same in all lanes that share the lane's row.
-    pub fn row_product(&self, a: &[Vector<T, N>], b: &[Vector<T, N>], at: usize) -> f32 {
+    pub fn row_product<T: Float>(&self, a: &[Vector<T, N>], b: &[Vector<T, N>], at: usize) -> f32 {
         let mut products = Vector::<f32, N>::new(0.0f32);
         let mut d = self.nth;
         while d < comptime!(self.layout.size / self.layout.vector) {
@@ -274,7 +280,7 @@ impl<T: Float, N: Size> Strip<T, N> {
             sync_plane();
             #[unroll]
             for column in 0..comptime!(layout.in_chunk(chunk)) {
-                let at = self.matrix(column);
+                let at = self.matrix(comptime!(column * layout.side));
                 let d = comptime!(layout.first_in_chunk(chunk) + column);
                 cmma::load_with_layout(
                     sums.index_mut(d),
@@ -287,7 +293,7 @@ impl<T: Float, N: Size> Strip<T, N> {
     }
 
     /// Writes sums, each row times its lanes' `by`, as `rows` from `first` on.
-    pub fn store(
+    pub fn store<T: Float>(
         &mut self,
         sums: &Sums,
         target: &mut [Vector<T, N>],
@@ -333,22 +339,26 @@ impl<T: Float, N: Size> Strip<T, N> {
 }
 
 #[cube]
-fn no_sum(#[comptime] side: usize) -> Matrix<f32> {
-    let layout = MatrixLayout::Undefined;
-    Matrix::<f32>::from_value(MatrixIdent::Accumulator, side, side, side, layout, 0.0f32)
+fn no_sum(#[comptime] layout: StripLayout) -> Matrix<f32> {
+    let side = comptime!(layout.side);
+    let depth = comptime!(layout.depth);
+    let order = MatrixLayout::Undefined;
+    Matrix::<f32>::from_value(MatrixIdent::Accumulator, side, side, depth, order, 0.0f32)
 }
 
 /// Returns a factor from shared memory. The stride is in elements.
 #[cube]
-fn factor<T: Float, N: Size>(
-    from: &[Vector<T, N>],
+fn factor<F: Float, N: Size>(
+    from: &[Vector<F, N>],
     #[comptime] ident: MatrixIdent,
     #[comptime] order: MatrixLayout,
-    #[comptime] side: usize,
+    #[comptime] layout: StripLayout,
     #[comptime] stride: usize,
-) -> Matrix<T> {
+) -> Matrix<F> {
     // Filled because an uninitialised one takes unsafe code; compilers drop it.
-    let mut matrix = Matrix::<T>::from_value(ident, side, side, side, order, T::new(0.0));
+    let side = comptime!(layout.side);
+    let depth = comptime!(layout.depth);
+    let mut matrix = Matrix::<F>::from_value(ident, side, side, depth, order, F::new(0.0));
     cmma::load(&mut matrix, from, comptime!(stride as u32));
     matrix
 }
