@@ -1,7 +1,7 @@
 // Gradients of keys and values: dv = p^T d_out and dk = ds^T q * scale, with p and ds as in
 // attention_backward_queries.wgsl. The workgroup is one subgroup, each invocation owns ROWS keys,
-// and queries, from the first key on, are shared by shuffles as in attention_forward.wgsl. Needs
-// dropout_mask.wgsl, attention_rows.wgsl.
+// and queries of all heads that share them, from the first key on, are shared by shuffles as in
+// attention_forward.wgsl. Needs dropout_mask.wgsl, attention_rows.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
 @group(0) @binding(1) var<storage, read_write> d_out: array<activation>;
@@ -20,8 +20,10 @@ fn statistics_at(pair: u32, position: u32) -> vec2<f32> {
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let pair = p.first_pair + group.y;
-    let sequence = pair / p.heads;
-    let head = pair % p.heads;
+    let sequence = pair / p.kv_heads;
+    let sharing = p.heads / p.kv_heads;
+    let key_head = p.heads + pair % p.kv_heads;
+    let value_head = key_head + p.kv_heads;
     // The first keys have the most queries, so they start first without reordering.
     let first = group.x * WG * ROWS;
     let first_key = first + lane * ROWS;
@@ -32,16 +34,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var d_k: array<array<pack, SIZE>, ROWS>;
     var d_v: array<array<pack, SIZE>, ROWS>;
     for (var r = 0u; r < ROWS; r++) {
-        let key_at = packed_at(p, sequence, first_key + r, head, 1u);
-        let value_at = packed_at(p, sequence, first_key + r, head, 2u);
+        let key_at = packed_at(p, sequence, first_key + r, key_head);
+        let value_at = packed_at(p, sequence, first_key + r, value_head);
         for (var d = 0u; d < SIZE; d++) {
             k[r][d] = pack(qkv[key_at + d]) * p.scale;
             v[r][d] = pack(qkv[value_at + d]);
         }
     }
 
-    for (var j = first; j < p.time; j += WG) {
-        let query_at = packed_at(p, sequence, j + lane, head, 0u);
+    // Query tiles of all heads that share the keys, head by head.
+    let tiles = (p.time - first + WG - 1u) / WG;
+    for (var tile = 0u; tile < sharing * tiles; tile++) {
+        let head = pair % p.kv_heads * sharing + tile / tiles;
+        let j = first + tile % tiles * WG;
+        let query_at = packed_at(p, sequence, j + lane, head);
         let row = row_at(p, sequence, j + lane, head);
         var scores = array<array<pack, WG>, ROWS>();
         var d_probs = array<array<pack, WG>, ROWS>();
@@ -57,7 +63,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
             }
         }
-        let loaded_statistics = statistics_at(pair, j + lane);
+        let loaded_statistics = statistics_at(sequence * p.heads + head, j + lane);
         var probs: array<array<f32, WG>, ROWS>;
         var d_scores: array<array<f32, WG>, ROWS>;
         for (var i = 0u; i < WG; i++) {
@@ -91,8 +97,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var r = 0u; r < ROWS; r++) {
         let position = first_key + r;
         if (position < p.time) {
-            let key_at = packed_at(p, sequence, position, head, 1u);
-            let value_at = packed_at(p, sequence, position, head, 2u);
+            let key_at = packed_at(p, sequence, position, key_head);
+            let value_at = packed_at(p, sequence, position, value_head);
             for (var d = 0u; d < SIZE; d++) {
                 d_qkv[key_at + d] = to_activation(d_k[r][d] * p.scale);
                 d_qkv[value_at + d] = to_activation(d_v[r][d]);

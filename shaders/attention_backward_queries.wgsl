@@ -18,6 +18,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let pair = p.first_pair + group.y;
     let sequence = pair / p.heads;
     let head = pair % p.heads;
+    let key_head = p.heads + head / (p.heads / p.kv_heads);
+    let value_head = key_head + p.kv_heads;
     let first = (p.blocks - 1u - group.x) * WG * ROWS;
     let first_query = first + lane * ROWS;
     let mask_key = sequence_key(p.mask, sequence);
@@ -28,7 +30,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var offset: array<f32, ROWS>;
     var own_delta: array<f32, ROWS>;
     for (var r = 0u; r < ROWS; r++) {
-        let at = packed_at(p, sequence, first_query + r, head, 0u);
+        let at = packed_at(p, sequence, first_query + r, head);
         let row = row_at(p, sequence, first_query + r, head);
         var products = pack();
         for (var d = 0u; d < SIZE; d++) {
@@ -42,8 +44,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     let end = min(first + WG * ROWS, p.time);
     for (var j = 0u; j < end; j += WG) {
-        let key_at = packed_at(p, sequence, j + lane, head, 1u);
-        let value_at = packed_at(p, sequence, j + lane, head, 2u);
+        let key_at = packed_at(p, sequence, j + lane, key_head);
+        let value_at = packed_at(p, sequence, j + lane, value_head);
         var scores = array<array<pack, WG>, ROWS>();
         var d_probs = array<array<pack, WG>, ROWS>();
         for (var d = 0u; d < SIZE; d++) {
@@ -87,7 +89,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var r = 0u; r < ROWS; r++) {
         let position = first_query + r;
         if (position < p.time) {
-            let at = packed_at(p, sequence, position, head, 0u);
+            let at = packed_at(p, sequence, position, head);
             for (var d = 0u; d < SIZE; d++) {
                 d_qkv[at + d] = to_activation(acc[r][d] * p.scale);
             }

@@ -1,6 +1,6 @@
 // Gradients of keys and values: dv = p^T d_out and dk = ds^T q, with p and ds as in
 // attention_cooperative_backward_queries.wgsl. A workgroup owns ROWS keys and loops over the
-// queries from its first key on. Needs attention_cooperative.wgsl.
+// queries from its first key on, of each head that shares the keys. Needs attention_cooperative.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<activation>;
 @group(0) @binding(1) var<storage, read_write> d_out: array<activation>;
@@ -40,7 +40,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let lane = invocation.lane;
     let subgroup = subgroup_of(invocation);
     let subgroups = subgroups_of(invocation);
-    let pair = pair_of(p.first_pair + group.y);
+    var pair = sharing_pair(p.first_pair + group.y, 0u);
     let mask_key = sequence_key(p.mask, pair.sequence);
     // The first keys have the most queries, so they start first without reordering.
     let first = group.x * ROWS;
@@ -59,62 +59,65 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         load_rows(&own_values, min(subgroup, STRIPS - 1u));
         var d_keys = Sums();
         var d_values = Sums();
-        for (var begin = first; begin < p.time; begin += COLUMNS) {
-            workgroupBarrier();
-            if (TURNED) {
-                stage_turned(pair, QUERY, begin, true, lane);
-            } else {
-                stage(pair, QUERY, begin, 0u, COLUMNS, lane);
-            }
-            stage(pair, D_OUT, begin, COLUMNS, COLUMNS, lane);
-            if (lane < COLUMNS / 4u) {
-                let values = statistics4(pair, begin + 4u * lane + vec4<u32>(0u, 1u, 2u, 3u));
-                statistics[0][lane] = values[0];
-                statistics[1][lane] = values[1];
-            }
-            workgroupBarrier();
-            if (strip < STRIPS) {
-                multiply(&own_keys, 0u, strip);
-            }
-            subgroup_barrier();
-            var probs = scores_of(lane);
-            var dropped = RowPart();
-            // unroll
-            for (var j = 0u; j < PER; j++) {
-                let queries = columns_from(begin, lane, j);
-                let visible = (vec4<u32>(key) <= queries) & (queries < vec4<u32>(p.time));
-                let score = probs[j] * p.scale - statistics[0][column_of(lane, j) / 4u];
-                probs[j] = exp(select(vec4<f32>(LOWEST), score, visible));
-                dropped[j] = probs[j];
-                if (DROPOUT) {
-                    let index = mask_index(pair, queries.x, key);
-                    dropped[j] *= dropout_factors(mask_key, index, p.time);
+        for (var nth = 0u; nth < p.heads / p.kv_heads; nth++) {
+            pair = sharing_pair(p.first_pair + group.y, nth);
+            for (var begin = first; begin < p.time; begin += COLUMNS) {
+                workgroupBarrier();
+                if (TURNED) {
+                    stage_turned(pair, QUERY, begin, true, lane);
+                } else {
+                    stage(pair, QUERY, begin, 0u, COLUMNS, lane);
                 }
-            }
-            set_factors(dropped, lane);
-            subgroup_barrier();
-            if (strip < STRIPS) {
-                multiply(&own_values, COLUMNS, strip);
-                accumulate(&d_values, COLUMNS, strip);
-            }
-            subgroup_barrier();
-            var d_scores = scores_of(lane);
-            // unroll
-            for (var j = 0u; j < PER; j++) {
-                if (DROPOUT) {
-                    let index = mask_index(pair, begin + column_of(lane, j), key);
-                    d_scores[j] *= dropout_factors(mask_key, index, p.time);
+                stage(pair, D_OUT, begin, COLUMNS, COLUMNS, lane);
+                if (lane < COLUMNS / 4u) {
+                    let values = statistics4(pair, begin + 4u * lane + vec4<u32>(0u, 1u, 2u, 3u));
+                    statistics[0][lane] = values[0];
+                    statistics[1][lane] = values[1];
                 }
-                // This is scaled before it is rounded to f16, because the factor is below 1.
-                let difference = d_scores[j] - statistics[1][column_of(lane, j) / 4u];
-                d_scores[j] = probs[j] * difference * p.scale;
-            }
-            set_factors(d_scores, lane);
-            subgroup_barrier();
-            if (strip < STRIPS && TURNED) {
-                accumulate_turned(&d_keys, strip);
-            } else if (strip < STRIPS) {
-                accumulate(&d_keys, 0u, strip);
+                workgroupBarrier();
+                if (strip < STRIPS) {
+                    multiply(&own_keys, 0u, strip);
+                }
+                subgroup_barrier();
+                var probs = scores_of(lane);
+                var dropped = RowPart();
+                // unroll
+                for (var j = 0u; j < PER; j++) {
+                    let queries = columns_from(begin, lane, j);
+                    let visible = (vec4<u32>(key) <= queries) & (queries < vec4<u32>(p.time));
+                    let score = probs[j] * p.scale - statistics[0][column_of(lane, j) / 4u];
+                    probs[j] = exp(select(vec4<f32>(LOWEST), score, visible));
+                    dropped[j] = probs[j];
+                    if (DROPOUT) {
+                        let index = mask_index(pair, queries.x, key);
+                        dropped[j] *= dropout_factors(mask_key, index, p.time);
+                    }
+                }
+                set_factors(dropped, lane);
+                subgroup_barrier();
+                if (strip < STRIPS) {
+                    multiply(&own_values, COLUMNS, strip);
+                    accumulate(&d_values, COLUMNS, strip);
+                }
+                subgroup_barrier();
+                var d_scores = scores_of(lane);
+                // unroll
+                for (var j = 0u; j < PER; j++) {
+                    if (DROPOUT) {
+                        let index = mask_index(pair, begin + column_of(lane, j), key);
+                        d_scores[j] *= dropout_factors(mask_key, index, p.time);
+                    }
+                    // This is scaled before it is rounded to f16, because the factor is below 1.
+                    let difference = d_scores[j] - statistics[1][column_of(lane, j) / 4u];
+                    d_scores[j] = probs[j] * difference * p.scale;
+                }
+                set_factors(d_scores, lane);
+                subgroup_barrier();
+                if (strip < STRIPS && TURNED) {
+                    accumulate_turned(&d_keys, strip);
+                } else if (strip < STRIPS) {
+                    accumulate(&d_keys, 0u, strip);
+                }
             }
         }
         store_sums(&d_keys, pair, KEY, first, strip, first_strip, subgroups, lane);

@@ -15,6 +15,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let pair = p.first_pair + group.y;
     let sequence = pair / p.heads;
     let head = pair % p.heads;
+    let key_head = p.heads + head / (p.heads / p.kv_heads);
+    let value_head = key_head + p.kv_heads;
     // The last queries attend to the most keys. They start first, so that no long workgroup is left
     // over at the end of the dispatch.
     let first = (p.blocks - 1u - group.x) * WG * ROWS;
@@ -27,7 +29,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sum: array<f32, ROWS>;
     for (var r = 0u; r < ROWS; r++) {
         row_max[r] = LOWEST;
-        let at = packed_at(p, sequence, first_query + r, head, 0u);
+        let at = packed_at(p, sequence, first_query + r, head);
         for (var d = 0u; d < SIZE; d++) {
             q[r][d] = pack(qkv[at + d]) * p.scale;
         }
@@ -35,8 +37,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     let end = min(first + WG * ROWS, p.time);
     for (var j = 0u; j < end; j += WG) {
-        let key_at = packed_at(p, sequence, j + lane, head, 1u);
-        let value_at = packed_at(p, sequence, j + lane, head, 2u);
+        let key_at = packed_at(p, sequence, j + lane, key_head);
+        let value_at = packed_at(p, sequence, j + lane, value_head);
         // This is initialised explicitly, because SwiftShader under Chromium would keep the values
         // of the previous iteration.
         var products = array<array<pack, WG>, ROWS>();

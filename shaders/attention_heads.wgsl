@@ -12,14 +12,25 @@ const D_OUT = 4u;
 // The size of a head in vectors of four, the last filled up with zeros.
 const SIZE4 = (SIZE * VEC + 3u) / 4u;
 
+// A sequence and a head of queries, with the head of keys that it shares.
 struct Pair {
     index: u32,
     sequence: u32,
     head: u32,
+    kv_head: u32,
 }
 
 fn pair_of(index: u32) -> Pair {
-    return Pair(index, index / p.heads, index % p.heads);
+    let head = index % p.heads;
+    return Pair(index, index / p.heads, head, head / (p.heads / p.kv_heads));
+}
+
+// Returns the pair of head `nth` of those that share the head of keys of a pair of the pass for keys.
+fn sharing_pair(index: u32, nth: u32) -> Pair {
+    let sequence = index / p.kv_heads;
+    let kv_head = index % p.kv_heads;
+    let head = kv_head * (p.heads / p.kv_heads) + nth;
+    return Pair(sequence * p.heads + head, sequence, head, kv_head);
 }
 
 // Returns the place of a position's value in [batch, heads, time].
@@ -44,8 +55,12 @@ fn dropout_factors(mask_key: u32, first: u32, step: u32) -> vec4<f32> {
 
 // Returns the start of a row in its buffer, in packs.
 fn row_begin(pair: Pair, part: u32, position: u32) -> u32 {
+    if (part == QUERY) {
+        return packed_at(p, pair.sequence, position, pair.head);
+    }
     if (part < OUT) {
-        return packed_at(p, pair.sequence, position, pair.head, part);
+        let head = p.heads + (part - KEY) * p.kv_heads + pair.kv_head;
+        return packed_at(p, pair.sequence, position, head);
     }
     return row_at(p, pair.sequence, position, pair.head);
 }

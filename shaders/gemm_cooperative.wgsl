@@ -2,14 +2,16 @@
 // m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. Workgroup memory holds a tile of each
 // factor, DEPTH of k at a time, with k contiguous, as GPUs load matrices fastest, and zeros outside
 // the matrices. The next tiles load meanwhile. If ACTIVATED, a goes through GELU on the way, so that
-// the output of GELU need not be stored.
+// the output of GELU need not be stored. If that activation is GATED, a has two matrices side by side, gate
+// and up of SwiGLU.
 //
 // A tile of out has ROW_MATRICES x COLUMN_MATRICES blocks of ROW_PARTS x COLUMN_PARTS matrices. A
 // subgroup holds one part, the same matrix of each block, in registers. An invocation cannot read
 // an element of a matrix, so the result goes through workgroup memory, block by block.
 //
 // The size of subgroups may be the driver's choice. With fewer than PARTS of them in a workgroup, it
-// computes its tile in rounds; with more, some only load. Needs gelu.wgsl, gemm_epilogue.wgsl.
+// computes its tile in rounds; with more, some only load. Needs gelu.wgsl, swiglu.wgsl,
+// gemm_epilogue.wgsl.
 
 alias quad = vec4<f16>;
 
@@ -22,6 +24,7 @@ const BLOCK_COLUMNS = COLUMN_PARTS * SIDE;
 const TILE_ROWS = ROW_MATRICES * BLOCK_ROWS;
 const TILE_COLUMNS = COLUMN_MATRICES * BLOCK_COLUMNS;
 const STRIP = 8u;
+const LEFT_GATED = ACTIVATED && GATED;
 
 // A row of a tile in workgroup memory is DEPTH of a row of a, or of a column of b. Matrices are
 // loaded with one stride, so rows cannot be swizzled. Another 8 elements spread eight rows over all
@@ -59,12 +62,12 @@ fn square_of(lane: u32, squares: u32, along_rows: bool) -> vec2<u32> {
     return 4u * vec2(lane / DEPTH_SQUARES, lane % DEPTH_SQUARES);
 }
 
-// Returns four elements of a row of a, which is [rows, width] in memory.
-fn a4(row: u32, column: u32, rows: u32, width: u32) -> quad {
+// Returns four elements of a row of a, which is [rows, width] in memory, or, if `second`, of up.
+fn a4(second: bool, row: u32, column: u32, rows: u32, width: u32) -> quad {
     if (any(vec2(row, column) >= vec2(rows, width))) {
         return quad();
     }
-    let at = p.a_offset + row * p.a_stride + column;
+    let at = p.a_offset + row * p.a_stride + column + select(0u, width, second);
     if (VEC == 4u) {
         return quad(a[at / VEC]);
     }
@@ -91,15 +94,15 @@ fn b4(row: u32, column: u32, rows: u32, width: u32) -> quad {
     return v;
 }
 
-// Returns the square of a at (row, k).
-fn load_left(row: u32, k: u32) -> Square {
+// Returns the square of a, or of up, at (row, k).
+fn load_left(second: bool, row: u32, k: u32) -> Square {
     var square: Square;
     // unroll
     for (var i = 0u; i < 4u; i++) {
         if (A_TRANSPOSED) {
-            square[i] = a4(k + i, row, p.k, p.m);
+            square[i] = a4(second, k + i, row, p.k, p.m);
         } else {
-            square[i] = a4(row + i, k, p.m, p.k);
+            square[i] = a4(second, row + i, k, p.m, p.k);
         }
     }
     return square;
@@ -148,10 +151,17 @@ fn cell_of(row: u32, k: u32, i: u32, along_rows: bool) -> u32 {
     return (row + select(i, (i + first_of(row)) % 4u, along_rows)) * STRIDE + k / CELL;
 }
 
-fn stage_left(loaded: Square, row: u32, k: u32) {
+// `up` counts if a is gated.
+fn stage_left(loaded: Square, up: Square, row: u32, k: u32) {
     var square = loaded;
+    if (LEFT_GATED) {
+        // unroll
+        for (var i = 0u; i < 4u; i++) {
+            square[i] = quad(swiglu(vec4<f32>(loaded[i]), vec4<f32>(up[i])));
+        }
+    }
     if (A_TRANSPOSED) {
-        square = transpose(loaded);
+        square = transpose(square);
     }
     if (LEFT_ALONG_ROWS) {
         square = rotated(square, first_of(row));
@@ -159,7 +169,7 @@ fn stage_left(loaded: Square, row: u32, k: u32) {
     // unroll
     for (var i = 0u; i < 4u; i++) {
         var v = square[i];
-        if (ACTIVATED) {
+        if (ACTIVATED && !GATED) {
             v = quad(gelu(vec4<f32>(v)));
         }
         for (var j = 0u; j < 4u / CELL; j++) {
@@ -335,13 +345,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         let sums_column =
             BIAS_GRADIENT && row == 0u && first_part == 0u && lane < TILE_COLUMNS;
         var column_sum = 0.0;
-        var left = load_left(row + own_left.x, first_k + own_left.y);
+        var left = load_left(false, row + own_left.x, first_k + own_left.y);
+        var up: Square;
+        if (LEFT_GATED) {
+            up = load_left(true, row + own_left.x, first_k + own_left.y);
+        }
         var right = load_right(first_k + own_right.y, column + own_right.x);
         for (var k = first_k; k < last_k; k += DEPTH) {
-            stage_left(left, own_left.x, own_left.y);
+            stage_left(left, up, own_left.x, own_left.y);
             stage_right(right, own_right.x, own_right.y);
             workgroupBarrier();
-            left = load_left(row + own_left.x, k + DEPTH + own_left.y);
+            left = load_left(false, row + own_left.x, k + DEPTH + own_left.y);
+            if (LEFT_GATED) {
+                up = load_left(true, row + own_left.x, k + DEPTH + own_left.y);
+            }
             right = load_right(k + DEPTH + own_right.y, column + own_right.x);
             if (SUBGROUPS == PARTS || part < PARTS) {
                 multiply(&sums, part_row, part_column, depth_from(k, last_k));

@@ -1,12 +1,13 @@
 // Shared by the products on cooperative matrices and the sum over a split k: the outputs, and the
-// epilogue, in f32. Needs gelu.wgsl, gemm_params.wgsl.
+// epilogue, in f32. Needs gelu.wgsl, swiglu.wgsl, gemm_params.wgsl.
 
 @group(0) @binding(2) var<storage, read_write> out: array<result>;
 // [n]: added to each row; if BIAS_GRADIENT, receives the column sums of b.
 @group(0) @binding(3) var<storage, read_write> bias: array<pack>;
 // [m, n]: added to the result.
 @group(0) @binding(4) var<storage, read_write> residual: array<activation>;
-// [m, n]: the input of GELU, by whose derivative the result is multiplied if DERIVATIVE.
+// [m, n]: the input of GELU, by whose derivative the result is multiplied if DERIVATIVE. If GATED, gate
+// and up, [m, 2 n] like out.
 @group(0) @binding(5) var<storage, read_write> pre_activation: array<activation>;
 
 @group(0) @binding(6) var<uniform> p: Params;
@@ -14,7 +15,17 @@
 // Applies the epilogue to VEC elements of a row of the product and writes them to out.
 fn write_result(row: u32, column: u32, product: pack) {
     let at = (row * p.n + column) / VEC;
+    let out_at = (p.out_offset + row * p.out_stride + column) / VEC;
     var value = product;
+    if (DERIVATIVE && GATED) {
+        let up_at = out_at + p.n / VEC;
+        let gate = widen(pack(pre_activation[out_at]));
+        let up = widen(pack(pre_activation[up_at]));
+        let gradients = swiglu_gradients(widen(value), gate, up);
+        out[out_at] = to_result(narrow(gradients[0], 0u));
+        out[up_at] = to_result(narrow(gradients[1], 0u));
+        return;
+    }
     if (BIAS) {
         value += bias[column / VEC];
     }
@@ -24,7 +35,6 @@ fn write_result(row: u32, column: u32, product: pack) {
     if (RESIDUAL) {
         value += pack(residual[at]);
     }
-    let out_at = (p.out_offset + row * p.out_stride + column) / VEC;
     if (ACCUMULATE) {
         value += pack(out[out_at]);
     }

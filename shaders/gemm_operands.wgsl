@@ -2,8 +2,9 @@
 // [m, k], or [k, m] if A_TRANSPOSED; b is [k, n], or [n, k] if B_TRANSPOSED. The unit of work is a
 // block of 4 x 4. A kernel makes zero what is past the end of k, and never stores what other elements
 // outside the matrices give. If ACTIVATED, it recomputes the GELU of a each time that it loads it, so
-// that the output of GELU need not be stored. Sums and epilogue are f32, whatever the matrices are
-// stored in. Needs gelu.wgsl, gemm_params.wgsl.
+// that the output of GELU need not be stored. If the activation is GATED, a has two matrices side by side,
+// gate and up of SwiGLU, and so have the outputs of its DERIVATIVE. Sums and epilogue are f32, whatever the
+// matrices are stored in. Needs gelu.wgsl, swiglu.wgsl, gemm_params.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> a: array<left>;
 @group(0) @binding(1) var<storage, read_write> b: array<right>;
@@ -12,15 +13,19 @@
 @group(0) @binding(3) var<storage, read_write> bias: array<pack>;
 // [m, n]: added to the result.
 @group(0) @binding(4) var<storage, read_write> residual: array<activation>;
-// [m, n]: the input of GELU, by whose derivative the result is multiplied if DERIVATIVE.
+// [m, n]: the input of GELU, by whose derivative the result is multiplied if DERIVATIVE. If GATED, gate
+// and up, [m, 2 n] like out.
 @group(0) @binding(5) var<storage, read_write> pre_activation: array<activation>;
 
 @group(0) @binding(6) var<uniform> p: Params;
 
-// Returns four elements of a row of a. A position outside the matrix reads the nearest one inside
-// instead, because a branch would make each load wait for the one before it.
-fn a_nearest(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
-    let begin = p.a_offset + min(row, rows - 1u) * p.a_stride;
+const LEFT_GATED = ACTIVATED && GATED;
+
+// Returns four elements of a row of a, of its first matrix or, if `second`, of up. A position outside the
+// matrix reads the nearest one inside instead, because a branch would make each load wait for the one
+// before it.
+fn a_nearest(second: bool, row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
+    let begin = p.a_offset + min(row, rows - 1u) * p.a_stride + select(0u, width, second);
     if (VEC == 4u) {
         return widen(pack(a[(begin + min(column, width - 4u)) / VEC]));
     }
@@ -48,15 +53,15 @@ fn b_nearest(row: u32, column: u32, rows: u32, width: u32) -> vec4<f32> {
     );
 }
 
-// Returns the block of the left factor at (row, k): one matrix column per k.
-fn a_by_k(row: u32, k: u32) -> mat4x4<f32> {
+// Returns the block of the left factor, or of up, at (row, k): one matrix column per k.
+fn a_by_k(second: bool, row: u32, k: u32) -> mat4x4<f32> {
     var block: mat4x4<f32>;
     // unroll
     for (var i = 0u; i < 4u; i++) {
         if (A_TRANSPOSED) {
-            block[i] = a_nearest(k + i, row, p.k, p.m);
+            block[i] = a_nearest(second, k + i, row, p.k, p.m);
         } else {
-            block[i] = a_nearest(row + i, k, p.m, p.k);
+            block[i] = a_nearest(second, row + i, k, p.m, p.k);
         }
     }
     if (A_TRANSPOSED) {
@@ -82,8 +87,11 @@ fn b_by_k(k: u32, column: u32) -> mat4x4<f32> {
     return block;
 }
 
-// Returns elements of the left factor, activated if ACTIVATED.
-fn activated(v: vec4<f32>) -> vec4<f32> {
+// Returns elements of the left factor, activated if ACTIVATED. `up` counts if it is GATED.
+fn activated(v: vec4<f32>, up: vec4<f32>) -> vec4<f32> {
+    if (LEFT_GATED) {
+        return swiglu(v, up);
+    }
     if (ACTIVATED) {
         return gelu(v);
     }
@@ -104,7 +112,17 @@ fn write_block(row: u32, column: u32, product: mat4x4<f32>) {
         for (var j = 0u; j < 4u; j += VEC) {
             if (column + j < p.n) {
                 let at = ((row + i) * p.n + column + j) / VEC;
+                let out_at = (p.out_offset + (row + i) * p.out_stride + column + j) / VEC;
                 var value = narrow(product[i], j);
+                if (DERIVATIVE && GATED) {
+                    let up_at = out_at + p.n / VEC;
+                    let gate = widen(pack(pre_activation[out_at]));
+                    let up = widen(pack(pre_activation[up_at]));
+                    let gradients = swiglu_gradients(widen(value), gate, up);
+                    out[out_at] = to_result(narrow(gradients[0], 0u));
+                    out[up_at] = to_result(narrow(gradients[1], 0u));
+                    continue;
+                }
                 if (BIAS) {
                     value += bias[(column + j) / VEC];
                 }
@@ -114,7 +132,6 @@ fn write_block(row: u32, column: u32, product: mat4x4<f32>) {
                 if (RESIDUAL) {
                     value += pack(residual[at]);
                 }
-                let out_at = (p.out_offset + (row + i) * p.out_stride + column + j) / VEC;
                 if (ACCUMULATE) {
                     value += pack(out[out_at]);
                 }

@@ -29,12 +29,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var i = 0u; i < ROW_BLOCKS; i++) {
             // Each invocation loads one row of the WG rows by 4 k.
             var loaded: vec4<f32>;
+            var up = vec4<f32>();
             if (A_TRANSPOSED) {
-                loaded = a_nearest(k + lane % 4u, row + i * WG + lane / 4u * 4u, p.k, p.m);
-                loaded = within_k(activated(loaded), vec4<u32>(k + lane % 4u));
+                let at_row = row + i * WG + lane / 4u * 4u;
+                loaded = a_nearest(false, k + lane % 4u, at_row, p.k, p.m);
+                if (LEFT_GATED) {
+                    up = a_nearest(true, k + lane % 4u, at_row, p.k, p.m);
+                }
+                loaded = within_k(activated(loaded, up), vec4<u32>(k + lane % 4u));
             } else {
-                loaded = a_nearest(row + i * WG + lane, k, p.m, p.k);
-                loaded = within_k(activated(loaded), k + vec4<u32>(0u, 1u, 2u, 3u));
+                loaded = a_nearest(false, row + i * WG + lane, k, p.m, p.k);
+                if (LEFT_GATED) {
+                    up = a_nearest(true, row + i * WG + lane, k, p.m, p.k);
+                }
+                loaded = within_k(activated(loaded, up), k + vec4<u32>(0u, 1u, 2u, 3u));
             }
             for (var h = 0u; h < QUADS; h++) {
                 var x = mat4x4<f32>(

@@ -49,8 +49,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sums: array<vec4<f32>, COLUMN_BLOCKS>;
     // The block as loaded: anything else is done when it is stored, so that nothing waits for it before.
     var in_flight: mat4x4<f32>;
+    var up_in_flight: mat4x4<f32>;
     if (loads_a) {
-        in_flight = a_by_k(row + 4u * a_block.y, 4u * a_block.x);
+        in_flight = a_by_k(false, row + 4u * a_block.y, 4u * a_block.x);
+        if (LEFT_GATED) {
+            up_in_flight = a_by_k(true, row + 4u * a_block.y, 4u * a_block.x);
+        }
     }
     if (loads_b) {
         in_flight = b_by_k(4u * b_block.x, column + 4u * b_block.y);
@@ -60,7 +64,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             // unroll
             for (var i = 0u; i < 4u; i++) {
                 let at_k = vec4<u32>(k + 4u * a_block.x + i);
-                a_tile[a_at + i * ROWS4] = within_k(activated(in_flight[i]), at_k);
+                a_tile[a_at + i * ROWS4] = within_k(activated(in_flight[i], up_in_flight[i]), at_k);
             }
         }
         if (loads_b) {
@@ -72,7 +76,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         if (loads_a) {
-            in_flight = a_by_k(row + 4u * a_block.y, k + DEPTH + 4u * a_block.x);
+            in_flight = a_by_k(false, row + 4u * a_block.y, k + DEPTH + 4u * a_block.x);
+            if (LEFT_GATED) {
+                up_in_flight = a_by_k(true, row + 4u * a_block.y, k + DEPTH + 4u * a_block.x);
+            }
         }
         if (loads_b) {
             in_flight = b_by_k(k + DEPTH + 4u * b_block.x, column + 4u * b_block.y);

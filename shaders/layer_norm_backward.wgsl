@@ -1,7 +1,7 @@
 // Computes dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gamma, added to what dx
 // holds if p.accumulates, and the partial sums of d_gamma and d_beta over p.rows_per_group rows. A
 // workgroup takes its rows in order, ROWS at a time, and keeps both sums in registers, so that dy and x
-// are read once. Needs reduce.wgsl.
+// are read once. If RMS, neither x nor g has its mean subtracted, and d_beta is 0. Needs reduce.wgsl.
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
 // An invocation loads up to four packs of each factor at a time.
@@ -64,7 +64,10 @@ fn main(
         var sums: array<vec2<f32>, ROWS>;
         for (var r = 0u; r < ROWS; r++) {
             let row = min(begin + r, last - 1u);
-            let mu = mean[row];
+            var mu = 0.0;
+            if (!RMS) {
+                mu = mean[row];
+            }
             let scale = rstd[row];
             var sum_g = pack();
             var sum_gx = pack();
@@ -72,13 +75,15 @@ fn main(
                 x_hat[r][i] = (x_hat[r][i] - mu) * scale;
                 if (i * WG + lane < WIDTH && begin + r < last) {
                     d_gamma[i] += g[r][i] * x_hat[r][i];
-                    d_beta[i] += g[r][i];
+                    if (!RMS) {
+                        d_beta[i] += g[r][i];
+                    }
                     g[r][i] *= weights[i];
                     sum_g += g[r][i];
                     sum_gx += g[r][i] * x_hat[r][i];
                 }
             }
-            sums[r] = vec2(sum_of(sum_g), sum_of(sum_gx));
+            sums[r] = vec2(select(sum_of(sum_g), 0.0, RMS), sum_of(sum_gx));
         }
         for (var r = 0u; r < ROWS; r++) {
             let means = workgroup_sum2(sums[r], lane) / size;

@@ -1,5 +1,5 @@
 // Computes y = (x - mean) * rstd * gamma + beta, one workgroup per row. The row is read once and
-// held in registers: WIDTH packs over WG invocations. Needs reduce.wgsl.
+// held in registers: WIDTH packs over WG invocations. If RMS, there is no mean. Needs reduce.wgsl.
 
 const COLUMNS = (WIDTH + WG - 1u) / WG;
 
@@ -37,7 +37,10 @@ fn main(
             sum += values[i];
         }
     }
-    let mu = workgroup_sum(sum_of(sum), lane) / size;
+    var mu = 0.0;
+    if (!RMS) {
+        mu = workgroup_sum(sum_of(sum), lane) / size;
+    }
     // This uses centred values, because E[x^2] - E[x]^2 would cancel.
     var squares = pack();
     for (var i = 0u; i < COLUMNS; i++) {
@@ -58,7 +61,9 @@ fn main(
         }
     }
     if (lane == 0u) {
-        mean[row] = mu;
+        if (!RMS) {
+            mean[row] = mu;
+        }
         rstd[row] = scale;
     }
 }

@@ -150,6 +150,10 @@ def row(name):
         words.append("f16" if "f16" in stored else "f32")
     if "dropout" in found:
         words.append("with dropout")
+    if "gated" in found:
+        words.append("of SwiGLU")
+    if "normed" in found:
+        words.append("with norms")
     return " ".join(words)
 
 

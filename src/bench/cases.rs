@@ -9,8 +9,8 @@ use super::{KernelRow, best_seconds};
 use crate::config::Gelu;
 use crate::gpu::DeviceError;
 use crate::ops::{
-    self, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, OpsMode, UpdateSettings,
-    WeightUpdate,
+    self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, NormForm, OpsMode,
+    UpdateSettings, WeightUpdate,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -29,7 +29,8 @@ pub(super) const CASES: &[Case] = &[
     adamw,
 ];
 
-const GELU: Option<Gelu> = Some(Gelu::Tanh);
+const NORM: NormForm = NormForm::Layer;
+const GELU: Option<Activation> = Some(Activation::Gelu(Gelu::Tanh));
 
 /// Returns token ids that are scattered over the vocabulary.
 pub(super) fn ids(first: usize, count: usize, vocab: usize) -> Arc<[u32]> {
@@ -118,7 +119,7 @@ fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError
     bench.forward(
         "layer_norm",
         elementwise(bench, s, 2, 8),
-        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), bench.mode).0,
+        || ops::layer_norm(x.clone(), gamma.clone(), Some(beta.clone()), NORM, bench.mode).0,
         || stock_norm(x.clone(), gamma.clone(), beta.clone()),
     )
 }
@@ -126,7 +127,7 @@ fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError
 fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     let (shape, mode) = ([s.norm_rows, s.c], bench.mode);
     let (x, dy, gamma) = (bench.activations(shape), bench.activations(shape), bench.random([s.c]));
-    let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, mode);
+    let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, NORM, mode);
     let leaves = (bench.leaf(shape), bench.leaf([s.c]), bench.leaf([s.c]));
     bench.backward(
         "layer_norm backward",
@@ -134,7 +135,8 @@ fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceErro
         || {
             let statistics = statistics.clone();
             let (dy, x, gamma) = (dy.clone(), x.clone(), gamma.clone());
-            let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, None, mode);
+            let (dx, partial) =
+                ops::layer_norm_backward(dy, x, gamma, statistics, None, NORM, mode);
             (dx, ops::layer_norm_weight_gradients(vec![partial], mode))
         },
         || {
@@ -155,7 +157,7 @@ fn mlp_out(s: &Sizes) -> [usize; 3] {
 }
 
 /// Returns the cost of a matrix product that reads `more` further activations.
-fn product(bench: &Bench, [m, k, n]: [usize; 3], more: usize) -> Cost {
+pub(super) fn product(bench: &Bench, [m, k, n]: [usize; 3], more: usize) -> Cost {
     Cost {
         size: format!("{m} x {k} x {n}"),
         bytes: bench.bytes(m * k + m * n + more) + bench.weight_bytes(k * n),
@@ -182,7 +184,7 @@ fn linear_forward(
     bench: &Bench,
     name: &'static str,
     [m, k, n]: [usize; 3],
-    form: Option<Gelu>,
+    form: Option<Activation>,
 ) -> Result<KernelRow, DeviceError> {
     let (x, w) = (bench.activations([m, k]), bench.weight([k, n]));
     let fused = form == GELU;
@@ -200,7 +202,7 @@ fn linear_backward(
     bench: &Bench,
     name: &'static str,
     [m, k, n]: [usize; 3],
-    form: Option<Gelu>,
+    form: Option<Activation>,
 ) -> Result<KernelRow, DeviceError> {
     let (x, w, dy) = (bench.activations([m, k]), bench.weight([k, n]), bench.activations([m, n]));
     let fused = form == GELU;
@@ -239,14 +241,14 @@ fn stock_attention(
 }
 
 /// Returns the causal mask, true above the diagonal.
-fn causal_mask(s: &Sizes, device: &Device) -> Tensor<4, burn::tensor::Bool> {
+pub(super) fn causal_mask(s: &Sizes, device: &Device) -> Tensor<4, burn::tensor::Bool> {
     let time = s.attention.time;
     Tensor::<2>::ones([time, time], device).tril(0).equal_elem(0.0).reshape([1, 1, time, time])
 }
 
 /// Returns the cost of attention with `products` matrix products of `batch * time^2 / 2 * c`
 /// multiply-adds each, and `tensors` tensors of `[n, c]`.
-fn attention(bench: &Bench, s: &Sizes, products: usize, tensors: usize) -> Cost {
+pub(super) fn attention(bench: &Bench, s: &Sizes, products: usize, tensors: usize) -> Cost {
     let AttentionShape { batch, time, heads, .. } = s.attention;
     Cost {
         size: format!("{batch} x {time}, {heads} heads of {}", s.c / heads),

@@ -34,7 +34,7 @@ impl Sizes {
     pub const SMALL: Self = Self {
         rows: 768,
         c: 384,
-        attention: AttentionShape { batch: 1, time: 512, heads: 8, dropout: None },
+        attention: AttentionShape { batch: 1, time: 512, heads: 8, kv_heads: 8, dropout: None },
         loss: [512, 64],
         norm_rows: 2048,
         vocab: 4096,
@@ -44,7 +44,7 @@ impl Sizes {
     pub const GPT2: Self = Self {
         rows: 8192,
         c: 768,
-        attention: AttentionShape { batch: 8, time: 1024, heads: 12, dropout: None },
+        attention: AttentionShape { batch: 8, time: 1024, heads: 12, kv_heads: 12, dropout: None },
         loss: [2048, 512],
         norm_rows: 8192,
         vocab: 50_304,

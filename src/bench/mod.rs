@@ -6,6 +6,7 @@
 
 mod calibrate;
 mod cases;
+mod gated;
 mod kernels;
 mod row;
 mod step;
@@ -137,7 +138,7 @@ pub(crate) fn run(
         let compare = options.compare && mode.precision == Precision::FLOAT32;
         let bench = Bench { device: &device.device, mode, compare, peaks: comparable };
         let sizes = if slow { &Sizes::SMALL } else { &Sizes::GPT2 };
-        for case in cases::CASES {
+        for case in cases::CASES.iter().chain(gated::CASES) {
             let row = case(&bench, sizes)?;
             show(Measurement::Kernel(&row));
             report.kernels.push(row);

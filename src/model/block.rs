@@ -6,7 +6,9 @@ use burn::tensor::Tensor;
 use super::half_weights::factor;
 use super::{Pass, site};
 use crate::config::Gelu;
-use crate::ops::{self, AttentionShape, LayerNormStatistics, LinearGradients, OpsMode};
+use crate::ops::{
+    self, Activation, AttentionShape, LayerNormStatistics, LinearGradients, NormForm, OpsMode,
+};
 
 /// Weights of a linear layer in Hugging Face's Conv1D layout, `[in, out]`.
 #[derive(Module, Debug)]
@@ -122,7 +124,7 @@ impl Block {
         let mode = at.pass.mode;
         let SavedMlp { x, ln_2, h, pre_activation } = mlp;
         let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
-        let (d, mlp_proj) = self.mlp.c_proj.backward(d, pre_activation, Some(at.gelu), mode);
+        let (d, mlp_proj) = self.mlp.c_proj.backward(d, pre_activation, Some(at.gelu.into()), mode);
         let (dh, c_fc) = self.mlp.c_fc.backward(d, h, None, mode);
         let (dy, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
 
@@ -148,7 +150,7 @@ impl Block {
     pub(super) fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
         let (h, ln_2) = self.ln_2.forward(x.clone(), at.pass.mode);
         let pre_activation = self.mlp.c_fc.forward(h.clone(), None, None, at.pass.mode);
-        let (gelu, site) = (Some(at.gelu), site::mlp_projection(at.index));
+        let (gelu, site) = (Some(at.gelu.into()), site::mlp_projection(at.index));
         let y = self.mlp.c_proj.add_to(x.clone(), pre_activation.clone(), gelu, site, at);
         (y, SavedMlp { x, ln_2, h, pre_activation })
     }
@@ -160,6 +162,7 @@ impl BlockPass {
             batch: self.sequences,
             time: self.time,
             heads: self.heads,
+            kv_heads: self.heads,
             dropout: self.pass.dropout(site::attention(self.index)),
         }
     }
@@ -170,7 +173,7 @@ impl Conv1d {
         &self,
         x: Tensor<2>,
         residual: Option<Tensor<2>>,
-        activation: Option<Gelu>,
+        activation: Option<Activation>,
         mode: OpsMode,
     ) -> Tensor<2> {
         let bias = self.bias.as_ref().map(Param::val);
@@ -183,7 +186,7 @@ impl Conv1d {
         &self,
         residual: Tensor<2>,
         x: Tensor<2>,
-        activation: Option<Gelu>,
+        activation: Option<Activation>,
         site: u32,
         at: BlockPass,
     ) -> Tensor<2> {
@@ -201,7 +204,7 @@ impl Conv1d {
         &self,
         dy: Tensor<2>,
         x: Tensor<2>,
-        activation: Option<Gelu>,
+        activation: Option<Activation>,
         mode: OpsMode,
     ) -> (Tensor<2>, Vec<Tensor<1>>) {
         let has_bias = self.bias.is_some();
@@ -215,7 +218,8 @@ impl Conv1d {
 impl Norm {
     /// Returns the output, and the statistics for the backward pass.
     pub fn forward(&self, x: Tensor<2>, mode: OpsMode) -> (Tensor<2>, LayerNormStatistics) {
-        ops::layer_norm(x, self.weight.val(), self.bias.as_ref().map(Param::val), mode)
+        let bias = self.bias.as_ref().map(Param::val);
+        ops::layer_norm(x, self.weight.val(), bias, NormForm::Layer, mode)
     }
 
     /// Returns the gradient of the input `x`, with `residual` added, and the partial sums of the
@@ -228,6 +232,7 @@ impl Norm {
         residual: Option<Tensor<2>>,
         mode: OpsMode,
     ) -> (Tensor<2>, Tensor<3>) {
-        ops::layer_norm_backward(dy, x, self.weight.val(), statistics, residual, mode)
+        let (weight, form) = (self.weight.val(), NormForm::Layer);
+        ops::layer_norm_backward(dy, x, weight, statistics, residual, form, mode)
     }
 }

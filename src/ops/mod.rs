@@ -18,6 +18,7 @@ mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
 mod mode;
+mod rotary;
 mod self_test;
 mod shared;
 mod softmax;
@@ -28,13 +29,14 @@ pub use attention::{AttentionShape, attention, attention_backward};
 pub use dropout::{Dropout, dropout};
 pub use embed::{embed, embed_backward};
 pub use layer_norm::{
-    LayerNormStatistics, layer_norm, layer_norm_backward, layer_norm_weight_gradients,
+    LayerNormStatistics, NormForm, layer_norm, layer_norm_backward, layer_norm_weight_gradients,
 };
-pub use linear::{LinearGradients, linear, linear_backward};
+pub use linear::{Activation, LinearGradients, linear, linear_backward};
 pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
 };
 pub use mode::{Implementation, OpsMode};
+pub use rotary::{HeadNorms, RotaryShape, rotary, rotary_backward};
 pub use self_test::{Check, KernelError, KernelShapes, SelfTest};
 pub use softmax::softmax;
 pub use update_control::{UpdateControl, UpdateSettings, update_control};
@@ -54,6 +56,7 @@ pub fn kernel_variants() -> Vec<crate::gpu::kernel::Spec> {
     specs.extend(attention::wgsl::cooperative_variants());
     specs.extend(embed::wgsl::variants());
     specs.extend(dropout::wgsl::variants());
+    specs.extend(rotary::wgsl::variants());
     specs.extend(update_control::wgsl::variants());
     specs.extend(adamw::wgsl::variants());
     #[cfg(not(target_arch = "wasm32"))]

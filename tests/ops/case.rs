@@ -9,12 +9,16 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use wgpt::config::Gelu;
-use wgpt::ops::{self, AttentionShape, CrossEntropy, Dropout, OpsMode};
+use wgpt::ops::{
+    self, Activation, AttentionShape, CrossEntropy, Dropout, HeadNorms, NormForm, OpsMode,
+    RotaryShape,
+};
 
 pub const LOSS_SCALE: f32 = 0.25;
 
 /// An op and its shapes. The output is `[batch * time, width]`, and `[1, 1]` for the loss. A loss that
-/// `ignores` has rows without a target.
+/// `ignores` has rows without a target. The width of attention's output and of a rotation is a multiple
+/// of that of a head.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub op: Op,
@@ -30,13 +34,46 @@ pub struct Case {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    Embed { vocab: usize, unused: usize },
-    LayerNorm { beta: bool },
-    Linear { inner: usize, bias: bool, residual: bool, activation: Option<Gelu> },
-    Attention { heads: usize, rate: Option<f32> },
-    CrossEntropy { vocab: usize, padding: usize, chunk: usize, ignores: bool },
-    Dropout { rate: f32, residual: bool },
+    Embed {
+        vocab: usize,
+        unused: usize,
+    },
+    /// With `rms` as epsilon, a norm without mean.
+    LayerNorm {
+        beta: bool,
+        rms: Option<f32>,
+    },
+    Linear {
+        inner: usize,
+        bias: bool,
+        residual: bool,
+        activation: Option<Activation>,
+    },
+    /// `sharing` heads of queries share each of `kv_heads` heads of keys and values.
+    Attention {
+        kv_heads: usize,
+        sharing: usize,
+        rate: Option<f32>,
+    },
+    Rotary {
+        kv_heads: usize,
+        sharing: usize,
+        norms: bool,
+    },
+    CrossEntropy {
+        vocab: usize,
+        padding: usize,
+        chunk: usize,
+        ignores: bool,
+    },
+    Dropout {
+        rate: f32,
+        residual: bool,
+    },
 }
+
+pub const THETA: f32 = 50.0;
+pub const EPS: f32 = 1e-3;
 
 /// Returns standard normal values.
 pub fn noise(seed: u64, len: usize) -> Vec<f32> {
@@ -66,6 +103,15 @@ impl Case {
         ids.iter().enumerate().map(target).collect()
     }
 
+    /// Returns the size of a head of attention or of a rotation.
+    fn head_size(&self) -> usize {
+        match self.op {
+            Op::Attention { kv_heads, sharing, .. } => self.width / (kv_heads * sharing),
+            Op::Rotary { kv_heads, sharing, .. } => self.width / (kv_heads * (sharing + 2)),
+            _ => self.width,
+        }
+    }
+
     pub fn dropout(&self, rate: f32) -> Dropout {
         Dropout::new(rate, self.seed, 7, 2, 3)
     }
@@ -75,11 +121,17 @@ impl Case {
         let (n, c) = (self.rows(), self.width);
         let (always, optional) = match self.op {
             Op::Embed { vocab, unused } => (vec![[vocab, c], [self.time + unused, c]], vec![]),
-            Op::LayerNorm { beta } => (vec![[n, c], [1, c]], vec![(beta, [1, c])]),
-            Op::Linear { inner, bias, residual, .. } => {
-                (vec![[n, inner], [inner, c]], vec![(bias, [1, c]), (residual, [n, c])])
+            Op::LayerNorm { beta, .. } => (vec![[n, c], [1, c]], vec![(beta, [1, c])]),
+            Op::Linear { inner, bias, residual, activation } => {
+                let gated = activation == Some(Activation::SwiGlu);
+                let x = [n, if gated { 2 * inner } else { inner }];
+                (vec![x, [inner, c]], vec![(bias, [1, c]), (residual, [n, c])])
             }
-            Op::Attention { .. } => (vec![[n, 3 * c]], vec![]),
+            Op::Attention { sharing, .. } => (vec![[n, c + 2 * (c / sharing)]], vec![]),
+            Op::Rotary { norms, .. } => {
+                let size = self.head_size();
+                (vec![[n, c]], vec![(norms, [1, size]), (norms, [1, size])])
+            }
             Op::CrossEntropy { vocab, padding, .. } => (vec![[n, c], [vocab + padding, c]], vec![]),
             Op::Dropout { residual, .. } => (vec![[n, c]], vec![(residual, [n, c])]),
         };
@@ -125,11 +177,13 @@ impl Case {
                 let (dwte, dwpe) = ops::embed_backward(dy, zeros, &ids, time, positions, mode);
                 (y, vec![Tensor::cat(dwte, 0), dwpe])
             }
-            Op::LayerNorm { beta } => {
+            Op::LayerNorm { beta, rms } => {
                 let (x, gamma) = (next(), vector(next()));
                 let shift = beta.then(|| vector(next()));
-                let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), shift, mode);
-                let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, None, mode);
+                let form = rms.map_or(NormForm::Layer, |eps| NormForm::Rms { eps });
+                let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), shift, form, mode);
+                let (dx, partial) =
+                    ops::layer_norm_backward(dy, x, gamma, statistics, None, form, mode);
                 let (dgamma, dbeta) =
                     ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
                 let shift = beta.then(|| row(dbeta));
@@ -145,13 +199,34 @@ impl Case {
                 let optional = grads.b.map(row).into_iter().chain(residual.then_some(dy));
                 (y, [grads.x, grads.w].into_iter().chain(optional).collect())
             }
-            Op::Attention { heads, rate } => {
+            Op::Attention { kv_heads, sharing, rate } => {
                 let dropout = rate.map(|rate| self.dropout(rate));
-                let shape = AttentionShape { batch, time, heads, dropout };
+                let heads = kv_heads * sharing;
+                let shape = AttentionShape { batch, time, heads, kv_heads, dropout };
                 let qkv = next();
                 let (y, log_sum_exp) = ops::attention(qkv.clone(), shape, mode);
                 let dqkv = ops::attention_backward(dy, qkv, y.clone(), log_sum_exp, shape, mode);
                 (y, vec![dqkv])
+            }
+            Op::Rotary { kv_heads, sharing, norms } => {
+                let heads = kv_heads * sharing;
+                let shape = RotaryShape { time, heads, kv_heads, theta: THETA, eps: EPS };
+                let qkv = next();
+                let norms = norms.then(|| HeadNorms { q: vector(next()), k: vector(next()) });
+                let y = ops::rotary(qkv.clone(), norms.clone(), shape, mode);
+                // In place, and where another tensor holds the input.
+                let in_place = ops::rotary(qkv.clone() * 1.0, norms.clone(), shape, mode);
+                assert_eq!(values(in_place), values(y.clone()), "{mode:?} in place");
+                let held = dy.clone();
+                let qkv = norms.is_some().then_some(qkv);
+                let (dqkv, partial) =
+                    ops::rotary_backward(dy.clone(), qkv, norms.clone(), shape, mode);
+                assert_eq!(values(held), values(dy), "{mode:?}: a shared tensor is kept");
+                let sums = partial
+                    .map(|sums| ops::layer_norm_weight_gradients(vec![sums], mode).remove(0));
+                assert_eq!(sums.is_some(), norms.is_some());
+                let sums = sums.into_iter().flat_map(|(q, k)| [row(q), row(k)]);
+                (y, [dqkv].into_iter().chain(sums).collect())
             }
             Op::CrossEntropy { vocab, chunk, ignores, .. } => {
                 let loss = CrossEntropy { vocab, chunk, scale: LOSS_SCALE };
@@ -190,7 +265,7 @@ impl Case {
     pub fn is_weight(&self, index: usize) -> bool {
         match self.op {
             Op::Embed { .. } => true,
-            Op::LayerNorm { .. } | Op::CrossEntropy { .. } => index > 0,
+            Op::LayerNorm { .. } | Op::CrossEntropy { .. } | Op::Rotary { .. } => index > 0,
             Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
             Op::Attention { .. } | Op::Dropout { .. } => false,
         }
@@ -221,7 +296,9 @@ impl Case {
     /// Returns the dropout factors, which the oracle takes as an input: `main.rs` tests the masks.
     pub fn mask(&self) -> Option<Vec<f64>> {
         let (rate, len) = match self.op {
-            Op::Attention { heads, rate } => (rate?, heads * self.time * self.time),
+            Op::Attention { kv_heads, sharing, rate } => {
+                (rate?, kv_heads * sharing * self.time * self.time)
+            }
             Op::Dropout { rate, .. } => (rate, self.time * self.width),
             _ => return None,
         };
@@ -239,29 +316,35 @@ impl Case {
                 let ids = self.ids(vocab);
                 matrix(n, c, |r, i| x[ids[r] as usize * c + i] + inputs[1][r % time * c + i])
             }
-            Op::LayerNorm { beta } => matrix(n, c, |r, i| {
+            Op::LayerNorm { beta, rms } => matrix(n, c, |r, i| {
                 let row = &x[r * c..(r + 1) * c];
+                if let Some(eps) = rms {
+                    return row[i] * rstd(row, eps) * inputs[1][i];
+                }
                 let mean = row.iter().sum::<f64>() / c as f64;
                 let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / c as f64;
                 let scaled = (row[i] - mean) / (variance + 1e-5).sqrt() * inputs[1][i];
                 scaled + if beta { inputs[2][i] } else { 0.0 }
             }),
             Op::Linear { inner, bias, residual, activation } => matrix(n, c, |r, o| {
-                let activated = |k: usize| activate(x[r * inner + k], activation);
+                let activated = |k: usize| activate(x, [r, inner, k], activation);
                 let product: f64 = (0..inner).map(|k| activated(k) * inputs[1][k * c + o]).sum();
                 let bias = if bias { inputs[2][o] } else { 0.0 };
                 let residual = if residual { inputs[inputs.len() - 1][r * c + o] } else { 0.0 };
                 product + bias + residual
             }),
-            Op::Attention { heads, .. } => {
-                let size = c / heads;
+            Op::Attention { kv_heads, sharing, .. } => {
+                let (heads, size) = (kv_heads * sharing, self.head_size());
                 let mut y = vec![0.0; n * c];
                 for index in 0..self.batch * heads * time {
                     let (sequence, head, query) =
                         (index / time / heads, index / time % heads, index % time);
                     // Part 0 is the query, 1 the key and 2 the value of position t.
                     let part = |t: usize, part: usize| {
-                        &x[((sequence * time + t) * 3 + part) * c + head * size..][..size]
+                        let shared = head / sharing;
+                        let head = [head, heads + shared, heads + kv_heads + shared][part];
+                        let row = (sequence * time + t) * (heads + 2 * kv_heads);
+                        &x[(row + head) * size..][..size]
                     };
                     let score = |key| dot(part(query, 0), part(key, 1)) / (size as f64).sqrt();
                     let p = softmax((0..=query).map(score).collect());
@@ -272,6 +355,28 @@ impl Case {
                     }
                 }
                 y
+            }
+            Op::Rotary { kv_heads, sharing, norms } => {
+                let (heads, size) = (kv_heads * sharing, self.head_size());
+                matrix(n, c, |r, i| {
+                    let (head, i) = (i / size, i % size);
+                    let row = &x[r * c + head * size..][..size];
+                    if head >= heads + kv_heads {
+                        return row[i];
+                    }
+                    let weight = |i: usize| match norms {
+                        true => inputs[1 + usize::from(head >= heads)][i] * rstd(row, EPS),
+                        false => 1.0,
+                    };
+                    let half = size / 2;
+                    let pair = i % half;
+                    let exponent = -2.0 * pair as f64 / size as f64;
+                    let (sine, cosine) =
+                        ((r % time) as f64 * f64::from(THETA).powf(exponent)).sin_cos();
+                    let (low, high) =
+                        (row[pair] * weight(pair), row[pair + half] * weight(pair + half));
+                    if i < half { low * cosine - high * sine } else { high * cosine + low * sine }
+                })
             }
             Op::CrossEntropy { vocab, ignores, .. } => {
                 let ids = self.targets(vocab, ignores);
@@ -301,25 +406,43 @@ pub fn cases(
     let sizes = (1..=3usize, time, 1..=20usize);
     (op, sizes, select(spreads), 0..1000u64, any::<bool>()).prop_map(
         |(op, (batch, time, mut width), spread, seed, strided)| {
-            if let Op::Attention { heads, .. } = op {
-                width *= heads;
+            match op {
+                Op::Attention { kv_heads, sharing, .. } => width *= kv_heads * sharing,
+                Op::Rotary { kv_heads, sharing, .. } => width *= 2 * kv_heads * (sharing + 2),
+                _ => {}
             }
             Case { op, batch, time, width, spread, seed, strided }
         },
     )
 }
 
-pub const ACTIVATIONS: [Option<Gelu>; 3] = [None, Some(Gelu::Tanh), Some(Gelu::Erf)];
+pub const ACTIVATIONS: [Option<Activation>; 4] = [
+    None,
+    Some(Activation::Gelu(Gelu::Tanh)),
+    Some(Activation::Gelu(Gelu::Erf)),
+    Some(Activation::SwiGlu),
+];
 
 /// Generates small cases of each op.
-pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
+pub fn small_cases() -> [BoxedStrategy<Case>; 7] {
     let (rates, flag) = (select(&[None, Some(0.0), Some(0.3)]), any::<bool>());
     let embed = (1..=9usize, 0..=3usize).prop_map(|(vocab, unused)| Op::Embed { vocab, unused });
-    let norm = flag.prop_map(|beta| Op::LayerNorm { beta });
+    let norm = (flag, select(&[None, None, Some(1e-3)]))
+        .prop_map(|(beta, rms)| Op::LayerNorm { beta: beta && rms.is_none(), rms });
     let linear = (1..=20usize, flag, flag, select(&ACTIVATIONS)).prop_map(
         |(inner, bias, residual, activation)| Op::Linear { inner, bias, residual, activation },
     );
-    let attention = (1..=3usize, rates).prop_map(|(heads, rate)| Op::Attention { heads, rate });
+    let heads = (1..=3usize, select(&[1usize, 1, 2, 3]));
+    let attention = (heads.clone(), rates).prop_map(|((kv_heads, sharing), rate)| Op::Attention {
+        kv_heads,
+        sharing,
+        rate,
+    });
+    let rotary = (heads, flag).prop_map(|((kv_heads, sharing), norms)| Op::Rotary {
+        kv_heads,
+        sharing,
+        norms,
+    });
     let loss = (1..=20usize, 0..=5usize, 1..=25usize, flag).prop_map(
         |(vocab, padding, chunk, ignores)| Op::CrossEntropy { vocab, padding, chunk, ignores },
     );
@@ -332,6 +455,7 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
         // A larger spread reaches both tails of GELU.
         cases(linear, &[1.0, 3.0]).boxed(),
         cases(attention, &[1.0]).boxed(),
+        cases(rotary, &[1.0]).boxed(),
         // A large spread gives logits for which `exp` overflows.
         cases(loss, &[1.0, 30.0]).boxed(),
         cases(dropout, &[1.0]).boxed(),
@@ -340,18 +464,27 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 6] {
 
 /// Returns a case of every op with two sequences of this length.
 pub fn long_cases(time: usize) -> Vec<Case> {
-    let activation = Some(Gelu::Tanh);
+    let activation = Some(Activation::Gelu(Gelu::Tanh));
+    let gated = Some(Activation::SwiGlu);
     let ops = [
         Op::Embed { vocab: 51, unused: 3 },
-        Op::LayerNorm { beta: true },
+        Op::LayerNorm { beta: true, rms: None },
+        Op::LayerNorm { beta: false, rms: Some(EPS) },
         Op::Linear { inner: 35, bias: true, residual: true, activation },
-        Op::Attention { heads: 3, rate: None },
-        Op::Attention { heads: 3, rate: Some(0.3) },
+        Op::Linear { inner: 35, bias: false, residual: true, activation: gated },
+        Op::Attention { kv_heads: 3, sharing: 1, rate: None },
+        Op::Attention { kv_heads: 3, sharing: 1, rate: Some(0.3) },
+        Op::Attention { kv_heads: 1, sharing: 3, rate: Some(0.3) },
         Op::CrossEntropy { vocab: 100, padding: 3, chunk: 100, ignores: false },
         Op::CrossEntropy { vocab: 100, padding: 3, chunk: 70, ignores: true },
         Op::Dropout { rate: 0.3, residual: true },
     ];
-    ops.into_iter().map(|op| Case::new(op, 2, time, 39)).collect()
+    let ops = ops.into_iter().map(|op| Case::new(op, 2, time, 39));
+    let rotary = |norms| Op::Rotary { kv_heads: 2, sharing: 2, norms };
+    // Heads that are read element by element, and four elements at a time.
+    let rotations =
+        [6, 16].map(|size| [false, true].map(|it| Case::new(rotary(it), 2, time, 8 * size)));
+    ops.chain(rotations.into_iter().flatten()).collect()
 }
 
 pub fn matrix(rows: usize, cols: usize, element: impl Fn(usize, usize) -> f64) -> Vec<f64> {
@@ -379,13 +512,25 @@ pub fn shards(rows: Tensor<2>) -> Vec<Tensor<2>> {
     vec![rows.clone().narrow(0, 0, first), rows.narrow(0, first, count - first)]
 }
 
-pub fn activate(x: f64, activation: Option<Gelu>) -> f64 {
+/// Returns the reciprocal of the root of the mean square.
+fn rstd(row: &[f64], eps: f32) -> f64 {
+    (dot(row, row) / row.len() as f64 + f64::from(eps)).sqrt().recip()
+}
+
+/// Returns the activation of column `k` of a row of `inner` columns.
+fn activate(x: &[f64], [row, inner, k]: [usize; 3], activation: Option<Activation>) -> f64 {
     use std::f64::consts::{PI, SQRT_2};
+    let at = row * inner + k;
     match activation {
-        None => x,
-        Some(Gelu::Erf) => 0.5 * x * (1.0 + libm::erf(x / SQRT_2)),
-        Some(Gelu::Tanh) => {
-            0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        None => x[at],
+        Some(Activation::Gelu(Gelu::Erf)) => 0.5 * x[at] * (1.0 + libm::erf(x[at] / SQRT_2)),
+        Some(Activation::Gelu(Gelu::Tanh)) => {
+            let u = (2.0 / PI).sqrt() * (x[at] + 0.044715 * x[at].powi(3));
+            0.5 * x[at] * (1.0 + u.tanh())
+        }
+        Some(Activation::SwiGlu) => {
+            let gate = x[at + row * inner];
+            gate / (1.0 + (-gate).exp()) * x[at + (row + 1) * inner]
         }
     }
 }

@@ -193,15 +193,18 @@ pub fn check_small(count: u32, device: &Device, modes: &[OpsMode]) {
 
 /// Returns cases of attention whose last tile of keys has one key.
 pub fn last_key_cases() -> Vec<Case> {
-    let op = Op::Attention { heads: 3, rate: None };
+    let op = Op::Attention { kv_heads: 3, sharing: 1, rate: None };
     [65, 129].into_iter().map(|time| Case::new(op.clone(), 2, time, 39)).collect()
 }
 
 /// Returns cases of attention with common head sizes, and one larger than the kernels support.
 pub fn head_cases() -> Vec<Case> {
-    let op = Op::Attention { heads: 2, rate: Some(0.1) };
-    let sizes = [16, 64, 80, 128, 132];
-    sizes.into_iter().map(|size| Case::new(op.clone(), 1, 130, 2 * size)).collect()
+    let op = |kv_heads, sharing| Op::Attention { kv_heads, sharing, rate: Some(0.1) };
+    // One head of each size has keys of its own, or shares them.
+    let sizes = [(16, 2), (64, 1), (80, 2), (128, 1), (132, 1)];
+    let case =
+        |(size, kv_heads): (usize, usize)| Case::new(op(kv_heads, 2 / kv_heads), 1, 130, 2 * size);
+    sizes.into_iter().map(case).collect()
 }
 
 /// Checks cases that are too large for central differences. Compares values with the oracle, and
@@ -235,7 +238,7 @@ pub fn check_half(device: &Device, mode: OpsMode) {
     let embed = Op::Embed { vocab: 7, unused: 0 };
     check_large(vec![Case::new(loss, 1, 48, 32), Case::new(embed, 1, 9, 8)], device, mode);
     // Rows whose sum and squares exceed the range of f16.
-    let norm = Case::new(Op::LayerNorm { beta: true }, 1, 48, 96);
+    let norm = Case::new(Op::LayerNorm { beta: true, rms: None }, 1, 48, 96);
     check_large(vec![Case { spread: 1e4, ..norm }], device, mode);
 }
 

@@ -1,7 +1,7 @@
 //! Compares the fused backward pass of layer norm with separate steps.
 
 use burn::tensor::{Device, Tensor};
-use wgpt::ops::{self, OpsMode};
+use wgpt::ops::{self, NormForm, OpsMode};
 
 use crate::case::{noise, values};
 use crate::check::{VALUE, compare};
@@ -9,6 +9,7 @@ use crate::check::{VALUE, compare};
 /// The gradient of the residual stream is added, and the weight gradients of many layers at once equal
 /// the gradients of each layer alone, bit by bit.
 pub fn check_layer_norms(device: &Device, mode: OpsMode) {
+    let form = NormForm::Layer;
     for (rows, width) in [(3, 5), (200, 12), (300, 128)] {
         let matrix = |seed| {
             let values = Tensor::<1>::from_floats(noise(seed, rows * width).as_slice(), device);
@@ -17,8 +18,8 @@ pub fn check_layer_norms(device: &Device, mode: OpsMode) {
         let gamma = Tensor::<1>::from_floats(noise(9, width).as_slice(), device);
         let backward = |layer: u64, residual: Option<Tensor<2>>| {
             let (x, dy) = (matrix(layer), matrix(layer + 100));
-            let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, mode);
-            ops::layer_norm_backward(dy, x, gamma.clone(), statistics, residual, mode)
+            let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, form, mode);
+            ops::layer_norm_backward(dy, x, gamma.clone(), statistics, residual, form, mode)
         };
         let (dx, _) = backward(0, None);
         let want: Vec<f64> = values(dx + matrix(50)).into_iter().map(f64::from).collect();

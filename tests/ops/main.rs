@@ -27,7 +27,7 @@ fn small_shapes() {
 /// Scores in the thousands, for which a softmax overflows unless it subtracts the maximum.
 #[test]
 fn large_attention_scores_stay_finite() {
-    let op = Op::Attention { heads: 2, rate: None };
+    let op = Op::Attention { kv_heads: 2, sharing: 1, rate: None };
     // With heads of size 4, the scale is 1/2, and the scores are exact.
     let case = Case { spread: 30.0, ..Case::new(op, 2, 5, 8) };
     let truth = truth(&case);
@@ -108,7 +108,8 @@ fn masks_do_not_depend_on_the_micro_batch() {
     for mode in MODES {
         let both = |qkv: Tensor<2>, batch, first| {
             let dropout = Dropout::new(0.3, 1, 2, 3, first);
-            let shape = AttentionShape { batch, time, heads: 2, dropout: Some(dropout) };
+            let shape =
+                AttentionShape { batch, time, heads: 2, kv_heads: 2, dropout: Some(dropout) };
             let dropped = ops::dropout(qkv.clone(), None, time, dropout, mode);
             [dropped, ops::attention(qkv, shape, mode).0].map(values)
         };

@@ -17,7 +17,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["plan"], 3_200),
     (&["data"], 7_200),
     (&["gpu"], 4_325),
-    (&["ops"], 9_150),
+    (&["ops"], 10_550),
     (&["model"], 2_300),
     (&["ranks"], 3_200),
     (&["runs"], 3_165),
@@ -40,7 +40,7 @@ const ABOVE: &[(&str, usize)] = &[
     ("protocol", 2_715),
     ("worker", 4_840),
     ("report", 1_300),
-    ("bench", 1_820),
+    ("bench", 2_020),
 ];
 
 /// The most lines of a file without its tests, and of a file of tests.

@@ -9,7 +9,8 @@ use crate::ops::shared::dispatch::Reference;
 /// Queries per block: of the `time x time` matrix, only the scores of one block exist at a time.
 const QUERY_BLOCK: usize = 128;
 
-/// The parts of a packed `qkv` as `[batch, heads, time, size]`.
+/// The parts of a packed `qkv` as `[batch, heads, time, size]`. Keys and values are repeated for the
+/// heads of queries that share them.
 struct Heads {
     q: Tensor<4>,
     k: Tensor<4>,
@@ -19,9 +20,17 @@ struct Heads {
 
 impl Heads {
     fn split(qkv: Tensor<2>, shape: &AttentionShape) -> Self {
-        let c = qkv.dims()[1] / 3;
-        let part = |index: usize| to_heads(qkv.clone().narrow(1, index * c, c), shape);
-        Self { q: part(0), k: part(1), v: part(2), scale: scale(c / shape.heads) }
+        let size = shape.size(qkv.dims()[1]);
+        let (heads, kv_heads, group) = (shape.heads, shape.kv_heads, shape.group());
+        let part = |first: usize, count: usize| {
+            to_heads(qkv.clone().narrow(1, first * size, count * size), shape, count)
+        };
+        let shared = |first| {
+            let part = part(first, kv_heads).unsqueeze_dim::<5>(2).repeat_dim(2, group);
+            part.reshape([shape.batch, heads, shape.time, size])
+        };
+        let (k, v) = (shared(heads), shared(heads + kv_heads));
+        Self { q: part(0, heads), k, v, scale: scale(size) }
     }
 
     /// Returns the scores of queries `from..to` against keys `0..to`, `[batch, heads, to - from, to]`.
@@ -62,8 +71,8 @@ pub(super) fn backward(inputs: AttentionBackwardInputs<Reference>) -> Tensor<2> 
     let dtype = FloatDType::from(qkv.dtype());
     let [dout, qkv, out] = [dout, qkv, out].map(|x| x.cast(FloatDType::F32));
     let heads = Heads::split(qkv, &shape);
-    let dout = to_heads(dout, &shape);
-    let delta = (dout.clone() * to_heads(out, &shape)).sum_dim(3);
+    let [dout, out] = [dout, out].map(|x| to_heads(x, &shape, shape.heads));
+    let delta = (dout.clone() * out).sum_dim(3);
     let log_sum_exp = log_sum_exp.reshape([shape.batch, shape.heads, shape.time, 1]);
     let (mut dk, mut dv) = (heads.q.zeros_like(), heads.q.zeros_like());
     let mut dqs = Vec::new();
@@ -81,6 +90,11 @@ pub(super) fn backward(inputs: AttentionBackwardInputs<Reference>) -> Tensor<2> 
         dk = add_rows(dk, ds.transpose().matmul(rows(&heads.q, from, to)), to);
         dv = add_rows(dv, dropped.transpose().matmul(d), to);
     }
+    let [dk, dv] = [dk, dv].map(|sums| {
+        let [batch, _, time, size] = sums.dims();
+        let sums = sums.reshape([batch, shape.kv_heads, shape.group(), time, size]);
+        sums.sum_dim(2).squeeze_dim(2)
+    });
     let parts = [Tensor::cat(dqs, 2), dk, dv].map(from_heads);
     Tensor::cat(parts.to_vec(), 1).cast(dtype)
 }
@@ -89,13 +103,13 @@ fn blocks(time: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..time).step_by(QUERY_BLOCK).map(move |from| (from, (from + QUERY_BLOCK).min(time)))
 }
 
-/// `[n, c]` as `[batch, heads, time, size]`.
-fn to_heads(x: Tensor<2>, shape: &AttentionShape) -> Tensor<4> {
-    let c = x.dims()[1];
-    x.reshape([shape.batch, shape.time, shape.heads, c / shape.heads]).swap_dims(1, 2)
+/// `[n, heads * size]` as `[batch, heads, time, size]`.
+fn to_heads(x: Tensor<2>, shape: &AttentionShape, heads: usize) -> Tensor<4> {
+    let size = x.dims()[1] / heads;
+    x.reshape([shape.batch, shape.time, heads, size]).swap_dims(1, 2)
 }
 
-/// `[batch, heads, time, size]` as `[n, c]`.
+/// `[batch, heads, time, size]` as `[n, heads * size]`.
 fn from_heads(x: Tensor<4>) -> Tensor<2> {
     let [batch, heads, time, size] = x.dims();
     x.swap_dims(1, 2).reshape([batch * time, heads * size])

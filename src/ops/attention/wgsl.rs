@@ -13,6 +13,7 @@ params! {
     struct Params {
         time: usize,
         heads: usize,
+        kv_heads: usize,
         scale: f32,
         blocks: usize,
         first_pair: usize,
@@ -192,16 +193,19 @@ pub(in crate::ops) fn cooperative_variants() -> Vec<Spec> {
 }
 
 fn launch(kernels: &WgslKernels, pass: Pass, shape: AttentionShape, buffers: &[&CubeTensor]) {
-    let AttentionShape { time, heads, dropout, .. } = shape;
+    let AttentionShape { time, heads, kv_heads, dropout, .. } = shape;
     // The first buffer of each pass is qkv.
-    let (size, activation) = (buffers[0].shape()[1] / (3 * heads), Element::of(buffers[0]));
+    let (size, activation) = (shape.size(buffers[0].shape()[1]), Element::of(buffers[0]));
     let tiling = Tiling::of(kernels, activation);
     let spec = spec(tiling, pass, activation, size, dropout.is_some());
     let (scale, blocks) = (scale(size), time.div_ceil(tiling.rows() as usize));
     let buffers: Vec<_> = buffers.iter().copied().map(Some).collect();
-    for (first_pair, pairs) in shape.dispatches(size, kernels.queue.driver.operations) {
+    // The pass for keys has a workgroup for each block of a head of keys.
+    let pass_heads = if pass == Pass::Keys { kv_heads } else { heads };
+    let operations = kernels.queue.driver.operations;
+    for (first_pair, pairs) in shape.dispatches(size, pass_heads, operations) {
         let mask = dropout.as_ref().map(Mask::from).unwrap_or_default();
-        let params = Params { time, heads, scale, blocks, first_pair, mask };
+        let params = Params { time, heads, kv_heads, scale, blocks, first_pair, mask };
         kernels.queue.launch(spec.clone(), Workgroups::Plane(blocks, pairs), &buffers, &params);
     }
 }
@@ -211,8 +215,8 @@ pub(super) fn forward(
     inputs: AttentionInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
     let AttentionInputs { qkv, shape } = inputs;
-    let [n, three_c] = qkv.shape().dims();
-    let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
+    let [n, width] = qkv.shape().dims();
+    let out = kernels.queue.empty_of([n, shape.heads * shape.size(width)], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
     launch(kernels, Pass::Forward, shape, &[&qkv, &out, &log_sum_exp]);
     (out, log_sum_exp)

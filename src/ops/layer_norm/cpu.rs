@@ -4,14 +4,16 @@ use burn::backend::TensorMetadata;
 use pulp::Simd;
 use rayon::prelude::*;
 
-use super::{EPS, LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
+use super::{LayerNormBackwardInputs, LayerNormInputs, NormForm, WeightGradientsInputs};
 use crate::ops::shared::cpu::{
     CpuTensor, Flex, contiguous, from_values, memory, rows_per_task, sum_rows, values, vector,
     vectorised,
 };
 
-pub(super) fn forward(inputs: LayerNormInputs<Flex>) -> (CpuTensor, (CpuTensor, CpuTensor)) {
-    let LayerNormInputs { x, gamma, beta } = inputs;
+pub(super) fn forward(
+    inputs: LayerNormInputs<Flex>,
+) -> (CpuTensor, (Option<CpuTensor>, CpuTensor)) {
+    let LayerNormInputs { x, gamma, beta, form } = inputs;
     let shape = x.shape();
     let [n, c] = shape.dims();
     let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
@@ -23,9 +25,9 @@ pub(super) fn forward(inputs: LayerNormInputs<Flex>) -> (CpuTensor, (CpuTensor, 
     y.par_chunks_mut(rows * c)
         .zip(x.par_chunks(rows * c))
         .zip(mean.par_chunks_mut(rows).zip(rstd.par_chunks_mut(rows)))
-        .for_each(|((y, x), (mean, rstd))| normalise(y, x, (gamma, beta), mean, rstd));
-    let statistics = [mean, rstd].map(|values| from_values(values, [n, 1].into()));
-    (from_values(y, shape), statistics.into())
+        .for_each(|((y, x), (mean, rstd))| normalise(y, x, (gamma, beta), form, mean, rstd));
+    let [mean, rstd] = [mean, rstd].map(|values| from_values(values, [n, 1].into()));
+    (from_values(y, shape), ((!form.is_rms()).then_some(mean), rstd))
 }
 
 vectorised! {
@@ -33,6 +35,7 @@ vectorised! {
         y: &mut [f32],
         x: &[f32],
         weights: (&[f32], Option<&[f32]>),
+        form: NormForm,
         mean: &mut [f32],
         rstd: &mut [f32],
     ) {
@@ -40,7 +43,7 @@ vectorised! {
         let c = gamma.len();
         let rows = y.chunks_mut(c).zip(x.chunks(c)).zip(mean.iter_mut().zip(rstd));
         for ((y, x), (mean, rstd)) in rows {
-            (*mean, *rstd) = statistics(simd, x);
+            (*mean, *rstd) = statistics(simd, x, form);
             let [mean, rstd] = [*mean, *rstd].map(|value| simd.splat_f32s(value));
             let normal = |x| simd.mul_f32s(simd.sub_f32s(x, mean), rstd);
             match beta {
@@ -56,23 +59,23 @@ vectorised! {
 }
 
 #[inline(always)]
-fn statistics<S: Simd>(simd: S, x: &[f32]) -> (f32, f32) {
+fn statistics<S: Simd>(simd: S, x: &[f32], form: NormForm) -> (f32, f32) {
     let c = x.len() as f32;
-    let mean = vector::sum(simd, [x], |[x]| x) / c;
+    let mean = if form.is_rms() { 0.0 } else { vector::sum(simd, [x], |[x]| x) / c };
     let center = simd.splat_f32s(mean);
     let square = |x| simd.mul_f32s(x, x);
     let variance = vector::sum(simd, [x], |[x]| square(simd.sub_f32s(x, center))) / c;
-    (mean, 1.0 / (variance + EPS).sqrt())
+    (mean, 1.0 / (variance + form.eps()).sqrt())
 }
 
 pub(super) fn backward(inputs: LayerNormBackwardInputs<Flex>) -> (CpuTensor, CpuTensor) {
-    let LayerNormBackwardInputs { dy, x, gamma, statistics: (mean, rstd), residual } = inputs;
+    let LayerNormBackwardInputs { dy, x, gamma, statistics, residual, form: _ } = inputs;
     let shape = x.shape();
     let [n, c] = shape.dims();
     let residual = residual.map(contiguous);
     let ([dy_tensor, x_tensor], gamma) = ([dy, x].map(contiguous), contiguous(gamma));
     let (dy, x, gamma) = (values(&dy_tensor), values(&x_tensor), values(&gamma));
-    let (mean, rstd) = (values(&mean), values(&rstd));
+    let (mean, rstd) = (statistics.0.as_ref().map(values), values(&statistics.1));
 
     let mut dx = memory::take(n * c);
     let rows = rows_per_task(n, c);
@@ -105,16 +108,17 @@ struct NormRows<'a> {
     dy: &'a [f32],
     x: &'a [f32],
     gamma: &'a [f32],
-    mean: &'a [f32],
+    /// `None` for an RMS norm.
+    mean: Option<&'a [f32]>,
     rstd: &'a [f32],
 }
 
 impl<'a> NormRows<'a> {
     /// Row `row` of `dy` and `x`, its mean and its reciprocal standard deviation.
     #[inline(always)]
-    fn row(&self, row: usize) -> (&'a [f32], &'a [f32], f32, f32) {
+    fn row(&self, row: usize) -> (&'a [f32], &'a [f32], Option<f32>, f32) {
         let part = row * self.gamma.len()..(row + 1) * self.gamma.len();
-        (&self.dy[part.clone()], &self.x[part], self.mean[row], self.rstd[row])
+        (&self.dy[part.clone()], &self.x[part], self.mean.map(|mean| mean[row]), self.rstd[row])
     }
 }
 
@@ -142,7 +146,7 @@ vectorised! {
     fn sum_weight_gradients<S>(simd; inputs: NormRows<'_>, rows: Range<usize>, sums: &mut [f32]) {
         let (dgamma, dbeta) = sums.split_at_mut(inputs.gamma.len());
         for (dy, x, mean, rstd) in rows.map(|row| inputs.row(row)) {
-            let [mean, rstd] = [mean, rstd].map(|value| simd.splat_f32s(value));
+            let [mean, rstd] = [mean.unwrap_or(0.0), rstd].map(|value| simd.splat_f32s(value));
             vector::map(simd, dgamma, [dy, x], |sum, [dy, x]| {
                 let normal = simd.mul_f32s(simd.sub_f32s(x, mean), rstd);
                 simd.mul_add_e_f32s(dy, normal, sum)
@@ -153,11 +157,20 @@ vectorised! {
 }
 
 #[inline(always)]
-fn input_gradient<S: Simd>(simd: S, dx: &mut [f32], rows: [&[f32]; 3], mean: f32, rstd: f32) {
+fn input_gradient<S: Simd>(
+    simd: S,
+    dx: &mut [f32],
+    rows: [&[f32]; 3],
+    mean: Option<f32>,
+    rstd: f32,
+) {
     let c = dx.len() as f32;
     let [dy, gamma, _] = rows;
-    let center = simd.splat_f32s(mean);
-    let mean_g = vector::sum(simd, [dy, gamma], |[dy, gamma]| simd.mul_f32s(dy, gamma)) / c;
+    let center = simd.splat_f32s(mean.unwrap_or(0.0));
+    let mean_g = match mean {
+        Some(_) => vector::sum(simd, [dy, gamma], |[dy, gamma]| simd.mul_f32s(dy, gamma)) / c,
+        None => 0.0,
+    };
     let mean_gx = vector::sum(simd, rows, |[dy, gamma, x]| {
         simd.mul_f32s(simd.mul_f32s(dy, gamma), simd.sub_f32s(x, center))
     }) * rstd

@@ -5,7 +5,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{EPS, LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
+use super::{LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
 use crate::ops::shared::cube::reduce::group_sum;
 use crate::ops::shared::cube::{CubeKernels, Gpu, each, elem, launch};
 use crate::ops::shared::kernels::owned;
@@ -14,7 +14,8 @@ use crate::plan::NORM_GROUPS;
 /// Invocations that share a row.
 const UNITS: u32 = 128;
 
-/// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which it holds in registers.
+/// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which it holds in registers. An RMS
+/// norm has no mean.
 #[cube(launch_unchecked)]
 fn normalise<T: Float>(
     x: &[T],
@@ -24,8 +25,10 @@ fn normalise<T: Float>(
     mean: &mut [f32],
     rstd: &mut [f32],
     rows: usize,
+    eps: f32,
     #[comptime] width: usize,
     #[comptime] has_beta: bool,
+    #[comptime] rms: bool,
     #[define(T)] _elem: ElemType,
 ) {
     let row = CUBE_POS;
@@ -46,7 +49,10 @@ fn normalise<T: Float>(
             sum += values[i];
         }
     }
-    let mu = group_sum(sum, UNITS) / size;
+    let mut mu = 0.0f32;
+    if comptime!(!rms) {
+        mu = group_sum(sum, UNITS) / size;
+    }
     // The variance from centred values: sum of squares less square of sum cancels.
     let mut squares = 0.0f32;
     for i in 0..columns {
@@ -56,7 +62,7 @@ fn normalise<T: Float>(
             squares += centred * centred;
         }
     }
-    let scale = 1.0f32 / (group_sum(squares, UNITS) / size + EPS).sqrt();
+    let scale = 1.0f32 / (group_sum(squares, UNITS) / size + eps).sqrt();
     for i in 0..columns {
         let column = i * units + lane;
         if column < width {
@@ -68,14 +74,17 @@ fn normalise<T: Float>(
         }
     }
     if lane == 0 {
-        mean[row] = mu;
+        if comptime!(!rms) {
+            mean[row] = mu;
+        }
         rstd[row] = scale;
     }
 }
 
 /// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`, added to what `dx`
 /// holds if `accumulates`, and the sums over `rows_per_group` rows that make up d-gamma and d-beta,
-/// `[groups, 2, width]`. A workgroup goes through its rows in order and keeps both sums in registers.
+/// `[groups, 2, width]`. A workgroup goes through its rows in order and keeps both sums in registers. If
+/// `rms`, neither x nor g has its mean subtracted.
 #[cube(launch_unchecked)]
 fn gradients<T: Float>(
     dy: &[T],
@@ -89,6 +98,7 @@ fn gradients<T: Float>(
     rows_per_group: usize,
     #[comptime] width: usize,
     #[comptime] accumulates: bool,
+    #[comptime] rms: bool,
     #[define(T)] _elem: ElemType,
 ) {
     let units = UNITS as usize;
@@ -108,7 +118,10 @@ fn gradients<T: Float>(
     }
     for row in first..last {
         let base = row * width;
-        let mu = mean[row];
+        let mut mu = 0.0f32;
+        if comptime!(!rms) {
+            mu = mean[row];
+        }
         let scale = rstd[row];
         let mut sum_g = 0.0f32;
         let mut sum_gx = 0.0f32;
@@ -126,7 +139,10 @@ fn gradients<T: Float>(
                 d_beta[i] += d;
             }
         }
-        let mean_g = group_sum(sum_g, UNITS) / size;
+        let mut mean_g = 0.0f32;
+        if comptime!(!rms) {
+            mean_g = group_sum(sum_g, UNITS) / size;
+        }
         let mean_gx = group_sum(sum_gx, UNITS) / size;
         for i in 0..columns {
             let column = i * units + lane;
@@ -151,15 +167,24 @@ fn gradients<T: Float>(
 pub(super) fn forward(
     kernels: &CubeKernels,
     inputs: LayerNormInputs<Gpu>,
-) -> (CubeTensor, (CubeTensor, CubeTensor)) {
-    let LayerNormInputs { x, gamma, beta } = inputs;
+) -> (CubeTensor, (Option<CubeTensor>, CubeTensor)) {
+    let LayerNormInputs { x, gamma, beta, form } = inputs;
     let [n, c] = x.shape().dims();
     let y = kernels.queue.empty_of([n, c], x.dtype);
-    let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
+    let mean = (!form.is_rms()).then(|| kernels.queue.empty([n, 1]));
+    let rstd = kernels.queue.empty([n, 1]);
     launch!(
         kernels,
         each(n, UNITS),
-        normalise(&[&x, &gamma, beta.as_ref(), &y, &mean, &rstd], n, c, beta.is_some(), elem(&x))
+        normalise(
+            &[&x, &gamma, beta.as_ref(), &y, mean.as_ref(), &rstd],
+            n,
+            form.eps(),
+            c,
+            beta.is_some(),
+            form.is_rms(),
+            elem(&x),
+        )
     );
     (y, (mean, rstd))
 }
@@ -168,7 +193,8 @@ pub(super) fn backward(
     kernels: &CubeKernels,
     inputs: LayerNormBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
-    let LayerNormBackwardInputs { dy, x, gamma, statistics: (mean, rstd), residual } = inputs;
+    let LayerNormBackwardInputs { dy, x, gamma, statistics, residual, form } = inputs;
+    let (mean, rstd) = statistics;
     let [n, c] = x.shape().dims();
     let accumulates = residual.is_some();
     let rows_per_group = n.div_ceil(NORM_GROUPS);
@@ -179,11 +205,12 @@ pub(super) fn backward(
         kernels,
         each(groups, UNITS),
         gradients(
-            &[&dy, &x, &gamma, &mean, &rstd, &dx, &partial],
+            &[&dy, &x, &gamma, mean.as_ref(), &rstd, &dx, &partial],
             n,
             rows_per_group,
             c,
             accumulates,
+            form.is_rms(),
             elem(&x),
         )
     );

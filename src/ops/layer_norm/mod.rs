@@ -1,4 +1,5 @@
-//! Layer normalisation over the last dimension (Ba, Kiros and Hinton 2016, arXiv:1607.06450).
+//! Layer normalisation over the last dimension (Ba, Kiros and Hinton 2016, arXiv:1607.06450), or
+//! normalisation by the root mean square alone (Zhang and Sennrich 2019, arXiv:1910.07467).
 
 use burn::tensor::Tensor;
 
@@ -15,12 +16,34 @@ pub(super) mod wgsl;
 /// GPT-2's epsilon, added to the variance.
 const EPS: f32 = 1e-5;
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NormForm {
+    /// Subtracts the mean of a row and divides by its standard deviation.
+    Layer,
+    /// Divides a row by the root of its mean square, to which `eps` is added: `y = x * rstd * gamma`
+    /// with `rstd = 1 / sqrt(mean(x^2) + eps)`. It has neither mean nor beta.
+    Rms { eps: f32 },
+}
+
+impl NormForm {
+    fn is_rms(self) -> bool {
+        matches!(self, Self::Rms { .. })
+    }
+
+    fn eps(self) -> f32 {
+        match self {
+            Self::Layer => EPS,
+            Self::Rms { eps } => eps,
+        }
+    }
+}
+
 tensors! {
-    /// The mean and the reciprocal standard deviation of each row, `[n, 1]` both. Two values per
-    /// row of c cost less to save than to recompute.
+    /// The mean, which [`NormForm::Rms`] does not have, and the reciprocal standard deviation of each
+    /// row, `[n, 1]` both. Two values per row of c cost less to save than to recompute.
     #[derive(Clone, Debug)]
     pub struct LayerNormStatistics {
-        mean: Tensor<2>,
+        mean: Option<Tensor<2>>,
         rstd: Tensor<2>,
     }
 }
@@ -31,14 +54,15 @@ op! {
     pub fn layer_norm(
         x: Tensor<2>,
         gamma: Tensor<1>,
-        beta: Option<Tensor<1>>,
+        beta: Option<Tensor<1>>;
+        form: NormForm,
     ) -> (Tensor<2>, LayerNormStatistics) = forward(LayerNormInputs);
 }
 
 op! {
     /// Returns the gradient of the input of [`layer_norm`], `[n, c]`, from `dy` `[n, c]`, and the
     /// partial sums `[groups, 2, c]` of the gradients of `gamma` and `beta`, for
-    /// [`layer_norm_weight_gradients`].
+    /// [`layer_norm_weight_gradients`]. Without a beta, its sums have no meaning.
     ///
     /// `residual` `[n, c]`, the gradient of the residual stream around the layer, is added to the
     /// former, in place if nothing else holds it.
@@ -47,7 +71,8 @@ op! {
         x: Tensor<2>,
         gamma: Tensor<1>,
         statistics: LayerNormStatistics,
-        residual: Option<Tensor<2>>,
+        residual: Option<Tensor<2>>;
+        form: NormForm,
     ) -> (Tensor<2>, Tensor<3>) = backward(LayerNormBackwardInputs);
 }
 

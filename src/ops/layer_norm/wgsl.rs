@@ -1,7 +1,7 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{EPS, LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
+use super::{LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
 use crate::ops::shared::kernels::owned;
 use crate::ops::shared::wgsl::tensors::{LaunchedTensor, SegmentParams};
@@ -35,16 +35,23 @@ static WEIGHTS: Shader = shader!(
     ["segments", "layer_norm_backward_weights"]
 );
 
-fn rows_spec(shader: &'static Shader, tier: Tier, activation: Element, width: usize) -> Spec {
+fn rows_spec(
+    shader: &'static Shader,
+    tier: Tier,
+    activation: Element,
+    width: usize,
+    rms: bool,
+) -> Spec {
     let pack = pack_of(&[width]);
     Spec::new(shader, tier.row_workgroup())
         .packed(pack)
         .storing("activation", activation)
         .with("WIDTH", width as u32 / pack)
+        .flag("RMS", rms)
 }
 
-fn forward_spec(tier: Tier, activation: Element, width: usize, beta: bool) -> Spec {
-    rows_spec(&FORWARD, tier, activation, width).flag("BETA", beta)
+fn forward_spec(tier: Tier, activation: Element, width: usize, beta: bool, rms: bool) -> Spec {
+    rows_spec(&FORWARD, tier, activation, width, rms).flag("BETA", beta)
 }
 
 fn weights_spec(width: usize) -> Spec {
@@ -56,8 +63,10 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     for width in [1, 39, 384, 768, 1600] {
         specs.push(weights_spec(width).with("SPAN", ELEMENTWISE).with("TENSORS", 2));
         for activation in Element::ALL {
-            specs.push(rows_spec(&BACKWARD, tier, activation, width));
-            specs.extend([false, true].map(|beta| forward_spec(tier, activation, width, beta)));
+            let forward = |beta, rms| forward_spec(tier, activation, width, beta, rms);
+            specs.extend([forward(false, false), forward(true, false), forward(false, true)]);
+            let backward = |rms| rows_spec(&BACKWARD, tier, activation, width, rms);
+            specs.extend([false, true].map(backward));
         }
     }
     specs
@@ -66,16 +75,17 @@ pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
 pub(super) fn forward(
     kernels: &WgslKernels,
     inputs: LayerNormInputs<Gpu>,
-) -> (CubeTensor, (CubeTensor, CubeTensor)) {
-    let LayerNormInputs { x, gamma, beta } = inputs;
+) -> (CubeTensor, (Option<CubeTensor>, CubeTensor)) {
+    let LayerNormInputs { x, gamma, beta, form } = inputs;
     let [n, c] = x.shape().dims();
     let y = kernels.queue.empty_of([n, c], x.dtype);
-    let [mean, rstd] = [(); 2].map(|()| kernels.queue.empty([n, 1]));
+    let mean = (!form.is_rms()).then(|| kernels.queue.empty([n, 1]));
+    let rstd = kernels.queue.empty([n, 1]);
     kernels.queue.launch(
-        forward_spec(kernels.tier, Element::of(&x), c, beta.is_some()),
+        forward_spec(kernels.tier, Element::of(&x), c, beta.is_some(), form.is_rms()),
         Workgroups::Line(n),
-        &[Some(&x), Some(&gamma), beta.as_ref(), Some(&y), Some(&mean), Some(&rstd)],
-        &ForwardParams { rows: n, eps: EPS },
+        &[Some(&x), Some(&gamma), beta.as_ref(), Some(&y), mean.as_ref(), Some(&rstd)],
+        &ForwardParams { rows: n, eps: form.eps() },
     );
     (y, (mean, rstd))
 }
@@ -84,9 +94,10 @@ pub(super) fn backward(
     kernels: &WgslKernels,
     inputs: LayerNormBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
-    let LayerNormBackwardInputs { dy, x, gamma, statistics: (mean, rstd), residual } = inputs;
+    let LayerNormBackwardInputs { dy, x, gamma, statistics, residual, form } = inputs;
+    let (mean, rstd) = statistics;
     let [n, c] = x.shape().dims();
-    let spec = rows_spec(&BACKWARD, kernels.tier, Element::of(&x), c);
+    let spec = rows_spec(&BACKWARD, kernels.tier, Element::of(&x), c, form.is_rms());
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let accumulates = u32::from(residual.is_some());
@@ -95,7 +106,7 @@ pub(super) fn backward(
     kernels.queue.launch(
         spec,
         Workgroups::Plane(groups, 1),
-        &[&dy, &x, &gamma, &mean, &rstd, &dx, &partial].map(Some),
+        &[Some(&dy), Some(&x), Some(&gamma), mean.as_ref(), Some(&rstd), Some(&dx), Some(&partial)],
         &BackwardParams { rows: n, rows_per_group, accumulates },
     );
     (dx, partial)

@@ -1,9 +1,10 @@
 //! The linear layer: a product, a pass for what is added to it and one for what multiplies it.
 
 use burn::backend::TensorMetadata;
+use pulp::Simd;
 use rayon::prelude::*;
 
-use super::{LinearBackwardInputs, LinearInputs};
+use super::{Activation, LinearBackwardInputs, LinearInputs};
 use crate::config::Gelu;
 use crate::ops::shared::cpu::product::{Factor, multiply};
 use crate::ops::shared::cpu::{
@@ -13,7 +14,7 @@ use crate::ops::shared::cpu::{
 
 pub(super) fn forward(inputs: LinearInputs<Flex>) -> CpuTensor {
     let LinearInputs { x, w, b, residual, activation } = inputs;
-    let ([n, inner], [_, out]) = (x.shape().dims(), w.shape().dims());
+    let ([n, _], [inner, out]) = (x.shape().dims(), w.shape().dims());
     let (x, w) = (activate(contiguous(x), activation), contiguous(w));
     let (b, residual) = (b.map(contiguous), residual.map(contiguous));
     let mut y = memory::take(n * out);
@@ -42,22 +43,32 @@ pub(super) fn backward(
     inputs: LinearBackwardInputs<Flex>,
 ) -> (CpuTensor, CpuTensor, Option<CpuTensor>) {
     let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
-    let ([n, out], [_, inner]) = (dy.shape().dims(), x.shape().dims());
+    let ([n, out], [inner, _]) = (dy.shape().dims(), w.shape().dims());
     let [dy, mut x, w] = [dy, x, w].map(contiguous);
-    let mut dx = memory::take(n * inner);
+    let mut dh = memory::take(n * inner);
     let dy_factor = Factor::new(values(&dy), [n, out]);
     let w_factor = Factor::new(values(&w), [inner, out]).transpose();
-    multiply(dy_factor, w_factor, &mut dx, false);
-    if let Some(form) = activation {
-        // The input, which nothing needs after this layer, becomes its activation in place: the
-        // derivative has computed most of that.
-        let chunk = rows_per_task(dx.len(), 1);
-        let x = values_mut(&mut x).par_chunks_mut(chunk);
-        dx.par_chunks_mut(chunk).zip(x).for_each(|(dx, x)| gelu_backward(dx, x, form));
-    }
+    multiply(dy_factor, w_factor, &mut dh, false);
+    // The activation of the input takes memory that nothing needs after this layer: the derivative has
+    // computed most of it.
+    let (h, dx) = match activation {
+        None => (x, from_values(dh, [n, inner].into())),
+        Some(Activation::Gelu(form)) => {
+            let chunk = rows_per_task(dh.len(), 1);
+            let x_values = values_mut(&mut x).par_chunks_mut(chunk);
+            dh.par_chunks_mut(chunk).zip(x_values).for_each(|(dx, x)| gelu_backward(dx, x, form));
+            (x, from_values(dh, [n, inner].into()))
+        }
+        Some(Activation::SwiGlu) => {
+            let rows = rows_per_task(n, inner) * inner;
+            let x_values = values_mut(&mut x).par_chunks_mut(2 * rows);
+            dh.par_chunks_mut(rows).zip(x_values).for_each(|(h, x)| swiglu_backward(h, x, inner));
+            (from_values(dh, [n, inner].into()), x)
+        }
+    };
     let mut dw = memory::take(inner * out);
-    let x_factor = Factor::new(values(&x), [n, inner]);
-    multiply(x_factor.transpose(), dy_factor, &mut dw, false);
+    let h_factor = Factor::new(values(&h), [n, inner]);
+    multiply(h_factor.transpose(), dy_factor, &mut dw, false);
     let db = bias.then(|| {
         let dy = values(&dy);
         let sums = sum_rows(n, out, |rows, sums| {
@@ -65,18 +76,30 @@ pub(super) fn backward(
         });
         from_values(sums, [out].into())
     });
-    memory::recycle([dy, x]);
-    (from_values(dx, [n, inner].into()), from_values(dw, [inner, out].into()), db)
+    memory::recycle([dy, h]);
+    (dx, from_values(dw, [inner, out].into()), db)
 }
 
-fn activate(x: CpuTensor, activation: Option<Gelu>) -> CpuTensor {
-    let Some(form) = activation else { return x };
-    let shape = x.shape();
+fn activate(x: CpuTensor, activation: Option<Activation>) -> CpuTensor {
+    let Some(activation) = activation else { return x };
+    let [n, width] = x.shape().dims();
     let x = values(&x);
-    let mut y = memory::take(x.len());
-    let chunk = rows_per_task(x.len(), 1);
-    y.par_chunks_mut(chunk).zip(x.par_chunks(chunk)).for_each(|(y, x)| gelu(y, x, form));
-    from_values(y, shape)
+    match activation {
+        Activation::Gelu(form) => {
+            let mut y = memory::take(x.len());
+            let chunk = rows_per_task(x.len(), 1);
+            y.par_chunks_mut(chunk).zip(x.par_chunks(chunk)).for_each(|(y, x)| gelu(y, x, form));
+            from_values(y, [n, width].into())
+        }
+        Activation::SwiGlu => {
+            let inner = width / 2;
+            let mut y = memory::take(n * inner);
+            let rows = rows_per_task(n, inner) * inner;
+            let x = x.par_chunks(2 * rows);
+            y.par_chunks_mut(rows).zip(x).for_each(|(y, x)| swiglu(y, x, inner));
+            from_values(y, [n, inner].into())
+        }
+    }
 }
 
 // Loops by hand: closures as long as GELU would be compiled for the oldest instruction set.
@@ -104,6 +127,51 @@ vectorised! {
         simd.partial_store_f32s(dx_rest, last);
         simd.partial_store_f32s(x_rest, y);
     }
+}
+
+vectorised! {
+    /// `y = silu(gate) * up`, with rows of gate and up, `inner` elements each.
+    fn swiglu<S>(simd; y: &mut [f32], x: &[f32], inner: usize) {
+        for (y, x) in y.chunks_mut(inner).zip(x.chunks(2 * inner)) {
+            let (gate, up) = x.split_at(inner);
+            let ((y, y_rest), (gates, gate_rest)) = (S::as_mut_simd_f32s(y), S::as_simd_f32s(gate));
+            let (ups, up_rest) = S::as_simd_f32s(up);
+            for ((y, gate), up) in y.iter_mut().zip(gates).zip(ups) {
+                *y = simd.mul_f32s(math::silu(simd, *gate).0, *up);
+            }
+            let last = math::silu(simd, simd.partial_load_f32s(gate_rest)).0;
+            let last = simd.mul_f32s(last, simd.partial_load_f32s(up_rest));
+            simd.partial_store_f32s(y_rest, last);
+        }
+    }
+}
+
+vectorised! {
+    /// Replaces gate and up by their gradients, and `h`, the gradient of their product, by the product.
+    fn swiglu_backward<S>(simd; h: &mut [f32], x: &mut [f32], inner: usize) {
+        for (h, x) in h.chunks_mut(inner).zip(x.chunks_mut(2 * inner)) {
+            let (gate, up) = x.split_at_mut(inner);
+            let ((h, h_rest), (gate, gate_rest)) =
+                (S::as_mut_simd_f32s(h), S::as_mut_simd_f32s(gate));
+            let (up, up_rest) = S::as_mut_simd_f32s(up);
+            for ((h, gate), up) in h.iter_mut().zip(gate).zip(up) {
+                [*h, *gate, *up] = swiglu_and_gradients(simd, [*h, *gate, *up]);
+            }
+            let rest = [&*h_rest, gate_rest, up_rest].map(|rest| simd.partial_load_f32s(rest));
+            let [y, d_gate, d_up] = swiglu_and_gradients(simd, rest);
+            simd.partial_store_f32s(h_rest, y);
+            simd.partial_store_f32s(gate_rest, d_gate);
+            simd.partial_store_f32s(up_rest, d_up);
+        }
+    }
+}
+
+/// Returns `silu(gate) * up` and the gradients of gate and up, from the gradient of the product.
+#[inline(always)]
+fn swiglu_and_gradients<S: Simd>(simd: S, [dh, gate, up]: [S::f32s; 3]) -> [S::f32s; 3] {
+    let (y, slope) = math::silu(simd, gate);
+    let d_gate = simd.mul_f32s(simd.mul_f32s(dh, up), slope);
+    [simd.mul_f32s(y, up), d_gate, simd.mul_f32s(dh, y)]
 }
 
 vectorised! {

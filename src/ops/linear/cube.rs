@@ -1,4 +1,4 @@
-//! The linear layer in cubecl's language: products, and passes for GELU and the bias gradient.
+//! The linear layer in cubecl's language: products, and passes for activations and the bias gradient.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
@@ -7,10 +7,10 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{LinearBackwardInputs, LinearInputs};
+use super::{Activation, LinearBackwardInputs, LinearInputs};
 use crate::config::Gelu;
 use crate::gpu::queue::Workgroups;
-use crate::ops::shared::cube::gelu::gelu;
+use crate::ops::shared::cube::gelu::{gelu, sigmoid};
 use crate::ops::shared::cube::product::Epilogue;
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, cover, elem, launch};
 use crate::ops::shared::kernels::contiguous;
@@ -29,6 +29,48 @@ fn apply_gelu<T: Float>(
     let i = ABSOLUTE_POS;
     if i < elements {
         h[i] = T::cast_from(gelu(f32::cast_from(x[i]), exact));
+    }
+}
+
+/// `h = silu(gate) * up`, of rows of gate and up, `width` elements each.
+#[cube(launch_unchecked)]
+fn apply_swiglu<T: Float>(
+    x: &[T],
+    h: &mut [T],
+    elements: usize,
+    width: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let at = i + i / width * width;
+        let gate = f32::cast_from(x[at]);
+        h[i] = T::cast_from(gate * sigmoid(gate) * f32::cast_from(x[at + width]));
+    }
+}
+
+/// The gradients of gate and up from the gradient of `h`. The derivative of silu is `s + gate s (1 - s)` with
+/// `s` the logistic function of the gate.
+#[cube(launch_unchecked)]
+fn swiglu_gradients<T: Float>(
+    dh: &[T],
+    x: &[T],
+    dx: &mut [T],
+    elements: usize,
+    width: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let i = ABSOLUTE_POS;
+    if i < elements {
+        let at = i + i / width * width;
+        let d = f32::cast_from(dh[i]);
+        let gate = f32::cast_from(x[at]);
+        let up = f32::cast_from(x[at + width]);
+        let s = sigmoid(gate);
+        // 1 - s, without cancellation.
+        let rest = sigmoid(-gate);
+        dx[at] = T::cast_from(d * up * (s + gate * s * rest));
+        dx[at + width] = T::cast_from(d * gate * s);
     }
 }
 
@@ -55,12 +97,23 @@ fn sum_columns<T: Float>(
     }
 }
 
-fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Option<Gelu>) -> CubeTensor {
-    let Some(form) = activation else { return x.clone() };
+fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Option<Activation>) -> CubeTensor {
     let [n, c] = x.shape().dims();
-    let h = kernels.queue.empty_of([n, c], x.dtype);
-    launch!(kernels, cover(n * c), apply_gelu(&[x, &h], n * c, form == Gelu::Erf, elem(x)));
-    h
+    match activation {
+        None => x.clone(),
+        Some(Activation::Gelu(form)) => {
+            let h = kernels.queue.empty_of([n, c], x.dtype);
+            let exact = form == Gelu::Erf;
+            launch!(kernels, cover(n * c), apply_gelu(&[x, &h], n * c, exact, elem(x)));
+            h
+        }
+        Some(Activation::SwiGlu) => {
+            let (elements, width) = (n * c / 2, c / 2);
+            let h = kernels.queue.empty_of([n, width], x.dtype);
+            launch!(kernels, cover(elements), apply_swiglu(&[x, &h], elements, width, elem(x)));
+            h
+        }
+    }
 }
 
 fn column_sums(kernels: &CubeKernels, d: &CubeTensor) -> CubeTensor {
@@ -97,7 +150,21 @@ pub(super) fn backward(
     let h = Gpu::float_transpose(activate(kernels, &x, activation));
     let dw = kernels.product(h, dy.clone(), DType::F32, Epilogue::default());
     let w = Gpu::float_transpose(kernels.cast(w, &x));
-    let derivative = activation.map(|form| (form, &x));
+    if activation == Some(Activation::SwiGlu) {
+        let dh = kernels.product(dy, w, x.dtype, Epilogue::default());
+        let [n, width] = dh.shape().dims();
+        let dx = kernels.queue.empty_of(x.shape(), x.dtype);
+        launch!(
+            kernels,
+            cover(n * width),
+            swiglu_gradients(&[&dh, &x, &dx], n * width, width, elem(&x))
+        );
+        return (dx, dw, db);
+    }
+    let derivative = match activation {
+        Some(Activation::Gelu(form)) => Some((form, &x)),
+        _ => None,
+    };
     let epilogue = Epilogue { derivative, ..Epilogue::default() };
     let dx = kernels.product(dy, w, x.dtype, epilogue);
     (dx, dw, db)

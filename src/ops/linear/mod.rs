@@ -3,9 +3,11 @@
 //!
 //! The activation belongs to the layer after it. That layer saves its input for the gradient of its
 //! weight and recomputes the activation from it. A block therefore saves only
-//! one of its two tensors of `4c`: a quarter fewer activations.
+//! one of its two tensors of `4c`: a quarter fewer activations. With SwiGLU it saves gate and up, `2f`
+//! instead of `3f`.
 
 use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
 
 use super::shared::dispatch::{op, tensors};
 use crate::config::Gelu;
@@ -18,9 +20,25 @@ mod reference;
 #[cfg(feature = "wgpu")]
 mod wgsl;
 
+/// The function of a layer's input before the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Activation {
+    /// GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) in one of its forms.
+    Gelu(Gelu),
+    /// SwiGLU (Shazeer 2020, arXiv:2002.05202): the input is gate and up side by side, `[n, 2 in]`, and
+    /// becomes `silu(gate) * up` `[n, in]`, with `silu(x) = x / (1 + exp(-x))`.
+    SwiGlu,
+}
+
+impl From<Gelu> for Activation {
+    fn from(form: Gelu) -> Self {
+        Self::Gelu(form)
+    }
+}
+
 tensors! {
     pub struct LinearGradients {
-        /// `[n, in]`.
+        /// `[n, in]`, or `[n, 2 in]` with [`Activation::SwiGlu`].
         pub x: Tensor<2>,
         /// `[in, out]`.
         pub w: Tensor<2>,
@@ -32,13 +50,12 @@ tensors! {
 op! {
     /// Computes a linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout),
     /// `b` `[out]` and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
-    /// The activation is GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) in this form, or none.
     pub fn linear(
         x: Tensor<2>,
         w: Tensor<2>,
         b: Option<Tensor<1>>,
         residual: Option<Tensor<2>>;
-        activation: Option<Gelu>,
+        activation: Option<Activation>,
     ) -> Tensor<2> = forward(LinearInputs);
 }
 
@@ -49,7 +66,7 @@ op! {
         dy: Tensor<2>,
         x: Tensor<2>,
         w: Tensor<2>;
-        activation: Option<Gelu>,
+        activation: Option<Activation>,
         bias: bool,
     ) -> LinearGradients = backward(LinearBackwardInputs);
 }

@@ -1,6 +1,6 @@
 use burn::tensor::Tensor;
 
-use super::{LinearBackwardInputs, LinearGradients, LinearInputs};
+use super::{Activation, LinearBackwardInputs, LinearGradients, LinearInputs};
 use crate::config::Gelu;
 use crate::ops::shared::dispatch::Reference;
 use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
@@ -26,18 +26,42 @@ pub(super) fn backward(inputs: LinearBackwardInputs<Reference>) -> LinearGradien
     let dh = dy.matmul(w.transpose());
     let dx = match activation {
         None => dh,
-        Some(form) => dh * gelu_derivative(x, form),
+        Some(Activation::Gelu(form)) => dh * gelu_derivative(x, form),
+        Some(Activation::SwiGlu) => swiglu_backward(dh, x),
     };
     LinearGradients { x: dx, w: dw, b: db }
 }
 
-fn activate(x: Tensor<2>, activation: Option<Gelu>) -> Tensor<2> {
+fn activate(x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {
     let gate = match activation {
         None => return x,
-        Some(Gelu::Tanh) => tanh_term(x.clone()),
-        Some(Gelu::Erf) => (x.clone() * FRAC_1_SQRT_2).erf(),
+        Some(Activation::SwiGlu) => {
+            let [gate, up] = gate_and_up(x);
+            return sigmoid(gate.clone()) * gate * up;
+        }
+        Some(Activation::Gelu(Gelu::Tanh)) => tanh_term(x.clone()),
+        Some(Activation::Gelu(Gelu::Erf)) => (x.clone() * FRAC_1_SQRT_2).erf(),
     };
     x * 0.5 * (gate + 1.0)
+}
+
+fn gate_and_up(x: Tensor<2>) -> [Tensor<2>; 2] {
+    let half = x.dims()[1] / 2;
+    [0, half].map(|first| x.clone().narrow(1, first, half))
+}
+
+fn sigmoid(x: Tensor<2>) -> Tensor<2> {
+    // The exp of some drivers overflows to NaN.
+    (x.neg().clamp(-80.0, 80.0).exp() + 1.0).recip()
+}
+
+/// With `s` the logistic function of the gate, the derivative of `silu` is `s (1 + gate (1 - s))`.
+fn swiglu_backward(dh: Tensor<2>, x: Tensor<2>) -> Tensor<2> {
+    let [gate, up] = gate_and_up(x);
+    let s = sigmoid(gate.clone());
+    let d_up = dh.clone() * s.clone() * gate.clone();
+    let slope = (gate * (s.clone().neg() + 1.0) + 1.0) * s;
+    Tensor::cat(vec![dh * up * slope, d_up], 1)
 }
 
 /// `tanh(sqrt(2 / pi) (x + 0.044715 x^3))`.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use burn::tensor::Tensor;
+
 use super::inputs::{Inputs, ids};
-use super::{Check, Output};
-use crate::config::Gelu;
+use super::{Check, KernelShapes, Output};
 use crate::ops::{
-    self, AdamW, AttentionShape, CrossEntropy, IGNORED, Moments, UpdateControl, UpdateSettings,
-    WeightUpdate,
+    self, Activation, AdamW, AttentionShape, CrossEntropy, HeadNorms, IGNORED, Moments, NormForm,
+    RotaryShape, UpdateControl, UpdateSettings, WeightUpdate,
 };
 
 pub(super) const ALL: &[Check] = &[
@@ -26,6 +27,9 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "update_control", run: update_control },
     Check { name: "adamw", run: adamw },
 ];
+
+/// The epsilon of RMS norms.
+const EPS: f32 = 1e-5;
 
 /// Rows of the checks: more than two of the largest tiles, and a ragged last one.
 const ROWS: usize = 150;
@@ -59,16 +63,28 @@ fn embed(inputs: &Inputs) -> Vec<Output> {
 fn layer_norm(inputs: &Inputs) -> Vec<Output> {
     let (width, mode) = (inputs.shapes.width, inputs.mode);
     let [x, dy, residual] = [1, 2, 3].map(|seed| inputs.activation(seed, [ROWS, width]));
-    let gamma = inputs.vector(4, width);
-    let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), inputs.bias(5, width), mode);
-    let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, Some(residual), mode);
+    let (gamma, residual) = (inputs.vector(4, width), Some(residual));
+    let (form, beta) = match inputs.shapes.activation {
+        Activation::Gelu(_) => (NormForm::Layer, inputs.bias(5, width)),
+        Activation::SwiGlu => (NormForm::Rms { eps: EPS }, None),
+    };
+    let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), beta, form, mode);
+    let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, residual, form, mode);
     let (dgamma, dbeta) = ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
-    vec![
+    let mut outputs = vec![
         Output::new("layer_norm", y),
         Output::new("layer_norm backward: input", dx),
         Output::new("layer_norm backward: gamma", dgamma),
-        Output::new("layer_norm backward: beta", dbeta),
-    ]
+    ];
+    if form == NormForm::Layer {
+        outputs.push(Output::new("layer_norm backward: beta", dbeta));
+    }
+    outputs
+}
+
+/// The inputs of a layer of `k` inputs: twice as many with SwiGLU, gate and up.
+fn input_width(k: usize, activation: Option<Activation>) -> usize {
+    if activation == Some(Activation::SwiGlu) { 2 * k } else { k }
 }
 
 /// Computes a linear layer of rows, inputs and outputs `[m, k, n]`.
@@ -76,10 +92,11 @@ fn forward(
     inputs: &Inputs,
     kernel: &'static str,
     [m, k, n]: [usize; 3],
-    activation: Option<Gelu>,
+    activation: Option<Activation>,
     residual: bool,
 ) -> Output {
-    let (x, w) = (inputs.activation(1, [m, k]), inputs.matrix(2, [k, n]));
+    let x = inputs.activation(1, [m, input_width(k, activation)]);
+    let w = inputs.matrix(2, [k, n]);
     let residual = residual.then(|| inputs.activation(4, [m, n]));
     let y = ops::linear(x, w, inputs.bias(3, n), residual, activation, inputs.mode);
     Output::new(kernel, y)
@@ -90,9 +107,10 @@ fn backward(
     inputs: &Inputs,
     [of_w, of_x, of_b]: [&'static str; 3],
     [m, k, n]: [usize; 3],
-    activation: Option<Gelu>,
+    activation: Option<Activation>,
 ) -> Vec<Output> {
-    let (x, w) = (inputs.activation(1, [m, k]), inputs.matrix(2, [k, n]));
+    let x = inputs.activation(1, [m, input_width(k, activation)]);
+    let w = inputs.matrix(2, [k, n]);
     let (dy, bias) = (inputs.activation(5, [m, n]), inputs.shapes.bias);
     let gradients = ops::linear_backward(dy, x, w, activation, bias, inputs.mode);
     let mut outputs = vec![Output::new(of_w, gradients.w), Output::new(of_x, gradients.x)];
@@ -101,32 +119,32 @@ fn backward(
 }
 
 fn linear(inputs: &Inputs) -> Vec<Output> {
-    let gelu = Some(inputs.shapes.gelu);
+    let activation = Some(inputs.shapes.activation);
     let mut outputs = vec![forward(inputs, "linear", small(inputs), None, false)];
     if inputs.shapes.dropout {
-        outputs.push(forward(inputs, "linear of GELU", small(inputs), gelu, false));
+        outputs.push(forward(inputs, "linear of an activation", small(inputs), activation, false));
     }
     outputs
 }
 
 fn linear_residual(inputs: &Inputs) -> Vec<Output> {
-    let gelu = Some(inputs.shapes.gelu);
+    let activation = Some(inputs.shapes.activation);
     vec![
         forward(inputs, "linear + residual", small(inputs), None, true),
-        forward(inputs, "linear of GELU + residual", small(inputs), gelu, true),
+        forward(inputs, "linear of an activation + residual", small(inputs), activation, true),
     ]
 }
 
 fn linear_backward(inputs: &Inputs) -> Vec<Output> {
-    let gelu = Some(inputs.shapes.gelu);
+    let activation = Some(inputs.shapes.activation);
     let plain = ["linear backward: weight", "linear backward: input", "linear backward: bias"];
-    let of_gelu = [
-        "linear of GELU backward: weight",
-        "linear of GELU backward: input",
-        "linear of GELU backward: bias",
+    let of_activation = [
+        "linear of an activation backward: weight",
+        "linear of an activation backward: input",
+        "linear of an activation backward: bias",
     ];
     let mut outputs = backward(inputs, plain, small(inputs), None);
-    outputs.extend(backward(inputs, of_gelu, small(inputs), gelu));
+    outputs.extend(backward(inputs, of_activation, small(inputs), activation));
     outputs
 }
 
@@ -137,8 +155,8 @@ const SHALLOW: usize = 36;
 fn large_forward(inputs: &Inputs) -> Vec<Output> {
     let odd = small(inputs)[1] - 100;
     let [m, n] = LARGE.map(|side| side + odd);
-    let gelu = Some(inputs.shapes.gelu);
-    vec![forward(inputs, "linear in large tiles", [m, SHALLOW + odd, n], gelu, true)]
+    let activation = Some(inputs.shapes.activation);
+    vec![forward(inputs, "linear in large tiles", [m, SHALLOW + odd, n], activation, true)]
 }
 
 /// In each of the two, one gradient has large tiles, and the other one sums over many elements: on
@@ -146,7 +164,7 @@ fn large_forward(inputs: &Inputs) -> Vec<Output> {
 fn large_backward(inputs: &Inputs) -> Vec<Output> {
     let odd = small(inputs)[1] - 100;
     let [long, wide] = LARGE.map(|side| side + odd);
-    let gelu = Some(inputs.shapes.gelu);
+    let activation = Some(inputs.shapes.activation);
     let of_input = [
         "linear backward: weight, over many rows",
         "linear backward: input, in large tiles",
@@ -157,48 +175,84 @@ fn large_backward(inputs: &Inputs) -> Vec<Output> {
         "linear backward: input, over many outputs",
         "linear backward: bias, in large tiles",
     ];
-    let mut outputs = backward(inputs, of_input, [long, wide, SHALLOW + odd], gelu);
-    outputs.extend(backward(inputs, of_weight, [SHALLOW + odd, wide, long], gelu));
+    let mut outputs = backward(inputs, of_input, [long, wide, SHALLOW + odd], activation);
+    outputs.extend(backward(inputs, of_weight, [SHALLOW + odd, wide, long], activation));
     outputs
 }
 
-/// Returns a shape of attention with the model's size of heads, and its width. Three heads, or four if
-/// the model's rows are read four elements at a time and three heads' would not be.
+/// Returns a shape of attention with the model's size of heads, and the size. Three heads, or four if
+/// the model's rows are read four elements at a time and three heads' would not be, or if two share keys.
 fn heads(inputs: &Inputs, dropout: bool) -> (AttentionShape, usize) {
-    let size = inputs.shapes.width / inputs.shapes.heads.max(1);
-    let heads =
-        if inputs.shapes.width.is_multiple_of(4) && !size.is_multiple_of(4) { 4 } else { 3 };
+    let KernelShapes { width, heads, kv_heads, head_size, .. } = inputs.shapes;
+    let shared = kv_heads < heads;
+    let four = shared || width.is_multiple_of(4) && !head_size.is_multiple_of(4);
+    let heads = if four { 4 } else { 3 };
+    let kv_heads = if shared { 2 } else { heads };
     let dropout = dropout.then(|| inputs.dropout());
-    (AttentionShape { batch: 2, time: TIME, heads, dropout }, heads * size)
+    (AttentionShape { batch: 2, time: TIME, heads, kv_heads, dropout }, head_size)
+}
+
+/// Returns packed qkv of such heads.
+fn packed(inputs: &Inputs, seed: u64, (shape, size): (AttentionShape, usize)) -> Tensor<2> {
+    inputs.activation(seed, [2 * TIME, (shape.heads + 2 * shape.kv_heads) * size])
+}
+
+/// Returns the rotation of such heads and their norms, if the model rotates q and k.
+fn rotation(
+    inputs: &Inputs,
+    (shape, size): (AttentionShape, usize),
+) -> Option<(RotaryShape, Option<HeadNorms>)> {
+    let AttentionShape { time, heads, kv_heads, .. } = shape;
+    let norms = || HeadNorms { q: inputs.vector(6, size), k: inputs.vector(7, size) };
+    let norms = inputs.shapes.head_norms.then(norms);
+    let rotates = inputs.shapes.activation == Activation::SwiGlu;
+    rotates.then_some((RotaryShape { time, heads, kv_heads, theta: 1e4, eps: EPS }, norms))
 }
 
 fn attention(inputs: &Inputs) -> Vec<Output> {
     // Evaluations have no dropout.
-    let (shape, width) = heads(inputs, false);
-    let qkv = inputs.activation(1, [2 * TIME, 3 * width]);
+    let all = heads(inputs, false);
+    let (shape, qkv) = (all.0, packed(inputs, 1, all));
     let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, inputs.mode);
     let mut outputs =
         vec![Output::new("attention", out), Output::new("attention: log_sum_exp", log_sum_exp)];
     if inputs.shapes.dropout {
         let (shape, _) = heads(inputs, true);
-        let out = ops::attention(qkv, shape, inputs.mode).0;
+        let out = ops::attention(qkv.clone(), shape, inputs.mode).0;
         outputs.push(Output::new("attention with dropout", out));
+    }
+    if let Some((shape, norms)) = rotation(inputs, all) {
+        let kept = ops::rotary(qkv.clone(), norms.clone(), shape, inputs.mode);
+        outputs.push(Output::new("rotary", kept));
+        outputs.push(Output::new("rotary in place", ops::rotary(qkv, norms, shape, inputs.mode)));
     }
     outputs
 }
 
 fn attention_backward(inputs: &Inputs) -> Vec<Output> {
-    let ((shape, width), mode) = (heads(inputs, inputs.shapes.dropout), inputs.mode);
-    let qkv = inputs.activation(1, [2 * TIME, 3 * width]);
-    let dout = inputs.activation(2, [2 * TIME, width]);
+    let (all, mode) = (heads(inputs, inputs.shapes.dropout), inputs.mode);
+    let (shape, size) = all;
+    let qkv = packed(inputs, 1, all);
+    let dout = inputs.activation(2, [2 * TIME, shape.heads * size]);
     let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, mode);
-    let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, shape, mode);
-    let columns = |first, count| dqkv.clone().narrow(1, first, count);
-    vec![
-        Output::new("attention backward: queries", columns(0, width)),
-        Output::new("attention backward: keys", columns(width, width)),
-        Output::new("attention backward: values", columns(2 * width, width)),
-    ]
+    let dqkv = ops::attention_backward(dout, qkv.clone(), out, log_sum_exp, shape, mode);
+    let columns = |first, heads| dqkv.clone().narrow(1, first * size, heads * size);
+    let AttentionShape { heads, kv_heads, .. } = shape;
+    let mut outputs = vec![
+        Output::new("attention backward: queries", columns(0, heads)),
+        Output::new("attention backward: keys", columns(heads, kv_heads)),
+        Output::new("attention backward: values", columns(heads + kv_heads, kv_heads)),
+    ];
+    if let Some((shape, norms)) = rotation(inputs, all) {
+        let dqkv = packed(inputs, 3, all);
+        let (dqkv, partial) = ops::rotary_backward(dqkv, Some(qkv), norms, shape, mode);
+        outputs.push(Output::new("rotary backward", dqkv));
+        let sums = partial.map(|sums| ops::layer_norm_weight_gradients(vec![sums], mode).remove(0));
+        outputs.extend(sums.into_iter().flat_map(|(q, k)| {
+            [Output::new("rotary backward: q", q), Output::new("rotary backward: k", k)]
+        }));
+    }
+    outputs
 }
 
 /// Rows and vocabulary of the loss, with padding. The last chunk of logits is ragged.

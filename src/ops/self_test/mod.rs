@@ -13,8 +13,8 @@ use std::fmt;
 use burn::tensor::{DType, Tensor, TensorData, Transaction};
 use serde::{Deserialize, Serialize};
 
-use super::OpsMode;
-use crate::config::{Config, Dtype, Gelu};
+use super::{Activation, OpsMode};
+use crate::config::{Config, Dtype};
 use crate::gpu::{DeviceError, OpenDevice};
 use inputs::Inputs;
 
@@ -22,19 +22,28 @@ use inputs::Inputs;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelShapes {
     pub width: usize,
-    /// Divides `width`.
     pub heads: usize,
-    pub gelu: Gelu,
+    /// Divides `heads`.
+    pub kv_heads: usize,
+    pub head_size: usize,
+    /// The activation of the MLP. With SwiGLU, norms are RMS norms, and q and k are rotated.
+    pub activation: Activation,
+    /// True if heads of q and k are normalised before they are rotated.
+    pub head_norms: bool,
     pub bias: bool,
     pub dropout: bool,
 }
 
 impl From<&Config> for KernelShapes {
     fn from(config: &Config) -> Self {
+        let [width, heads] = [config.n_embd, config.n_head].map(|count| count.get() as usize);
         Self {
-            width: config.n_embd.get() as usize,
-            heads: config.n_head.get() as usize,
-            gelu: config.gelu,
+            width,
+            heads,
+            kv_heads: heads,
+            head_size: width / heads,
+            activation: config.gelu.into(),
+            head_norms: false,
             bias: config.bias,
             dropout: config.dropout > 0.0,
         }
@@ -43,8 +52,14 @@ impl From<&Config> for KernelShapes {
 
 impl fmt::Display for KernelShapes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { width, heads, gelu, bias, dropout } = self;
-        write!(f, "width {width}, {heads} heads, {gelu}")?;
+        let Self { width, heads, kv_heads, head_size, activation, head_norms, bias, dropout } =
+            self;
+        write!(f, "width {width}, {heads} heads")?;
+        match activation {
+            Activation::Gelu(gelu) => write!(f, ", {gelu}")?,
+            Activation::SwiGlu => write!(f, " of {head_size}, {kv_heads} of keys, swiglu")?,
+        }
+        f.write_str(if *head_norms { ", head norms" } else { "" })?;
         f.write_str(if *bias { ", bias" } else { "" })?;
         f.write_str(if *dropout { ", dropout" } else { "" })
     }
@@ -169,10 +184,26 @@ fn largest_error(got: &[f32], want: &[f32]) -> Option<f64> {
 #[cfg(all(test, not(target_arch = "wasm32")))]
 mod tests {
     use super::*;
+    use crate::config::Gelu;
     use crate::gpu;
 
     fn gpt2() -> KernelShapes {
-        KernelShapes { width: 24, heads: 2, gelu: Gelu::Tanh, bias: true, dropout: true }
+        KernelShapes {
+            width: 24,
+            heads: 2,
+            kv_heads: 2,
+            head_size: 12,
+            activation: Gelu::Tanh.into(),
+            head_norms: false,
+            bias: true,
+            dropout: true,
+        }
+    }
+
+    fn qwen3() -> KernelShapes {
+        let activation = Activation::SwiGlu;
+        let of_heads = KernelShapes { heads: 4, head_size: 16, activation, ..gpt2() };
+        KernelShapes { head_norms: true, bias: false, dropout: false, ..of_heads }
     }
 
     #[test]
@@ -196,9 +227,11 @@ mod tests {
     #[test]
     fn the_reference_passes_every_check() {
         let cpu = gpu::open("cpu".parse().unwrap()).unwrap();
-        let odd =
-            KernelShapes { width: 39, heads: 3, gelu: Gelu::Erf, bias: false, dropout: false };
-        for shapes in [gpt2(), odd] {
+        let (heads, head_size, activation) = (3, 13, Gelu::Erf.into());
+        let odd = KernelShapes { width: 39, heads, kv_heads: 3, head_size, activation, ..gpt2() };
+        let odd = KernelShapes { bias: false, dropout: false, ..odd };
+        let llama = KernelShapes { head_norms: false, head_size: 6, ..qwen3() };
+        for shapes in [gpt2(), odd, qwen3(), llama] {
             let test = SelfTest::new(&cpu, OpsMode::REFERENCE, shapes);
             for check in SelfTest::checks() {
                 let errors = pollster::block_on(test.run(check)).unwrap();
@@ -214,10 +247,11 @@ mod tests {
     fn the_cache_distinguishes_variants() {
         let key = |shapes: KernelShapes| shapes.to_string();
         assert_eq!(key(gpt2()), "width 24, 2 heads, tanh, bias, dropout");
+        assert_eq!(key(qwen3()), "width 24, 4 heads of 16, 2 of keys, swiglu, head norms");
         for other in [
             KernelShapes { width: 48, ..gpt2() },
             KernelShapes { heads: 4, ..gpt2() },
-            KernelShapes { gelu: Gelu::Erf, ..gpt2() },
+            KernelShapes { activation: Gelu::Erf.into(), ..gpt2() },
             KernelShapes { bias: false, ..gpt2() },
             KernelShapes { dropout: false, ..gpt2() },
         ] {

@@ -1,4 +1,4 @@
-//! The backward pass of one head.
+//! The backward pass of one head of keys and values, and of the heads of queries that share it.
 
 use pulp::Simd;
 
@@ -13,8 +13,10 @@ use crate::ops::shared::cpu::{memory, vectorised};
 /// cache until the gradients of keys and values are summed from their columns.
 const BLOCK: usize = 64;
 
-/// The inputs, `log_sum_exp` of this head, the others of all heads.
+/// The inputs, `log_sum_exp` of the heads of queries from `head` on, the others of all heads.
+#[derive(Clone, Copy)]
 pub(super) struct HeadInputs<'a> {
+    /// The first of the heads of queries.
     pub head: AttentionHead<'a>,
     pub qkv: &'a [f32],
     pub out: &'a [f32],
@@ -22,9 +24,19 @@ pub(super) struct HeadInputs<'a> {
     pub log_sum_exp: &'a [f32],
 }
 
+impl HeadInputs<'_> {
+    /// Returns the inputs of the `nth` head of queries.
+    fn of_head(self, nth: usize) -> Self {
+        let head = self.head.next(nth);
+        Self { head, log_sum_exp: &self.log_sum_exp[nth * head.shape.time..], ..self }
+    }
+}
+
 struct Block<'a> {
     first: usize,
     rows: usize,
+    /// True if no sum of keys or values has begun before the first block.
+    is_first_head: bool,
     /// Elements of a row of `p` and `ds`.
     stride: usize,
     /// The probabilities after dropout, `[rows, keys]`.
@@ -34,12 +46,14 @@ struct Block<'a> {
 
 vectorised! {
     /// With `p` the probabilities and `delta = rowsum(dout * out)`: `dv = p^T dout`,
-    /// `ds = p * (dout v^T - delta) * scale`, `dq = ds k`, `dk = ds^T q`. For each position, `dqkv` has
-    /// the head's row of the gradients of q, k and v.
+    /// `ds = p * (dout v^T - delta) * scale`, `dq = ds k`, `dk = ds^T q`, where `dk` and `dv` are sums over
+    /// the heads of queries. For each position, `dqkv` has the rows of the gradients of these heads, of k
+    /// and of v.
     pub(super) fn backward<S>(simd; inputs: HeadInputs<'_>, dqkv: Vec<&mut [f32]>) {
         let mut dqkv = dqkv;
         let HeadInputs { head, qkv, dout: d_out, .. } = inputs;
-        let (time, size, c) = (head.shape.time, head.size, head.c);
+        let (time, size, group) = (head.shape.time, head.size, head.shape.group());
+        let (packed_row, merged_row) = (head.packed(), head.merged());
         let (across, down) = (Panels::new::<S>(size, time), Panels::new::<S>(time, size));
         let block = Panels::new::<S>(BLOCK, size);
         let stride = across.width().next_multiple_of(STRIP);
@@ -58,14 +72,17 @@ vectorised! {
         ];
         let mut memory = memory::take(lens.iter().sum());
         let [k_transposed, v_transposed, k, q, dout, p, ds, dq, dk, dv] = parts(&mut memory, lens);
-        across.pack(Strided::Columns(head.row(qkv, 0, 1, 3), 3 * c), k_transposed);
-        across.pack(Strided::Columns(head.row(qkv, 0, 2, 3), 3 * c), v_transposed);
-        down.pack(Strided::Rows(head.row(qkv, 0, 1, 3), 3 * c), k);
+        across.pack(Strided::Columns(head.k(qkv, 0), packed_row), k_transposed);
+        across.pack(Strided::Columns(head.v(qkv, 0), packed_row), v_transposed);
+        down.pack(Strided::Rows(head.k(qkv, 0), packed_row), k);
         let packed = [&*k_transposed, &*v_transposed];
         let width = down.width();
-        for first in (0..time).step_by(BLOCK) {
+        let blocks = (0..time).step_by(BLOCK);
+        for (nth, first) in (0..group).flat_map(|nth| blocks.clone().map(move |first| (nth, first))) {
+            let inputs = inputs.of_head(nth);
+            let head = inputs.head;
             let rows = BLOCK.min(time - first);
-            let mut block = Block { first, rows, stride, p, ds };
+            let mut block = Block { first, rows, is_first_head: nth == 0, stride, p, ds };
             for query in (first..first + rows).step_by(STRIP) {
                 gradients_of_scores(simd, &inputs, across, packed, &mut block, query);
                 let rows = STRIP.min(first + rows - query);
@@ -73,19 +90,19 @@ vectorised! {
                 let to = Target { values: &mut *dq, stride: width, rows, add: false };
                 multiply(simd, left, down.of(k, 0..query + rows, size), to);
                 for (r, dq) in dq.chunks(width).enumerate().take(rows) {
-                    dqkv[3 * (query + r)].copy_from_slice(&dq[..size]);
+                    dqkv[(group + 2) * (query + r) + nth].copy_from_slice(&dq[..size]);
                 }
             }
             let panels = Panels::new::<S>(rows, size);
             let (q, dout) = (&mut q[..panels.len()], &mut dout[..panels.len()]);
-            panels.pack(Strided::Rows(head.row(qkv, first, 0, 3), 3 * c), q);
-            panels.pack(Strided::Rows(head.row(d_out, first, 0, 1), c), dout);
+            panels.pack(Strided::Rows(head.q(qkv, first), packed_row), q);
+            panels.pack(Strided::Rows(head.out(d_out, first), merged_row), dout);
             add_columns(simd, &block, block.ds, panels, q, dk);
             add_columns(simd, &block, block.p, panels, dout, dv);
         }
-        for (t, rows) in dqkv.chunks_mut(3).enumerate() {
-            rows[1].copy_from_slice(&dk[t * width..][..size]);
-            rows[2].copy_from_slice(&dv[t * width..][..size]);
+        for (t, rows) in dqkv.chunks_mut(group + 2).enumerate() {
+            rows[group].copy_from_slice(&dk[t * width..][..size]);
+            rows[group + 1].copy_from_slice(&dv[t * width..][..size]);
         }
         memory::give(memory);
     }
@@ -107,8 +124,8 @@ fn gradients_of_scores<S: Simd>(
     let rows = STRIP.min(end - query);
     let at = (query - block.first) * stride;
     let products = [
-        (head.row(qkv, query, 0, 3), 3 * head.c, packed[0], &mut *block.p),
-        (head.row(dout, query, 0, 1), head.c, packed[1], &mut *block.ds),
+        (head.q(qkv, query), head.packed(), packed[0], &mut *block.p),
+        (head.out(dout, query), head.merged(), packed[1], &mut *block.ds),
     ];
     for (left, width, right, scores) in products {
         let seen = panels.of(right, 0..head.size, query + rows);
@@ -118,7 +135,7 @@ fn gradients_of_scores<S: Simd>(
     let scale = scale(head.size);
     for query in query..query + rows {
         let at = (query - block.first) * stride;
-        let [out, dout] = [out, dout].map(|x| &head.row(x, query, 0, 1)[..head.size]);
+        let [out, dout] = [out, dout].map(|x| &head.out(x, query)[..head.size]);
         let delta = vector::sum(simd, [dout, out], |[dout, out]| simd.mul_f32s(dout, out));
         let (p, ds) = (&mut block.p[at..at + stride], &mut block.ds[at..at + stride]);
         let len = query + 1;
@@ -152,8 +169,8 @@ fn add_columns<S: Simd>(
     for key in (0..block.first + block.rows).step_by(STRIP) {
         let from = key.saturating_sub(block.first);
         let left = Strided::Columns(&left[from * block.stride + key..], block.stride);
-        // The block that holds a key is the first one that sees it.
-        let (values, add) = (&mut sums[key * stride..], key < block.first);
+        // The block that holds a key is the first one of a head that sees it.
+        let (values, add) = (&mut sums[key * stride..], key < block.first || !block.is_first_head);
         let to = Target { values, stride, rows: STRIP, add };
         multiply(simd, left, panels.of(right, from..block.rows, stride), to);
     }

@@ -18,19 +18,19 @@ vectorised! {
         log_sum_exp: &mut [f32],
     ) {
         let mut out = out;
-        let (time, width) = (head.shape.time, 3 * head.c);
+        let (time, width) = (head.shape.time, head.packed());
         // The right factors of q k^T and p v.
         let (keys, vs) = (Panels::new::<S>(head.size, time), Panels::new::<S>(time, head.size));
         let (stride, out_stride) = (keys.width(), vs.width());
         let lens = [keys.len(), vs.len(), STRIP * stride, STRIP * out_stride];
         let mut memory = memory::take(lens.iter().sum());
         let [packed_k, packed_v, scores, sums] = parts(&mut memory, lens);
-        keys.pack(Strided::Columns(head.row(qkv, 0, 1, 3), width), packed_k);
-        vs.pack(Strided::Rows(head.row(qkv, 0, 2, 3), width), packed_v);
+        keys.pack(Strided::Columns(head.k(qkv, 0), width), packed_k);
+        vs.pack(Strided::Rows(head.v(qkv, 0), width), packed_v);
         for query in (0..time).step_by(STRIP) {
             let rows = STRIP.min(time - query);
             let visible = query + rows;
-            let q = Strided::Rows(head.row(qkv, query, 0, 3), width);
+            let q = Strided::Rows(head.q(qkv, query), width);
             let seen = keys.of(packed_k, 0..head.size, visible);
             multiply(simd, q, seen, Target { values: &mut *scores, stride, rows, add: false });
             let mut factors = [0.0; STRIP];

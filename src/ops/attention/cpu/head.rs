@@ -5,33 +5,69 @@ use crate::ops::AttentionShape;
 #[derive(Clone, Copy)]
 pub(super) struct AttentionHead<'a> {
     pub shape: &'a AttentionShape,
-    /// `sequence * heads + head`.
-    pub index: usize,
-    /// The model's width.
-    pub c: usize,
+    sequence: usize,
+    /// The head of the queries.
+    head: usize,
     pub size: usize,
 }
 
 impl<'a> AttentionHead<'a> {
-    pub fn new(index: usize, c: usize, shape: &'a AttentionShape) -> Self {
-        Self { shape, index, c, size: c / shape.heads }
+    /// `index` is `sequence * heads + head`.
+    pub fn new(index: usize, size: usize, shape: &'a AttentionShape) -> Self {
+        Self { shape, sequence: index / shape.heads, head: index % shape.heads, size }
     }
 
-    /// The head's part `part` of position `t` and all that follows, in rows of `parts * c` elements.
+    /// Returns the head of queries that is `nth` after this one.
+    pub fn next(self, nth: usize) -> Self {
+        Self { head: self.head + nth, ..self }
+    }
+
+    /// Returns the elements of a row of packed qkv.
+    pub fn packed(&self) -> usize {
+        (self.shape.heads + 2 * self.shape.kv_heads) * self.size
+    }
+
+    /// Returns the elements of a row of the output.
+    pub fn merged(&self) -> usize {
+        self.shape.heads * self.size
+    }
+
+    // The head's row at position `t`, and all that follows.
+
     #[inline(always)]
-    pub fn row<'b>(&self, rows: &'b [f32], t: usize, part: usize, parts: usize) -> &'b [f32] {
-        let (sequence, head) = (self.index / self.shape.heads, self.index % self.shape.heads);
-        let row = sequence * self.shape.time + t;
-        &rows[(row * parts + part) * self.c + head * self.size..]
+    pub fn q<'b>(&self, qkv: &'b [f32], t: usize) -> &'b [f32] {
+        self.row(qkv, t, self.packed(), self.head)
+    }
+
+    #[inline(always)]
+    pub fn k<'b>(&self, qkv: &'b [f32], t: usize) -> &'b [f32] {
+        let head = self.shape.heads + self.head / self.shape.group();
+        self.row(qkv, t, self.packed(), head)
+    }
+
+    #[inline(always)]
+    pub fn v<'b>(&self, qkv: &'b [f32], t: usize) -> &'b [f32] {
+        let head = self.shape.heads + self.shape.kv_heads + self.head / self.shape.group();
+        self.row(qkv, t, self.packed(), head)
+    }
+
+    #[inline(always)]
+    pub fn out<'b>(&self, out: &'b [f32], t: usize) -> &'b [f32] {
+        self.row(out, t, self.merged(), self.head)
+    }
+
+    #[inline(always)]
+    fn row<'b>(&self, rows: &'b [f32], t: usize, width: usize, head: usize) -> &'b [f32] {
+        &rows[(self.sequence * self.shape.time + t) * width + head * self.size..]
     }
 
     /// Drops out the probabilities, or their gradients, of one query's row.
     #[inline(always)]
     pub fn drop_out(&self, row: &mut [f32], query: usize) {
         let Some(dropout) = self.shape.dropout else { return };
-        let AttentionShape { heads, time, .. } = *self.shape;
-        let key = dropout.sequence_key(self.index / heads);
-        let first = ((self.index % heads * time + query) * time) as u32;
+        let time = self.shape.time;
+        let key = dropout.sequence_key(self.sequence);
+        let first = ((self.head * time + query) * time) as u32;
         for (i, value) in row.iter_mut().enumerate() {
             let kept = dropout.keeps(key, first + i as u32);
             *value = if kept { *value * dropout.scale() } else { 0.0 };

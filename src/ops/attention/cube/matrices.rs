@@ -175,7 +175,8 @@ pub(super) fn backward_queries<T: Float, F: Float, N: Size>(
 }
 
 /// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q`, with p and ds as in
-/// `backward_queries`. A workgroup owns keys and goes through the queries from its first key on.
+/// `backward_queries`. A workgroup owns keys and goes through the queries from its first key on, of each
+/// head that shares them.
 #[cube(launch_unchecked)]
 pub(super) fn backward_keys<T: Float, F: Float, N: Size>(
     qkv: &[Vector<T, N>],
@@ -191,14 +192,12 @@ pub(super) fn backward_keys<T: Float, F: Float, N: Size>(
     let size = comptime!(layout.size / layout.vector);
     let rows = comptime!(layout.rows());
     let elements = comptime!(layout.elements());
-    let pair = p.pair();
+    let pair = p.sharing_pair(0usize);
     // Early keys are seen by the most queries: they come first as they are.
     let first = CUBE_POS_X as usize * rows;
     let mask_key = p.mask_key(pair);
-    let queries = p.third(pair, 0usize, size);
     let keys = p.third(pair, 1usize, size);
     let values = p.third(pair, 2usize, size);
-    let outputs = p.merged(pair, size);
 
     let mut strip = Strip::<F, N>::new(layout);
     let mut offsets = Shared::<[Vector<f32, N>]>::new_slice(COLUMNS / layout.vector);
@@ -210,45 +209,50 @@ pub(super) fn backward_keys<T: Float, F: Float, N: Size>(
     let mut key_sums = strip.no_sums();
     let mut value_sums = strip.no_sums();
 
-    let mut begin = first / COLUMNS * COLUMNS;
-    while begin < p.time {
-        sync_cube();
-        strip.stage(qkv, &queries, begin, 0usize, COLUMNS);
-        strip.stage(d_out, &outputs, begin, COLUMNS, COLUMNS);
-        let unit = UNIT_POS as usize;
-        if unit < comptime!(COLUMNS / layout.vector) {
-            let query = begin + unit * layout.vector;
-            offsets[unit] = statistics(log_sum_exp, &p, pair, query, layout.vector);
-            deltas[unit] = statistics(delta, &p, pair, query, layout.vector);
-        }
-        sync_cube();
-        if begin + COLUMNS > first + strip.first {
-            strip.multiply(&own_keys, 0usize);
-            let mut probs = strip.scores();
-            strip.multiply(&own_values, COLUMNS);
-            let mut d_scores = strip.scores();
-            let offset = strip.own(&offsets, 0usize);
-            let own_delta = strip.own(&deltas, 0usize);
-            #[unroll]
-            for j in 0..elements {
-                let query = begin + strip.column(j);
-                let visible = key <= query && query < p.time;
-                let score = select(visible, probs[j] * p.scale - offset[j], LEAST);
-                let prob = exp(score);
-                let mut factor = 1.0f32;
-                if comptime!(layout.dropout) {
-                    factor = p.keep(mask_key, pair, query, key);
-                }
-                probs[j] = prob * factor;
-                // Scaled before it is rounded: the factor is below 1.
-                d_scores[j] = prob * (d_scores[j] * factor - own_delta[j]) * p.scale;
+    for nth in 0..p.sharing() {
+        let pair = p.sharing_pair(nth);
+        let queries = p.third(pair, 0usize, size);
+        let outputs = p.merged(pair, size);
+        let mut begin = first / COLUMNS * COLUMNS;
+        while begin < p.time {
+            sync_cube();
+            strip.stage(qkv, &queries, begin, 0usize, COLUMNS);
+            strip.stage(d_out, &outputs, begin, COLUMNS, COLUMNS);
+            let unit = UNIT_POS as usize;
+            if unit < comptime!(COLUMNS / layout.vector) {
+                let query = begin + unit * layout.vector;
+                offsets[unit] = statistics(log_sum_exp, &p, pair, query, layout.vector);
+                deltas[unit] = statistics(delta, &p, pair, query, layout.vector);
             }
-            strip.set_factors(&probs);
-            strip.accumulate(&mut value_sums, COLUMNS);
-            strip.set_factors(&d_scores);
-            strip.accumulate(&mut key_sums, 0usize);
+            sync_cube();
+            if begin + COLUMNS > first + strip.first {
+                strip.multiply(&own_keys, 0usize);
+                let mut probs = strip.scores();
+                strip.multiply(&own_values, COLUMNS);
+                let mut d_scores = strip.scores();
+                let offset = strip.own(&offsets, 0usize);
+                let own_delta = strip.own(&deltas, 0usize);
+                #[unroll]
+                for j in 0..elements {
+                    let query = begin + strip.column(j);
+                    let visible = key <= query && query < p.time;
+                    let score = select(visible, probs[j] * p.scale - offset[j], LEAST);
+                    let prob = exp(score);
+                    let mut factor = 1.0f32;
+                    if comptime!(layout.dropout) {
+                        factor = p.keep(mask_key, pair, query, key);
+                    }
+                    probs[j] = prob * factor;
+                    // Scaled before it is rounded: the factor is below 1.
+                    d_scores[j] = prob * (d_scores[j] * factor - own_delta[j]) * p.scale;
+                }
+                strip.set_factors(&probs);
+                strip.accumulate(&mut value_sums, COLUMNS);
+                strip.set_factors(&d_scores);
+                strip.accumulate(&mut key_sums, 0usize);
+            }
+            begin += COLUMNS;
         }
-        begin += COLUMNS;
     }
     strip.store(&key_sums, d_qkv, &keys, first, 1.0f32);
     strip.store(&value_sums, d_qkv, &values, first, 1.0f32);

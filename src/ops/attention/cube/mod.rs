@@ -20,16 +20,18 @@ mod strip;
 use layout::{HeadRows, PLANES, StripLayout};
 use scalar::TileLayout;
 
-/// The dimensions of packed qkv, `[batch * time, 3 * heads * size]`, and the parameters of a launch.
+/// The dimensions of packed qkv, `[batch * time, (heads + 2 * kv_heads) * size]`, and the parameters of a
+/// launch.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Packed {
     time: usize,
     heads: usize,
+    kv_heads: usize,
     /// `1 / sqrt(head size)`.
     scale: f32,
     /// Blocks of the positions that a workgroup owns.
     blocks: usize,
-    /// The index of the launch's first pair of a sequence and a head.
+    /// The index of the launch's first pair of a sequence and a head: of keys, in their pass.
     first_pair: usize,
     mask: Mask,
 }
@@ -41,12 +43,31 @@ impl Packed {
         self.first_pair + CUBE_POS_Y as usize
     }
 
+    /// Returns how many heads of queries share a head of keys.
+    fn sharing(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Returns the pair of the `nth` head of queries that share the head of keys of the workgroup.
+    fn sharing_pair(&self, nth: usize) -> usize {
+        let pair = self.pair();
+        let head = pair % self.kv_heads * self.sharing() + nth;
+        pair / self.kv_heads * self.heads + head
+    }
+
     /// Returns a pair's queries, keys or values in packed qkv: thirds 0, 1, 2.
     fn third(&self, pair: usize, #[comptime] third: usize, #[comptime] size: usize) -> HeadRows {
-        let first = pair / self.heads * self.time;
+        let mut head = pair % self.heads;
+        if comptime!(third > 0) {
+            head = head / self.sharing() + self.heads;
+        }
+        if comptime!(third > 1) {
+            head += self.kv_heads;
+        }
+        let heads = self.heads + 2 * self.kv_heads;
         HeadRows {
-            start: ((first * 3 + third) * self.heads + pair % self.heads) * size,
-            stride: 3 * self.heads * size,
+            start: (pair / self.heads * self.time * heads + head) * size,
+            stride: heads * size,
             last: self.time - 1,
         }
     }
@@ -126,7 +147,7 @@ struct Launches {
 impl Launches {
     /// Chooses matrices where the device has them for the dtype of `qkv`.
     fn new(kernels: &CubeKernels, qkv: &CubeTensor, shape: AttentionShape) -> Self {
-        let size = qkv.shape()[1] / (3 * shape.heads);
+        let size = shape.size(qkv.shape()[1]);
         let vector = if size.is_multiple_of(4) { 4 } else { 1 };
         let dropout = shape.dropout.is_some();
         let memory = kernels.queue.workgroup_memory();
@@ -144,8 +165,12 @@ impl Launches {
         Self { shape, multiplication, size, vector, elem: elem(qkv), factor, operations }
     }
 
-    fn each(&self) -> impl Iterator<Item = ((CubeCount, CubeDim), PackedLaunch)> {
-        let AttentionShape { time, heads, dropout, .. } = self.shape;
+    /// Returns the grid and the parameters of each launch of a pass with `pass_heads` heads.
+    fn each(
+        &self,
+        pass_heads: usize,
+    ) -> impl Iterator<Item = ((CubeCount, CubeDim), PackedLaunch)> {
+        let AttentionShape { time, heads, kv_heads, dropout, .. } = self.shape;
         // The positions that a workgroup owns, and its invocations.
         let (rows, workgroup) = match self.multiplication {
             Multiplication::Scalar(_) => (scalar::UNITS as usize, CubeDim::new_1d(scalar::UNITS)),
@@ -154,19 +179,20 @@ impl Launches {
             }
         };
         let (blocks, scale) = (time.div_ceil(rows), scale(self.size));
-        self.shape.dispatches(self.size, self.operations).map(move |(first, pairs)| {
-            let packed =
-                PackedLaunch::new(time, heads, scale, blocks, first, mask(dropout.as_ref()));
+        let dispatches = self.shape.dispatches(self.size, pass_heads, self.operations);
+        dispatches.map(move |(first, pairs)| {
+            let mask = mask(dropout.as_ref());
+            let packed = PackedLaunch::new(time, heads, kv_heads, scale, blocks, first, mask);
             ((Workgroups::Plane(blocks, pairs).count(), workgroup), packed)
         })
     }
 }
 
-/// Launches a pass: `pass!(kernels, launches, kernel(&[buffer...]))`.
+/// Launches a pass over heads: `pass!(kernels, launches, heads, kernel(&[buffer...]))`.
 macro_rules! pass {
-    ($kernels:expr, $launches:expr, $pass:ident(&[$($buffer:expr),*])) => {
+    ($kernels:expr, $launches:expr, $heads:expr, $pass:ident(&[$($buffer:expr),*])) => {
         let Launches { multiplication, vector, elem, factor, .. } = $launches;
-        for (grid, packed) in $launches.each() {
+        for (grid, packed) in $launches.each($heads) {
             match multiplication {
                 Multiplication::Scalar(layout) => {
                     launch!($kernels, grid, scalar::$pass(
@@ -188,11 +214,11 @@ pub(super) fn forward(
     inputs: AttentionInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
     let AttentionInputs { qkv, shape } = inputs;
-    let [n, three_c] = qkv.shape().dims();
-    let out = kernels.queue.empty_of([n, three_c / 3], qkv.dtype);
+    let [n, width] = qkv.shape().dims();
+    let out = kernels.queue.empty_of([n, shape.heads * shape.size(width)], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
     let launches = Launches::new(kernels, &qkv, shape);
-    pass!(kernels, launches, attend(&[&qkv, &out, &log_sum_exp]));
+    pass!(kernels, launches, shape.heads, attend(&[&qkv, &out, &log_sum_exp]));
     (out, log_sum_exp)
 }
 
@@ -201,7 +227,13 @@ pub(super) fn backward(kernels: &CubeKernels, inputs: AttentionBackwardInputs<Gp
     let delta = kernels.queue.empty(log_sum_exp.shape());
     let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
     let launches = Launches::new(kernels, &qkv, shape);
-    pass!(kernels, launches, backward_queries(&[&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv]));
-    pass!(kernels, launches, backward_keys(&[&qkv, &dout, &log_sum_exp, &delta, &dqkv]));
+    let AttentionShape { heads, kv_heads, .. } = shape;
+    pass!(
+        kernels,
+        launches,
+        heads,
+        backward_queries(&[&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv])
+    );
+    pass!(kernels, launches, kv_heads, backward_keys(&[&qkv, &dout, &log_sum_exp, &delta, &dqkv]));
     dqkv
 }

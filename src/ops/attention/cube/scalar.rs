@@ -205,7 +205,8 @@ pub(super) fn backward_queries<T: Float, N: Size>(
 }
 
 /// The gradients of keys and values: `dv = p^T d_out` and `dk = ds^T q * scale`, with p and ds as in
-/// `backward_queries`. An invocation owns a key; the workgroup takes the queries from its first key on.
+/// `backward_queries`. An invocation owns a key; the workgroup takes the queries from its first key on, of
+/// each head that shares the keys.
 #[cube(launch_unchecked)]
 pub(super) fn backward_keys<T: Float, N: Size>(
     qkv: &[Vector<T, N>],
@@ -221,7 +222,7 @@ pub(super) fn backward_keys<T: Float, N: Size>(
     let tile = comptime!(layout.tile);
     let lane = UNIT_POS as usize;
     let units = UNITS as usize;
-    let pair = p.pair();
+    let pair = p.sharing_pair(0usize);
     // Early keys are seen by the most queries: they come first as they are.
     let first = CUBE_POS_X as usize * units;
     let own = first + lane;
@@ -244,40 +245,43 @@ pub(super) fn backward_keys<T: Float, N: Size>(
         d_v[d] = Vector::new(0.0f32);
     }
 
-    let mut begin = first / tile * tile;
-    while begin < p.time {
-        stage(&mut queries, qkv, &p.third(pair, 0usize, size), begin, layout);
-        stage(&mut d_outs, d_out, &p.merged(pair, size), begin, layout);
-        if lane < tile {
-            let statistic = p.statistic(pair, begin + lane);
-            offsets[lane] = log_sum_exp[statistic];
-            deltas[lane] = delta[statistic];
+    for nth in 0..p.sharing() {
+        let pair = p.sharing_pair(nth);
+        let mut begin = first / tile * tile;
+        while begin < p.time {
+            stage(&mut queries, qkv, &p.third(pair, 0usize, size), begin, layout);
+            stage(&mut d_outs, d_out, &p.merged(pair, size), begin, layout);
+            if lane < tile {
+                let statistic = p.statistic(pair, begin + lane);
+                offsets[lane] = log_sum_exp[statistic];
+                deltas[lane] = delta[statistic];
+            }
+            sync_cube();
+            let last = min(begin + tile, p.time);
+            for query in max(begin, own)..last {
+                let staged = query - begin;
+                let place = staged * size;
+                let mut scores = Vector::<f32, N>::new(0.0f32);
+                let mut d_probs = Vector::<f32, N>::new(0.0f32);
+                for d in 0..size {
+                    scores += queries[place + d] * k[d];
+                    d_probs += d_outs[place + d] * v[d];
+                }
+                let prob = exp(scores.vector_sum() - offsets[staged]);
+                let mut factor = 1.0f32;
+                if comptime!(layout.dropout) {
+                    factor = p.keep(mask_key, pair, query, own);
+                }
+                let d_prob = d_probs.vector_sum() * factor;
+                let d_score = prob * (d_prob - deltas[staged]);
+                for d in 0..size {
+                    d_k[d] += queries[place + d] * Vector::new(d_score);
+                    d_v[d] += d_outs[place + d] * Vector::new(prob * factor);
+                }
+            }
+            sync_cube();
+            begin += tile;
         }
-        sync_cube();
-        let last = min(begin + tile, p.time);
-        for query in max(begin, own)..last {
-            let staged = query - begin;
-            let place = staged * size;
-            let mut scores = Vector::<f32, N>::new(0.0f32);
-            let mut d_probs = Vector::<f32, N>::new(0.0f32);
-            for d in 0..size {
-                scores += queries[place + d] * k[d];
-                d_probs += d_outs[place + d] * v[d];
-            }
-            let prob = exp(scores.vector_sum() - offsets[staged]);
-            let mut factor = 1.0f32;
-            if comptime!(layout.dropout) {
-                factor = p.keep(mask_key, pair, query, own);
-            }
-            let d_prob = d_probs.vector_sum() * factor;
-            let d_score = prob * (d_prob - deltas[staged]);
-            for d in 0..size {
-                d_k[d] += queries[place + d] * Vector::new(d_score);
-                d_v[d] += d_outs[place + d] * Vector::new(prob * factor);
-            }
-        }
-        sync_cube();
-        begin += tile;
     }
 
     if own < p.time {

@@ -1,4 +1,4 @@
-//! GELU and its derivative, in vectors.
+//! GELU and SiLU and their derivatives, in vectors.
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
@@ -57,6 +57,17 @@ fn gelu_tanh<S: Simd>(simd: S, x: S::f32s) -> (S::f32s, S::f32s) {
     (y, simd.mul_add_e_f32s(y, rest, s))
 }
 
+/// Returns `silu(x) = x s` with `s` the logistic function, and its derivative `s + x s (1 - s)`.
+#[inline(always)]
+pub(in crate::ops) fn silu<S: Simd>(simd: S, x: S::f32s) -> (S::f32s, S::f32s) {
+    let e = exp(simd, simd.neg_f32s(x));
+    let one = simd.splat_f32s(1.0);
+    let s = simd.div_f32s(one, simd.add_f32s(e, one));
+    let y = simd.mul_f32s(x, s);
+    // 1 - s is e s, which does not cancel.
+    (y, simd.mul_add_e_f32s(y, simd.mul_f32s(e, s), s))
+}
+
 /// `y += a * x`.
 #[inline(always)]
 pub(in crate::ops) fn axpy(y: &mut [f32], a: f32, x: &[f32]) {
@@ -71,17 +82,21 @@ mod tests {
     use crate::ops::shared::cpu::vectorised;
 
     vectorised! {
-        fn of_each<S>(simd; x: &mut [f32], slopes: &mut [f32], form: Gelu) {
+        /// Of SiLU, if there is no form of GELU.
+        fn of_each<S>(simd; x: &mut [f32], slopes: &mut [f32], form: Option<Gelu>) {
             let slopes = S::as_mut_simd_f32s(slopes).0;
             for (x, slope) in S::as_mut_simd_f32s(x).0.iter_mut().zip(slopes) {
-                (*x, *slope) = gelu(simd, *x, form);
+                (*x, *slope) = match form {
+                    Some(form) => gelu(simd, *x, form),
+                    None => silu(simd, *x),
+                };
             }
         }
     }
 
     #[test]
-    fn gelu_and_its_derivative_match_libm_in_f64() {
-        for form in [Gelu::Erf, Gelu::Tanh] {
+    fn activations_and_their_derivatives_match_libm_in_f64() {
+        for form in [Some(Gelu::Erf), Some(Gelu::Tanh), None] {
             let x: Vec<f32> = (-800..800).map(|i| i as f32 * 0.01).collect();
             let (mut y, mut slopes) = (x.clone(), vec![0.0; x.len()]);
             of_each(&mut y, &mut slopes, form);
@@ -89,8 +104,9 @@ mod tests {
                 let phi = |x: f64| 0.5 * (1.0 + libm::erf(x / std::f64::consts::SQRT_2));
                 let u = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
                 let want = |x: f64| match form {
-                    Gelu::Erf => x * phi(x),
-                    Gelu::Tanh => 0.5 * x * (1.0 + u(x).tanh()),
+                    Some(Gelu::Erf) => x * phi(x),
+                    Some(Gelu::Tanh) => 0.5 * x * (1.0 + u(x).tanh()),
+                    None => x / (1.0 + (-x).exp()),
                 };
                 let want_slope = (want(x + 1e-6) - want(x - 1e-6)) / 2e-6;
                 for (got, want) in [(y, want(x)), (slope, want_slope)] {

@@ -1,4 +1,4 @@
-//! GELU and its derivative in cubecl's language.
+//! GELU and its derivative in cubecl's language, and the logistic function.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
@@ -12,6 +12,12 @@ use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
 fn exp_minus_2u(x: f32) -> f32 {
     let u = x * (TANH_SCALE + comptime!(TANH_SCALE * TANH_CUBIC) * x * x);
     exp(clamp(-2.0f32 * u, -80.0f32, 80.0f32))
+}
+
+/// Returns the logistic function.
+#[cube]
+pub(in crate::ops) fn sigmoid(x: f32) -> f32 {
+    1.0f32 / (1.0f32 + exp(clamp(-x, -80.0f32, 80.0f32)))
 }
 
 /// Returns the normal distribution's share below `x`.

@@ -10,10 +10,13 @@ use crate::plan::products::{prefers_large, ranges_of_k};
 static TILES: Shader = shader!(
     "gemm_cooperative",
     Params,
-    ["gelu", "gemm_params", "gemm_epilogue", "gemm_cooperative"]
+    ["gelu", "swiglu", "gemm_params", "gemm_epilogue", "gemm_cooperative"]
 );
-static SPLIT_SUM: Shader =
-    shader!("gemm_split_sum", Params, ["gelu", "gemm_params", "gemm_epilogue", "gemm_split_sum"]);
+static SPLIT_SUM: Shader = shader!(
+    "gemm_split_sum",
+    Params,
+    ["gelu", "swiglu", "gemm_params", "gemm_epilogue", "gemm_split_sum"]
+);
 
 /// The units that multiply: matrices, by subgroups of one size or of any.
 #[derive(Clone, Copy)]

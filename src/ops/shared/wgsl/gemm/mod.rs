@@ -5,6 +5,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::{Tier, WgslKernels};
 use crate::config::Gelu;
 use crate::gpu::kernel::{Element, Queue, Shader, Spec, Workgroups, pack_of, params, shader};
+use crate::ops::Activation;
 use crate::plan::products::prefers_large;
 
 mod cooperative;
@@ -27,10 +28,16 @@ params! {
     }
 }
 
-static SHUFFLED: Shader =
-    shader!("gemm_shuffled", Params, ["gelu", "gemm_params", "gemm_operands", "gemm_shuffled"]);
-static STAGED: Shader =
-    shader!("gemm_staged", Params, ["gelu", "gemm_params", "gemm_operands", "gemm_staged"]);
+static SHUFFLED: Shader = shader!(
+    "gemm_shuffled",
+    Params,
+    ["gelu", "swiglu", "gemm_params", "gemm_operands", "gemm_shuffled"]
+);
+static STAGED: Shader = shader!(
+    "gemm_staged",
+    Params,
+    ["gelu", "swiglu", "gemm_params", "gemm_operands", "gemm_staged"]
+);
 
 /// Which factor is stored transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,12 +70,14 @@ impl<'a> From<&'a CubeTensor> for Matrix<'a> {
 /// epilogue on the product before it is stored.
 #[derive(Clone, Copy, Default)]
 pub(in crate::ops) struct Fusion<'a> {
-    /// The activation of the left factor, computed at each load.
-    pub activation: Option<Gelu>,
+    /// The activation of the left factor, computed at each load. Rows of a left factor with SwiGLU are
+    /// gate and up.
+    pub activation: Option<Activation>,
     /// `[n]`, added to each row.
     pub bias: Option<&'a CubeTensor>,
-    /// An activation and its pre-activations `[m, n]`: multiplies the product by the derivative.
-    pub derivative: Option<(Gelu, &'a CubeTensor)>,
+    /// An activation and its pre-activations `[m, n]`: multiplies the product by the derivative. With
+    /// SwiGLU, pre-activations and output are `[m, 2 n]`.
+    pub derivative: Option<(Activation, &'a CubeTensor)>,
     /// `[m, n]`, added.
     pub residual: Option<&'a CubeTensor>,
     /// Adds to the output instead of overwriting it.
@@ -80,9 +89,9 @@ pub(in crate::ops) struct Fusion<'a> {
 /// The part of a [`Fusion`] that decides the kernel's source.
 #[derive(Clone, Copy, Default)]
 struct Flags {
-    activation: Option<Gelu>,
+    activation: Option<Activation>,
     bias: bool,
-    derivative: Option<Gelu>,
+    derivative: Option<Activation>,
     residual: bool,
     accumulate: bool,
     bias_gradient: bool,
@@ -101,10 +110,12 @@ impl Flags {
     }
 
     fn set(self, spec: Spec) -> Spec {
+        let activation = self.activation.or(self.derivative);
         spec.flag("BIAS", self.bias)
             .flag("ACTIVATED", self.activation.is_some())
             .flag("DERIVATIVE", self.derivative.is_some())
-            .flag("ERF", self.activation.or(self.derivative) == Some(Gelu::Erf))
+            .flag("ERF", activation == Some(Gelu::Erf.into()))
+            .flag("GATED", activation == Some(Activation::SwiGlu))
             .flag("RESIDUAL", self.residual)
             .flag("ACCUMULATE", self.accumulate)
             .flag("BIAS_GRADIENT", self.bias_gradient)
@@ -118,10 +129,16 @@ impl Flags {
             (GemmLayout::Nt, plain),
             (GemmLayout::Tn, Flags { accumulate: true, ..plain }),
         ];
-        for form in [Gelu::Tanh, Gelu::Erf] {
+        for residual in [false, true] {
+            let activation = Some(Activation::SwiGlu);
+            used.push((GemmLayout::Nn, Flags { activation, residual, ..plain }));
+        }
+        used.push((GemmLayout::Tn, Flags { activation: Some(Activation::SwiGlu), ..plain }));
+        let gelus = [Gelu::Tanh, Gelu::Erf].map(Activation::Gelu);
+        for form in gelus.into_iter().chain([Activation::SwiGlu]) {
             used.push((GemmLayout::Nt, Flags { derivative: Some(form), ..plain }));
         }
-        for activation in [None, Some(Gelu::Tanh), Some(Gelu::Erf)] {
+        for activation in gelus.map(Some).into_iter().chain([None]) {
             used.push((GemmLayout::Tn, Flags { activation, bias_gradient: true, ..plain }));
             used.push((GemmLayout::Tn, Flags { activation, ..plain }));
             for bias in [false, true] {

@@ -1,0 +1,295 @@
+//! The rotation in cubecl's language. An invocation has a pair of elements of a head, `i` and `i + half`.
+
+use burn::backend::TensorMetadata;
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{COSINE, RADIANS, RotaryBackwardInputs, RotaryInputs, RotaryShape, SINE};
+use crate::ops::shared::cube::{CubeKernels, Gpu, each, elem, launch};
+use crate::ops::shared::kernels::{contiguous, owned};
+use crate::plan::NORM_GROUPS;
+
+/// Invocations in a workgroup: several of the largest heads.
+const UNITS: u32 = 128;
+
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Packed {
+    rows: usize,
+    time: usize,
+    heads: usize,
+    kv_heads: usize,
+    eps: f32,
+    /// 1, or -1 to rotate back.
+    direction: f32,
+}
+
+#[cube]
+impl Packed {
+    /// Returns the start of a head of a row.
+    fn at(&self, row: usize, head: usize, #[comptime] half: usize) -> usize {
+        (row * (self.heads + 2 * self.kv_heads) + head) * comptime!(2 * half)
+    }
+}
+
+#[derive(CubeType)]
+struct Rotation {
+    cosine: f32,
+    sine: f32,
+}
+
+/// Returns the rotation of pair `i` at a position, as `cosine_and_sine` computes it.
+#[cube]
+fn rotation(turns: &[u32], i: usize, position: usize, direction: f32) -> Rotation {
+    let angle = position as u32 * turns[i];
+    let quadrant = (angle + comptime!(1u32 << 29)) >> 30u32;
+    let x = f32::cast_from(i32::reinterpret(angle - (quadrant << 30u32))) * RADIANS;
+    let square = x * x;
+    let series = comptime!(SINE[1]) + square * comptime!(SINE[2]);
+    let sine = x + x * square * (comptime!(SINE[0]) + square * series);
+    let series = comptime!(COSINE[1]) + square * comptime!(COSINE[2]);
+    let tail = comptime!(COSINE[0]) + square * series;
+    let cosine = 1.0f32 - 0.5f32 * square + square * square * tail;
+    let odd = quadrant % 2u32 == 1u32;
+    let of_cosine = select((quadrant + 1u32) % 4u32 >= 2u32, -1.0f32, 1.0f32);
+    let of_sine = select(quadrant >= 2u32, -direction, direction);
+    Rotation {
+        cosine: select(odd, sine, cosine) * of_cosine,
+        sine: select(odd, cosine, sine) * of_sine,
+    }
+}
+
+/// Returns the sum of `own` over the invocations of head `nth` of the workgroup.
+#[cube]
+fn head_sum(own: f32, nth: usize, #[comptime] half: usize) -> f32 {
+    let mut parts = Shared::<[f32]>::new_slice(UNITS as usize);
+    parts[UNIT_POS as usize] = own;
+    sync_cube();
+    let begin = min(nth, comptime!(UNITS as usize / half - 1)) * half;
+    let mut sum = 0.0f32;
+    for i in 0..half {
+        sum += parts[begin + i];
+    }
+    // The next sum may get the same memory.
+    sync_cube();
+    sum
+}
+
+#[cube]
+fn either<T: Float>(qkv: &[T], rotated: &[T], at: usize, #[comptime] in_place: bool) -> f32 {
+    if comptime!(in_place) { f32::cast_from(rotated[at]) } else { f32::cast_from(qkv[at]) }
+}
+
+/// Normalises, if `normed`, and rotates q and k of packed qkv. If not `in_place`, it also copies the values.
+#[cube(launch_unchecked)]
+fn rotate<T: Float>(
+    qkv: &[T],
+    rotated: &mut [T],
+    q_norm: &[f32],
+    k_norm: &[f32],
+    turns: &[u32],
+    p: Packed,
+    #[comptime] half: usize,
+    #[comptime] in_place: bool,
+    #[comptime] normed: bool,
+    #[define(T)] _elem: ElemType,
+) {
+    let of_workgroup = comptime!(UNITS as usize / half);
+    let nth = UNIT_POS as usize / half;
+    let i = UNIT_POS as usize % half;
+    let index = CUBE_POS * of_workgroup + nth;
+    let rotating = p.heads + p.kv_heads;
+    let mut heads = rotating;
+    if comptime!(!in_place) {
+        heads += p.kv_heads;
+    }
+    let row = index / heads;
+    let head = index % heads;
+    let at = p.at(min(row, p.rows - 1), head, half) + i;
+    let mut low = either::<T>(qkv, &*rotated, at, in_place);
+    let mut high = either::<T>(qkv, &*rotated, at + half, in_place);
+    if comptime!(normed) {
+        let squares = head_sum(low * low + high * high, nth, half);
+        let scale = 1.0f32 / (squares / comptime!(2.0 * half as f32) + p.eps).sqrt();
+        if head < p.heads {
+            low *= scale * q_norm[i];
+            high *= scale * q_norm[i + half];
+        } else if head < rotating {
+            low *= scale * k_norm[i];
+            high *= scale * k_norm[i + half];
+        }
+    }
+    if nth < of_workgroup && row < p.rows {
+        if head < rotating {
+            let by = rotation(turns, i, row % p.time, p.direction);
+            rotated[at] = T::cast_from(low * by.cosine - high * by.sine);
+            rotated[at + half] = T::cast_from(high * by.cosine + low * by.sine);
+        } else {
+            rotated[at] = T::cast_from(low);
+            rotated[at + half] = T::cast_from(high);
+        }
+    }
+}
+
+/// Gradients of normalised heads, in place: rotates them back, to d, and turns them into
+/// `rstd * (g - x_hat * mean(g * x_hat))` with `g = d * weight`. A workgroup takes its rows in order and
+/// keeps its sums of `d * x_hat` in registers.
+#[cube(launch_unchecked)]
+fn gradients<T: Float>(
+    d_qkv: &mut [T],
+    qkv: &[T],
+    q_norm: &[f32],
+    k_norm: &[f32],
+    turns: &[u32],
+    partial: &mut [f32],
+    p: Packed,
+    rows_per_group: usize,
+    #[comptime] half: usize,
+    #[define(T)] _elem: ElemType,
+) {
+    let of_workgroup = comptime!(UNITS as usize / half);
+    let nth = UNIT_POS as usize / half;
+    let i = UNIT_POS as usize % half;
+    let heads = p.heads + p.kv_heads;
+    let group = CUBE_POS;
+    let last = min((group + 1) * rows_per_group, p.rows) * heads;
+    // Of the weights of q and of k, each in two halves.
+    let mut q_low = 0.0f32;
+    let mut q_high = 0.0f32;
+    let mut k_low = 0.0f32;
+    let mut k_high = 0.0f32;
+    let mut begin = group * rows_per_group * heads;
+    while begin < last {
+        let index = begin + nth;
+        let present = nth < of_workgroup && index < last;
+        // Past the end, this reads the last head again.
+        let row = min(index, last - 1) / heads;
+        let head = min(index, last - 1) % heads;
+        let at = p.at(row, head, half) + i;
+        let low = f32::cast_from(qkv[at]);
+        let high = f32::cast_from(qkv[at + half]);
+        let d_low = f32::cast_from(d_qkv[at]);
+        let d_high = f32::cast_from(d_qkv[at + half]);
+        let squares = head_sum(low * low + high * high, nth, half);
+        let rstd = 1.0f32 / (squares / comptime!(2.0 * half as f32) + p.eps).sqrt();
+        let by = rotation(turns, i, row % p.time, p.direction);
+        let mut g_low = d_low * by.cosine - d_high * by.sine;
+        let mut g_high = d_high * by.cosine + d_low * by.sine;
+        if present && head < p.heads {
+            q_low += g_low * low * rstd;
+            q_high += g_high * high * rstd;
+            g_low *= q_norm[i];
+            g_high *= q_norm[i + half];
+        } else if present {
+            k_low += g_low * low * rstd;
+            k_high += g_high * high * rstd;
+            g_low *= k_norm[i];
+            g_high *= k_norm[i + half];
+        }
+        let products = head_sum(g_low * low + g_high * high, nth, half);
+        let mean = products * rstd * rstd / comptime!(2.0 * half as f32);
+        if present {
+            d_qkv[at] = T::cast_from((g_low - low * mean) * rstd);
+            d_qkv[at + half] = T::cast_from((g_high - high * mean) * rstd);
+        }
+        begin += of_workgroup;
+    }
+    let at = 4 * group * half;
+    write_sum(partial, q_low, at, half);
+    write_sum(partial, q_high, at + half, half);
+    write_sum(partial, k_low, at + comptime!(2 * half), half);
+    write_sum(partial, k_high, at + comptime!(3 * half), half);
+}
+
+/// Writes the sum of the heads of the workgroup, for each of its pairs.
+#[cube]
+fn write_sum(partial: &mut [f32], own: f32, at: usize, #[comptime] half: usize) {
+    let mut parts = Shared::<[f32]>::new_slice(UNITS as usize);
+    let unit = UNIT_POS as usize;
+    parts[unit] = own;
+    sync_cube();
+    if unit < half {
+        let mut sum = 0.0f32;
+        for nth in 0..comptime!(UNITS as usize / half) {
+            sum += parts[nth * half + unit];
+        }
+        partial[at + unit] = sum;
+    }
+    sync_cube();
+}
+
+fn packed(shape: RotaryShape, rows: usize, direction: f32) -> PackedLaunch {
+    let RotaryShape { time, heads, kv_heads, eps, .. } = shape;
+    PackedLaunch::new(rows, time, heads, kv_heads, eps, direction)
+}
+
+pub(super) fn forward(kernels: &CubeKernels, inputs: RotaryInputs<Gpu>) -> CubeTensor {
+    let RotaryInputs { qkv, norms, shape } = inputs;
+    let qkv = contiguous(qkv);
+    let [n, width] = qkv.shape().dims();
+    let (source, rotated) = if qkv.can_mut() {
+        (None, qkv)
+    } else {
+        let rotated = kernels.queue.empty_of([n, width], qkv.dtype);
+        (Some(qkv), rotated)
+    };
+    let (q_norm, k_norm) = norms.unzip();
+    launch_rotation(kernels, source, &rotated, [q_norm, k_norm], shape, 1.0);
+    rotated
+}
+
+fn launch_rotation(
+    kernels: &CubeKernels,
+    source: Option<CubeTensor>,
+    rotated: &CubeTensor,
+    [q_norm, k_norm]: [Option<CubeTensor>; 2],
+    shape: RotaryShape,
+    direction: f32,
+) {
+    let [n, width] = rotated.shape().dims();
+    let half = shape.size(width) / 2;
+    let turns = kernels.queue.upload(&shape.turns(2 * half));
+    let heads = if source.is_none() { shape.rotated() } else { width / (2 * half) };
+    launch!(
+        kernels,
+        each((n * heads).div_ceil(UNITS as usize / half), UNITS),
+        rotate(
+            &[source.as_ref(), rotated, q_norm.as_ref(), k_norm.as_ref(), &turns],
+            packed(shape, n, direction),
+            half,
+            source.is_none(),
+            q_norm.is_some(),
+            elem(rotated),
+        )
+    );
+}
+
+pub(super) fn backward(
+    kernels: &CubeKernels,
+    inputs: RotaryBackwardInputs<Gpu>,
+) -> (CubeTensor, Option<CubeTensor>) {
+    let RotaryBackwardInputs { dqkv, qkv, norms, shape } = inputs;
+    let dqkv = owned(dqkv);
+    let [n, width] = dqkv.shape().dims();
+    let Some((q_norm, k_norm)) = norms else {
+        launch_rotation(kernels, None, &dqkv, [None, None], shape, -1.0);
+        return (dqkv, None);
+    };
+    let (qkv, size) = (qkv.expect("qkv as the op took it"), shape.size(width));
+    let rows_per_group = n.div_ceil(NORM_GROUPS);
+    let groups = n.div_ceil(rows_per_group);
+    let partial = kernels.queue.empty([groups, 2, size]);
+    let turns = kernels.queue.upload(&shape.turns(size));
+    launch!(
+        kernels,
+        each(groups, UNITS),
+        gradients(
+            &[&dqkv, &qkv, &q_norm, &k_norm, &turns, &partial],
+            packed(shape, n, -1.0),
+            rows_per_group,
+            size / 2,
+            elem(&dqkv),
+        )
+    );
+    (dqkv, Some(partial))
+}
