@@ -331,8 +331,8 @@ pub(super) struct PrepareArgs {
     /// Data folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path takes a tokenizer.json or
-    /// a folder that has one
+    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path takes a tokenizer.json, or
+    /// a folder that has one, with its chat template
     #[arg(long, default_value = "gpt2", value_name = "TOKENIZER")]
     #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(parse_tokenizer))]
     pub tokenizer: TokenizerChoice,

@@ -27,6 +27,7 @@ pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let mut conversation = source.conversation()?;
+    conversation.thinks = !args.no_thinking;
     conversation.set_system(&args.system)?;
     let context = source.architecture.block_size;
     let (model, mode) = load_model(&source, global)?;

@@ -21,6 +21,7 @@ use crate::config::GPT2_VOCABULARY;
 pub(super) mod trainer;
 mod words;
 
+pub(super) use words::GPT2_NAME;
 use words::Words;
 
 /// The tokens that end a document, by their usual names.
@@ -33,14 +34,18 @@ const GPT2_TEXT: usize = GPT2_VOCABULARY as usize - 1;
 /// Largest id of a token: a larger one is a damaged file.
 const MAX_ID: u64 = (1 << 24) - 1;
 
+const NO_ID: u32 = u32::MAX;
+
 /// The rank of each token, by its bytes: the lowest merges first.
 pub(super) type Ranks = HashMap<Vec<u8>, u32>;
 
 pub struct Bpe {
     pub(super) file: String,
     core: CoreBPE,
-    /// The id of each rank: the bytes, then the merges.
+    /// The id of each rank: the bytes, then the merges. [`NO_ID`] for a byte that the vocabulary lacks.
     ids: Vec<u32>,
+    /// The id of a byte that the vocabulary lacks; it is left out without one.
+    unknown: Option<u32>,
     /// The bytes of each id; none where the file skips an id.
     tokens: Vec<Vec<u8>>,
     pub(super) end: Option<(u32, String)>,
@@ -54,6 +59,8 @@ struct Added {
     content: String,
     /// True if text never becomes it.
     is_special: bool,
+    /// True if it takes the spaces around it, or stands alone.
+    is_bound: bool,
 }
 
 impl Bpe {
@@ -67,6 +74,7 @@ impl Bpe {
         let added = added_tokens(&json)?;
         let words = Words::parse(&json, &added)?;
         let tokens = table(vocab, &added)?;
+        let unknown = model["unk_token"].as_str().and_then(|name| id(vocab.get(name)?));
         let (ids, ranks) = ranks(vocab, &model["merges"], model["ignore_merges"] == true)?;
         let encoder = ranks.into_iter().collect();
         let core = CoreBPE::new(encoder, Default::default(), words.last_pattern())
@@ -75,7 +83,7 @@ impl Bpe {
             let added = added.iter().find(|token| token.content == name).map(|token| token.id);
             Some((added.or_else(|| id(vocab.get(name)?))?, name.to_owned()))
         });
-        Ok(Self { file: file.to_owned(), core, ids, tokens, end, added, words })
+        Ok(Self { file: file.to_owned(), core, ids, unknown, tokens, end, added, words })
     }
 
     /// Returns the number of tokens: the highest id and one.
@@ -99,6 +107,18 @@ impl Bpe {
         (!self.ids.contains(&token.id)).then_some(token.id)
     }
 
+    /// Returns the tokens that text never becomes.
+    pub(super) fn specials(&self) -> Vec<(u32, String)> {
+        let names = self.added.iter().map(|token| &token.content);
+        let id = |name: &String| Some((self.special(name)?, name.clone()));
+        names.filter(|name| !name.is_empty()).filter_map(id).collect()
+    }
+
+    /// Returns the special tokens that depend on the text around them.
+    pub(super) fn bound(&self) -> impl Iterator<Item = &str> {
+        self.added.iter().filter(|token| token.is_bound).map(|token| token.content.as_str())
+    }
+
     /// Appends the ids of a piece of text, in which special tokens are ordinary text.
     pub(super) fn encode_into(&self, piece: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
         self.words.split(piece, &mut |word, token| {
@@ -107,7 +127,9 @@ impl Bpe {
                 None => {
                     // It panics where a search takes too long. In our pieces, none of these patterns does.
                     let ranks = self.core.encode_ordinary(word);
-                    ids.extend(ranks.into_iter().map(|rank| self.ids[rank as usize]));
+                    // A byte without a token separates what is around it; transformers merges over it.
+                    let id = |rank: u32| Some(self.ids[rank as usize]).filter(|id| *id != NO_ID);
+                    ids.extend(ranks.into_iter().filter_map(|rank| id(rank).or(self.unknown)));
                 }
             }
             Ok(())
@@ -120,8 +142,9 @@ impl Bpe {
         (!token.is_empty()).then_some(token.as_slice())
     }
 
-    pub(super) fn has_words_of_gpt2(&self) -> bool {
-        self.words.is_gpt2()
+    /// Returns the name that llama.cpp has for how text is split into words.
+    pub(super) fn words(&self) -> Option<&'static str> {
+        self.words.name()
     }
 
     /// Returns true if these are the tokens of GPT-2 under the same ids.
@@ -172,7 +195,6 @@ fn check_model(model: &Value) -> Result<(), String> {
 fn added_tokens(json: &Value) -> Result<Vec<Added>, String> {
     let entry = |token: &Value| {
         let is_special = token["special"] == true;
-        // These take the spaces around them, or stand alone.
         let is_bound =
             ["lstrip", "rstrip", "single_word"].into_iter().any(|name| token[name] == true);
         if is_bound && !is_special {
@@ -183,7 +205,7 @@ fn added_tokens(json: &Value) -> Result<Vec<Added>, String> {
         }
         let parts = id(&token["id"]).zip(token["content"].as_str());
         let (id, content) = parts.ok_or("an added token has no text or no valid id")?;
-        Ok(Added { id, content: content.to_owned(), is_special })
+        Ok(Added { id, content: content.to_owned(), is_special, is_bound })
     };
     json["added_tokens"].as_array().into_iter().flatten().map(entry).collect()
 }
@@ -234,6 +256,9 @@ fn ranks(
     let mut ranks = Ranks::new();
     for byte in 0..=u8::MAX {
         let id = id_of(&byte_character(byte).to_string());
+        // SmolLM2 has no tokens for a few control characters and for bytes that are in no text.
+        let is_rare = byte.is_ascii_control() || !byte.is_ascii();
+        let id = id.or(is_rare.then_some(NO_ID));
         ids.push(id.ok_or_else(|| format!("it has no token for the byte {byte}"))?);
         ranks.insert(vec![byte], u32::from(byte));
     }

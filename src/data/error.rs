@@ -60,6 +60,13 @@ impl DataError {
         Self::unusable(path, reason, PREPARE_AGAIN)
     }
 
+    /// Creates an error about the chat template of the model folder `path`.
+    pub fn template(path: &Path, reason: impl Display) -> Self {
+        let hint =
+            "give the path of its tokenizer.json instead of the folder, for the template of wgpt";
+        Self::bad(format!("cannot use the chat template of {}: {reason}", path.display()), hint)
+    }
+
     pub(super) fn tokenize(reason: impl Display) -> Self {
         Self::bad(format!("cannot tokenize the text: {reason}"), "check the input for binary data")
     }

@@ -5,7 +5,7 @@
 //! pieces    documents -> pieces that are tokenized independently
 //! tokenizer pieces -> token ids: GPT-2's byte pairs, characters, bytes or other byte pairs
 //! bpe       byte pairs of other vocabularies, and their training
-//! chat      the tokens of conversations, and which of them count in the loss
+//! chat      the tokens of conversations, and which of them count in the loss; a folder's chat template
 //! encode    tokenizes on several threads
 //! writer    writes train.bin, val.bin, meta.json
 //! prepare   all of the above, in bounded memory
@@ -41,7 +41,7 @@ mod vocabulary;
 mod windows;
 mod writer;
 
-pub use chat::{ChatTemplate, END_OF_MESSAGE, Message, Role};
+pub use chat::{ChatTemplate, END_OF_MESSAGE, Ending, Message, Role};
 pub use dataset::{Dataset, is_builtin};
 pub use error::{DataError, DataErrorKind};
 pub use hellaswag::{Question, Questions};
@@ -50,14 +50,14 @@ pub use packing::Windows;
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
 pub use stream::TextStream;
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
-pub use tokenizer_files::TOKENIZER_FILE;
+pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE};
 pub use tokens::Split;
 #[cfg(test)]
 pub(crate) use vocabulary::TokenKind;
 pub use vocabulary::Vocabulary;
 
 #[cfg(test)]
-mod testing {
+pub(crate) mod testing {
     use std::path::Path;
 
     use super::{CharVocab, Tokenizer};
@@ -74,6 +74,21 @@ mod testing {
 
     pub fn characters(text: &str) -> Tokenizer {
         Tokenizer::Char(CharVocab::new(text.chars()).unwrap())
+    }
+
+    /// Returns bytes with the special tokens of ChatML, and those of thoughts.
+    pub fn chat_ml() -> Tokenizer {
+        let mut file: serde_json::Value =
+            serde_json::from_str(&Tokenizer::Byte.json_file()).unwrap();
+        file["pre_tokenizer"]["use_regex"] = true.into();
+        let added = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
+        let token = |(content, id): (&str, u32)| {
+            let special = content.starts_with("<|");
+            serde_json::json!({ "id": id, "content": content, "special": special })
+        };
+        let added = added.into_iter().zip(257..).map(token);
+        file["added_tokens"].as_array_mut().unwrap().extend(added);
+        Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap().unwrap()
     }
 
     /// Returns the content of a token file.

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::windows::{eval_starts, train_start};
-use super::{ChatTemplate, DataError, Role, Split};
+use super::{ChatTemplate, DataError, Split};
 
 /// Tokens that are read at a time in search of conversations.
 const SEARCHED: usize = 1 << 16;
@@ -40,17 +40,25 @@ impl Conversations {
         Ok(Self { template, bounds, packed: Mutex::new(None) })
     }
 
+    /// Returns the number of tokens that separate a conversation from others, and that no window begins with.
+    fn separator(&self) -> u64 {
+        u64::from(self.template.is_separated())
+    }
+
     fn pack(&self, block_size: u64) -> Arc<Packing> {
         // The content is whole also if a thread has panicked.
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         packed.take_if(|packing| packing.block_size != block_size);
-        packed.get_or_insert_with(|| Packing::new(&self.bounds, block_size).into()).clone()
+        packed
+            .get_or_insert_with(|| Packing::new(&self.bounds, self.separator(), block_size).into())
+            .clone()
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packing {
     block_size: u64,
+    separator: u64,
     /// The tokens of the conversations in each window.
     windows: Vec<Range<u64>>,
     pub conversations: u64,
@@ -61,9 +69,9 @@ pub struct Packing {
 impl Packing {
     /// Packs the conversations between `bounds` in their order, each into the window of the one before
     /// if it fits.
-    fn new(bounds: &[u64], block_size: u64) -> Self {
+    fn new(bounds: &[u64], separator: u64, block_size: u64) -> Self {
         // The last token of a window is only a target.
-        let room = block_size.saturating_add(1);
+        let room = block_size.saturating_add(1 + separator);
         let mut windows: Vec<Range<u64>> = Vec::new();
         let mut cut = 0;
         for pair in bounds.windows(2) {
@@ -74,12 +82,21 @@ impl Packing {
                 _ => windows.push(start..end),
             }
         }
-        Self { block_size, windows, conversations: bounds.len().saturating_sub(1) as u64, cut }
+        Self {
+            block_size,
+            separator,
+            windows,
+            conversations: bounds.len().saturating_sub(1) as u64,
+            cut,
+        }
     }
 
     /// Returns the share of positions that no conversation fills.
     pub fn padding(&self) -> f64 {
-        let filled = |window: &Range<u64>| (window.end - window.start - 1).min(self.block_size);
+        let filled = |window: &Range<u64>| {
+            let tokens = (window.end - window.start).saturating_sub(1 + self.separator);
+            tokens.min(self.block_size)
+        };
         let filled: u64 = self.windows.iter().map(filled).sum();
         1.0 - filled as f64 / (self.windows.len() as f64 * self.block_size as f64).max(1.0)
     }
@@ -161,35 +178,30 @@ impl Windows<'_> {
 
     pub fn read(&self, tokens: Range<u64>) -> Result<Window, DataError> {
         let block_size = self.block_size as usize;
-        // Of a conversation that is too long, the end.
-        let first = tokens.end.saturating_sub(self.block_size + 1).max(tokens.start);
-        let ids = self.split.window(first, (tokens.end - first) as usize)?;
-        let Some((template, _)) = &self.packed else {
+        let Some((template, packing)) = &self.packed else {
+            let ids = self.split.window(tokens.start, (tokens.end - tokens.start) as usize)?;
             let targets = ids.iter().skip(1).copied().map(Some).collect();
             return Ok(Window { tokens: ids.into_iter().take(block_size).collect(), targets });
         };
-        let counted = template.counted(self.answers(template, tokens.start..first)?, &ids);
+        let start = tokens.start + packing.separator;
+        let mut ids = self.split.window(start, (tokens.end - start) as usize)?;
+        let counted = template.counted(&ids);
         let target = |(&id, counts): (&u32, bool)| counts.then_some(id);
-        let targets = ids.iter().zip(counted).skip(1).map(target).collect();
-        let mut window = Window { tokens: ids, targets };
-        window.tokens.pop();
-        window.tokens.resize(block_size, template.begin());
-        window.targets.resize(block_size, None);
-        Ok(window)
-    }
-
-    /// Returns true if the assistant speaks after the tokens `before`, which begin a conversation.
-    fn answers(&self, template: &ChatTemplate, before: Range<u64>) -> Result<bool, DataError> {
-        let ids = self.split.window(before.start, (before.end - before.start) as usize)?;
-        let last = ids.into_iter().rfind(|id| template.is_special(*id));
-        Ok(last == Some(template.opening(Role::Assistant)))
+        let mut targets: Vec<_> = ids.iter().zip(counted).skip(1).map(target).collect();
+        // Of a conversation that is too long, the end.
+        targets.drain(..targets.len().saturating_sub(block_size));
+        ids.pop();
+        ids.drain(..ids.len().saturating_sub(block_size));
+        ids.resize(block_size, template.begin());
+        targets.resize(block_size, None);
+        Ok(Window { tokens: ids, targets })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Message;
     use super::super::testing::{assert_says, characters};
+    use super::super::{Message, Role};
     use super::*;
     use proptest::prelude::*;
 

@@ -93,7 +93,7 @@ pub struct Prepared {
 /// `train.bin`, `val.bin` and `meta.json`, and with byte pairs or conversations a `tokenizer.json`.
 ///
 /// Each document ends with an end-of-text token if the tokenizer has one. `.jsonl` files of
-/// conversations are tokenized with the tokens of a [`ChatTemplate`]. Memory does not grow with the
+/// conversations are tokenized with a [`ChatTemplate`], that of the tokenizer's folder if it has one. Memory does not grow with the
 /// input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about every
 /// 256 KiB.
 pub fn prepare(
@@ -109,18 +109,27 @@ pub fn prepare(
         ));
     }
     check_vacant(out, options.force)?;
+    let mut refused = None;
     let known = match &options.tokenizer {
         TokenizerChoice::Gpt2 => Some(Tokenizer::Gpt2),
         TokenizerChoice::Byte => Some(Tokenizer::Byte),
-        TokenizerChoice::File(path) => Some(Tokenizer::open(path)?),
+        TokenizerChoice::File(path) => {
+            let opened = Tokenizer::open(path)?;
+            refused = opened.refused.map(|reason| DataError::template(path, reason));
+            Some(opened.tokenizer)
+        }
         TokenizerChoice::Char | TokenizerChoice::Trained(_) => None,
     };
     let mut reporter = Reporter { last: PrepareProgress::default(), progress };
-    let sources = Sources::find(inputs, options, out, &mut |bytes| {
+    let mut sources = Sources::find(inputs, options, out, &mut |bytes| {
         reporter.last.bytes_total = bytes;
         reporter.report(Phase::Stdin, bytes, 0);
     })?;
     (reporter.last.bytes_read, reporter.last.bytes_total) = (0, sources.bytes());
+    if let Some(error) = refused.filter(|_| sources.has_conversations) {
+        return Err(error);
+    }
+    sources.template = known.as_ref().and_then(Tokenizer::chat).cloned();
     let mut survey = Survey::of(&sources, &options.tokenizer, &mut reporter)?;
     if matches!(options.tokenizer, TokenizerChoice::Trained(_)) {
         reporter.report(Phase::Vocabulary, sources.bytes(), 0);
@@ -222,7 +231,7 @@ fn tokenize<'a>(
         let mut pool = EncoderPool::new(scope, tokenizer, threads);
         let mut router = Router::new(rule, tokenizer);
         let bad = sources.read(&mut |part, bytes| {
-            router.route(part);
+            router.route(part)?;
             for batch in router.batcher.ready.drain(..) {
                 if let Some(encoded) = pool.submit(batch)? {
                     output.write(&encoded)?;

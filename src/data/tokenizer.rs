@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tiktoken_rs::r50k_base_singleton;
 
 use super::bpe::Bpe;
+use super::chat::WrittenTemplate;
 use super::error::PREPARE_AGAIN;
 use super::pieces::pieces;
 use super::{ChatTemplate, DataError};
@@ -93,7 +94,8 @@ impl FromStr for TokenizerChoice {
 /// In `meta.json` it is written as `{"kind":"gpt2"}`, `{"kind":"byte"}`,
 /// `{"kind":"char","chars":"..."}`, with the characters in the order of their ids,
 /// `{"kind":"bpe","file":"..."}`, with the text of a `tokenizer.json`, or
-/// `{"kind":"chat","base":...}`, with the tokenizer of the text of conversations.
+/// `{"kind":"chat","base":...}`, with the tokenizer of the text of conversations, and with the `template`
+/// of a model folder if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "WrittenTokenizer", try_from = "WrittenTokenizer")]
 pub enum Tokenizer {
@@ -172,8 +174,7 @@ impl Tokenizer {
             Self::Byte if id == BYTE_END_OF_TEXT => END_OF_TEXT.as_bytes().into(),
             Self::Byte => vec![u8::try_from(id).ok()?].into(),
             Self::Bpe(bpe) => bpe.bytes(id)?.into(),
-            Self::Chat(template) => match template.specials().into_iter().find(|(at, _)| *at == id)
-            {
+            Self::Chat(template) => match template.specials().find(|(at, _)| *at == id) {
                 Some((_, name)) => name.as_bytes().into(),
                 None => template.base().bytes(id)?,
             },
@@ -202,7 +203,17 @@ impl Tokenizer {
             Self::Char(_) => None,
             Self::Byte => Some((BYTE_END_OF_TEXT, END_OF_TEXT)),
             Self::Bpe(bpe) => bpe.end.as_ref().map(|(id, name)| (*id, name.as_str())),
-            Self::Chat(template) => Some(template.specials()[0]),
+            // It begins each conversation of wgpt's template.
+            Self::Chat(template) if !template.is_of_folder() => template.specials().next(),
+            Self::Chat(template) => template.base().end(),
+        }
+    }
+
+    /// Returns the tokens that text never becomes, with their names.
+    pub(super) fn specials(&self) -> Vec<(u32, String)> {
+        match self.base() {
+            Self::Bpe(bpe) => bpe.specials(),
+            base => base.end().map(|(id, name)| (id, name.to_owned())).into_iter().collect(),
         }
     }
 
@@ -235,7 +246,7 @@ impl Tokenizer {
         match (self, other) {
             (Self::Bpe(a), Self::Bpe(b)) => a.has_tokens_of(b),
             (Self::Chat(a), Self::Chat(b)) => {
-                a.base().has_tokens_of(b.base()) && a.specials() == b.specials()
+                a.base().has_tokens_of(b.base()) && a.specials().eq(b.specials())
             }
             _ => self == other,
         }
@@ -244,7 +255,7 @@ impl Tokenizer {
     /// Returns true if text has the same ids in both, and conversations too if both have their tokens.
     pub fn has_text_of(&self, other: &Self) -> bool {
         if let (Self::Chat(a), Self::Chat(b)) = (self, other)
-            && a.specials() != b.specials()
+            && !a.specials().eq(b.specials())
         {
             return false;
         }
@@ -256,7 +267,8 @@ impl Tokenizer {
         }
     }
 
-    pub(super) fn base(&self) -> &Self {
+    /// Returns the tokenizer of text.
+    pub fn base(&self) -> &Self {
         match self {
             Self::Chat(template) => template.base(),
             _ => self,
@@ -336,10 +348,18 @@ impl CharVocab {
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum WrittenTokenizer {
     Gpt2,
-    Char { chars: String },
+    Char {
+        chars: String,
+    },
     Byte,
-    Bpe { file: String },
-    Chat { base: Box<WrittenTokenizer> },
+    Bpe {
+        file: String,
+    },
+    Chat {
+        base: Box<WrittenTokenizer>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        template: Option<WrittenTemplate>,
+    },
 }
 
 impl From<Tokenizer> for WrittenTokenizer {
@@ -349,8 +369,8 @@ impl From<Tokenizer> for WrittenTokenizer {
             Tokenizer::Char(vocab) => Self::Char { chars: vocab.chars.into_iter().collect() },
             Tokenizer::Byte => Self::Byte,
             Tokenizer::Bpe(bpe) => Self::Bpe { file: bpe.file.clone() },
-            Tokenizer::Chat(template) => {
-                Self::Chat { base: Box::new(template.base().clone().into()) }
+            Tokenizer::Chat(chat) => {
+                Self::Chat { base: Box::new(chat.base().clone().into()), template: chat.written() }
             }
         }
     }
@@ -367,8 +387,14 @@ impl TryFrom<WrittenTokenizer> for Tokenizer {
             WrittenTokenizer::Bpe { file } => {
                 Self::Bpe(Bpe::parse(&file).map_err(|reason| invalid_vocabulary(&reason))?.into())
             }
-            WrittenTokenizer::Chat { base } => {
-                Self::Chat(ChatTemplate::new(Self::try_from(*base)?).into())
+            WrittenTokenizer::Chat { base, template } => {
+                let base = Self::try_from(*base)?;
+                let chat = match template {
+                    Some(template) => ChatTemplate::of_folder(base, template)
+                        .map_err(|reason| invalid_vocabulary(&reason))?,
+                    None => ChatTemplate::new(base),
+                };
+                Self::Chat(chat.into())
             }
         })
     }

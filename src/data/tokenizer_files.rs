@@ -2,14 +2,17 @@
 //!
 //! GPT-2 has `vocab.json` and `merges.txt`, from the built-in tables. Characters and bytes have a
 //! `tokenizer.json` with byte pairs and no merges, which wgpt reads back. Other byte pairs are that
-//! file. The tokens of conversations are added to it.
+//! file. The tokens of conversations are added to it. A chat template that a folder came with is in
+//! `chat_template.jinja`, in older folders in `tokenizer_config.json`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use tiktoken_rs::r50k_base_singleton;
 
 use super::bpe::{Bpe, Ranks, last_merge};
+use super::chat::WrittenTemplate;
 use super::tokenizer::END_OF_TEXT;
 use super::{CharVocab, ChatTemplate, DataError, END_OF_MESSAGE, Role, Tokenizer};
 use crate::disk;
@@ -18,6 +21,20 @@ use crate::disk;
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 /// The file that names the class of the tokenizer.
 const SETTINGS_FILE: &str = "tokenizer_config.json";
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// The file of older folders that names the special tokens.
+const SPECIALS_FILE: &str = "special_tokens_map.json";
+
+/// The files of a tokenizer in a data folder.
+pub(super) const DATA_FILES: [&str; 3] = [TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE];
+
+/// A tokenizer of a model folder.
+#[derive(Debug)]
+pub struct FolderTokenizer {
+    pub tokenizer: Tokenizer,
+    /// A clause that says why the chat template of the folder is not supported.
+    pub refused: Option<String>,
+}
 
 impl Tokenizer {
     /// Returns names and contents of the files that transformers reads the tokenizer from. transformers
@@ -30,14 +47,19 @@ impl Tokenizer {
             // Else transformers 4 also gives a model token types, which GPT-2 adds as embeddings.
             "model_input_names": ["input_ids", "attention_mask"],
         });
-        if let Some((_, end)) = self.end() {
+        let written = self.chat().and_then(ChatTemplate::written);
+        if let Some((_, end)) = self.end().filter(|_| written.is_none()) {
             for name in ["bos_token", "eos_token", "unk_token"] {
                 settings[name] = json!(end);
             }
         }
         if let Self::Chat(template) = self {
-            settings["eos_token"] = json!(END_OF_MESSAGE);
+            let end = template.specials().find(|(id, _)| *id == template.end());
+            settings["eos_token"] = json!(end.map_or(END_OF_MESSAGE, |(_, name)| name));
             settings["chat_template"] = json!(template.jinja());
+        }
+        for (name, token) in written.iter().flat_map(|written| &written.names) {
+            settings[name] = json!(token);
         }
         let mut files = if matches!(self, Self::Gpt2) {
             settings["tokenizer_class"] = json!("GPT2Tokenizer");
@@ -49,6 +71,7 @@ impl Tokenizer {
         } else {
             vec![(TOKENIZER_FILE, self.json_file())]
         };
+        files.extend(written.map(|written| (TEMPLATE_FILE, written.text)));
         files.push((SETTINGS_FILE, format!("{settings:#}\n")));
         files
     }
@@ -68,6 +91,7 @@ impl Tokenizer {
             }
             Self::Byte => byte_level_file(byte_ids(), &json!([]), false),
             Self::Bpe(bpe) => bpe.file.clone(),
+            Self::Chat(template) if template.added().next().is_none() => self.base().json_file(),
             Self::Chat(template) => chat_file(template),
         }
     }
@@ -81,15 +105,56 @@ impl Tokenizer {
         })
     }
 
-    /// Reads the `tokenizer.json` at `path`, or in the folder `path`.
-    pub fn open(path: &Path) -> Result<Self, DataError> {
-        let path = if disk::is_dir(path) { path.join(TOKENIZER_FILE) } else { path.to_owned() };
+    /// Reads the `tokenizer.json` at `path`, or the one in the folder `path` with the chat template of the
+    /// folder.
+    pub fn open(path: &Path) -> Result<FolderTokenizer, DataError> {
+        let folder = disk::is_dir(path).then_some(path);
+        let path = folder.map_or(path.to_owned(), |folder| folder.join(TOKENIZER_FILE));
         let file = disk::read(&path).map_err(DataError::io("read", &path))?;
-        let tokenizer = Self::from_hugging_face(&file);
+        let tokenizer = match folder {
+            Some(folder) => Self::in_folder(folder, &file),
+            None => Self::from_hugging_face(&file).map(|tokenizer| {
+                tokenizer.map(|tokenizer| FolderTokenizer { tokenizer, refused: None })
+            }),
+        };
         let hint = "choose another tokenizer, or train one with bpe:8192";
         tokenizer
             .unwrap_or_else(|error| Err(format!("not JSON: {error}")))
             .map_err(|reason| DataError::unusable(&path, reason, hint))
+    }
+
+    /// Reads the `tokenizer.json` of a folder, `file`, and the chat template next to it. Errors are those of
+    /// [`from_hugging_face`](Self::from_hugging_face).
+    pub fn in_folder(
+        folder: &Path,
+        file: &[u8],
+    ) -> Result<Result<FolderTokenizer, String>, serde_json::Error> {
+        let tokenizer = match Self::from_hugging_face(file)? {
+            Ok(tokenizer) => tokenizer,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let template = read_template(folder);
+        let is_own = |text: &str| tokenizer.chat().is_some_and(|chat| chat.jinja() == text);
+        if template.as_ref().is_ok_and(|t| t.as_ref().is_none_or(|t| is_own(&t.text))) {
+            return Ok(Ok(FolderTokenizer { tokenizer, refused: None }));
+        }
+        // Another model may have tokens of the same names as wgpt's template.
+        let text = match tokenizer {
+            Self::Chat(_) => Self::of_text(&serde_json::from_slice(file)?, file),
+            text => Ok(text),
+        };
+        Ok(text.map(|text| {
+            let chat = template.and_then(|template| {
+                template.map(|template| ChatTemplate::of_folder(text.clone(), template)).transpose()
+            });
+            match chat {
+                Ok(chat) => {
+                    let tokenizer = chat.map_or(text, |chat| Self::Chat(chat.into()));
+                    FolderTokenizer { tokenizer, refused: None }
+                }
+                Err(reason) => FolderTokenizer { tokenizer: text, refused: Some(reason) },
+            }
+        }))
     }
 
     fn of_text(json: &Value, file: &[u8]) -> Result<Self, String> {
@@ -99,6 +164,43 @@ impl Tokenizer {
         let bpe = Bpe::parse(str::from_utf8(file).map_err(|_| "not UTF-8")?)?;
         Ok(if bpe.is_gpt2() { Self::Gpt2 } else { Self::Bpe(bpe.into()) })
     }
+}
+
+/// Reads the chat template of a folder, if it has one. The error is a clause.
+fn read_template(folder: &Path) -> Result<Option<WrittenTemplate>, String> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        let exists = disk::exists(&path);
+        let text = exists.then(|| disk::read_to_string(&path)).transpose();
+        text.map_err(|error| format!("cannot read {name}: {error}"))
+    };
+    let json = |name: &str| match read(name)? {
+        Some(text) => {
+            serde_json::from_str(&text).map_err(|error| format!("{name}: not JSON: {error}"))
+        }
+        None => Ok(Value::Null),
+    };
+    let settings: Value = json(SETTINGS_FILE)?;
+    // There may be several by name, as for tools.
+    let of_settings = match &settings["chat_template"] {
+        Value::Array(templates) => {
+            let default = templates.iter().find(|template| template["name"] == "default");
+            default.map_or(&Value::Null, |template| &template["template"])
+        }
+        template => template,
+    };
+    let of_settings = of_settings.as_str().map(str::to_owned);
+    let Some(text) = read(TEMPLATE_FILE)?.or(of_settings) else { return Ok(None) };
+    let mut names = BTreeMap::new();
+    for file in [json(SPECIALS_FILE)?, settings] {
+        for (name, token) in file.as_object().into_iter().flatten() {
+            let token = token.as_str().or(token["content"].as_str());
+            if let Some(token) = token.filter(|_| name.ends_with("_token")) {
+                names.insert(name.clone(), token.to_owned());
+            }
+        }
+    }
+    Ok(Some(WrittenTemplate { text, names }))
 }
 
 /// Returns the tokenizer of a file without merges, if it is one of characters or bytes.
@@ -268,7 +370,7 @@ pub(super) fn spell(token: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::characters;
+    use super::super::testing::{assert_says, characters, chat_ml, folder};
     use super::*;
 
     #[test]
@@ -355,17 +457,85 @@ mod tests {
             let template = ChatTemplate::new(base);
             let chat = Tokenizer::Chat(template.clone().into());
             let file = file(&chat);
-            let tokens = template.specials().map(|(id, name)| special(id, name));
+            let tokens: Vec<_> = template.specials().map(|(id, name)| special(id, name)).collect();
             assert_eq!(file["added_tokens"], json!(tokens));
             let back = read(&file).unwrap();
             assert_eq!(back.vocab_size(), chat.vocab_size());
-            assert_eq!(back.chat().unwrap().specials(), template.specials());
+            assert!(back.chat().unwrap().specials().eq(template.specials()));
             assert_eq!(back.kind(), chat.kind());
             let settings = settings(&chat);
             assert_eq!(settings["bos_token"], END_OF_TEXT);
             assert_eq!(settings["eos_token"], END_OF_MESSAGE);
             assert_eq!(settings["chat_template"], template.jinja());
         }
+    }
+
+    #[test]
+    fn the_chat_template_of_a_folder_is_found() {
+        let text = |end: &str| {
+            let message = "'<|im_start|>' + m.role + m.content + '<|im_end|>' + eos_token";
+            let answer = "'<|im_start|>assistant'";
+            format!(
+                "{{% for m in messages %}}{{{{ {message} }}}}{{% endfor %}}{{% if \
+                 add_generation_prompt %}}{{{{ {answer} }}}}{{% endif %}}{{# {end} #}}"
+            )
+        };
+        let tokens = chat_ml().json_file();
+        let settings = |template: Value| {
+            json!({"eos_token": {"content": "E"}, "chat_template": template}).to_string()
+        };
+        let named = json!([{"name": "tool_use", "template": "x"}, {"name": "default", "template": text("1")}]);
+        let open = |files: &[(&str, &str)]| {
+            let folder = folder(&[&[(TOKENIZER_FILE, &*tokens)], files].concat());
+            Tokenizer::open(folder.path()).unwrap()
+        };
+        for (files, expected) in [
+            (&[][..], None),
+            (&[(SETTINGS_FILE, &*settings(json!(text("0"))))], Some(text("0"))),
+            (&[(SETTINGS_FILE, &settings(named))], Some(text("1"))),
+            (
+                &[(TEMPLATE_FILE, &text("2")), (SETTINGS_FILE, &settings(json!("old")))],
+                Some(text("2")),
+            ),
+            (
+                &[(TEMPLATE_FILE, &text("3")), (SPECIALS_FILE, r#"{"eos_token":"E"}"#)],
+                Some(text("3")),
+            ),
+        ] {
+            let FolderTokenizer { tokenizer, refused } = open(files);
+            assert_eq!(
+                (tokenizer.chat().map(ChatTemplate::jinja), refused),
+                (expected.clone(), None)
+            );
+            let Some(expected) = expected else { continue };
+            let names = tokenizer.chat().and_then(ChatTemplate::written).unwrap().names;
+            assert_eq!(names, BTreeMap::from([("eos_token".to_owned(), "E".to_owned())]));
+            // What is written is found again.
+            let files = tokenizer.hugging_face_files();
+            assert!(files.contains(&(TEMPLATE_FILE, expected)));
+            let again = Tokenizer::open(folder(&files).path()).unwrap();
+            assert_eq!(again.tokenizer, tokenizer);
+        }
+        for (files, reason) in [
+            (&[(TEMPLATE_FILE, "{% if %}")][..], "line 1"),
+            (&[(TEMPLATE_FILE, "x"), (SETTINGS_FILE, "{")], "tokenizer_config.json: not JSON"),
+        ] {
+            let FolderTokenizer { tokenizer, refused } = open(files);
+            assert!(tokenizer.chat().is_none());
+            assert_says(refused.unwrap(), reason);
+        }
+        // A template that wgpt writes is known by its text, and another one may have its tokens.
+        let own = Tokenizer::Chat(ChatTemplate::new(chat_ml()).into());
+        let files = own.hugging_face_files();
+        let open = |files: &[(&str, String)]| Tokenizer::open(folder(files).path()).unwrap();
+        assert!(open(&files).tokenizer.chat().is_some_and(|chat| !chat.is_of_folder()));
+        let other = (TEMPLATE_FILE, own.chat().unwrap().jinja() + "{# other #}");
+        assert!(
+            open(&[&files[..], &[other]].concat())
+                .tokenizer
+                .chat()
+                .is_some_and(ChatTemplate::is_of_folder)
+        );
     }
 
     /// The token that ends a message and a role may be in a vocabulary, the last or before others.
@@ -385,8 +555,8 @@ mod tests {
             let again = read(&file(&chat)).unwrap();
             assert!(again.has_tokens_of(&chat) && again.chat().is_some(), "{names:?}");
             let lengths = chat.byte_lengths();
-            let specials = chat.chat().unwrap().specials();
-            assert!(specials.iter().all(|(id, _)| lengths[*id as usize] == 0), "{names:?}");
+            let mut specials = chat.chat().unwrap().specials();
+            assert!(specials.all(|(id, _)| lengths[id as usize] == 0), "{names:?}");
         }
     }
 

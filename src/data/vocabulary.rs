@@ -5,16 +5,19 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use super::bpe::GPT2_NAME;
 use super::tokenizer_files::spell;
 use super::{CharVocab, Tokenizer};
 
-/// A vocabulary of byte-level BPE with GPT-2's words.
+/// A vocabulary of byte-level BPE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vocabulary {
     /// The tokens by their ids. Bytes are spelled as in Hugging Face's files.
     pub tokens: Vec<(String, TokenKind)>,
     /// The merges in the order of their ranks, each two spelled parts with a space between them.
     pub merges: Vec<String>,
+    /// How text is split into words, by the names of llama.cpp (`tokenizer.ggml.pre`).
+    pub words: &'static str,
     pub begin: Option<u32>,
     pub end: Option<u32>,
     pub chat_template: Option<String>,
@@ -46,11 +49,14 @@ impl Tokenizer {
     /// none.
     pub fn vocabulary(&self) -> Result<Vocabulary, String> {
         let mut vocabulary = match self.base() {
-            Self::Bpe(bpe) if !bpe.has_words_of_gpt2() => {
-                return Err("it splits text into other words than GPT-2".to_owned());
-            }
             Self::Char(vocab) => of_characters(vocab),
             base => of_file(&base.json_file()).unwrap_or_default(),
+        };
+        vocabulary.words = match self.base() {
+            Self::Bpe(bpe) => {
+                bpe.words().ok_or("llama.cpp has no name for how it splits text into words")?
+            }
+            _ => GPT2_NAME,
         };
         (vocabulary.begin, vocabulary.end) = (self.end_of_text(), self.stop());
         if let Self::Chat(template) = self {
@@ -58,6 +64,7 @@ impl Tokenizer {
             for (id, name) in template.specials() {
                 vocabulary.tokens[id as usize] = (name.to_owned(), TokenKind::Control);
             }
+            vocabulary.begin = template.named("bos_token").or(vocabulary.begin);
             vocabulary.chat_template = Some(template.jinja());
         }
         Ok(vocabulary)
@@ -111,7 +118,8 @@ fn of_characters(vocab: &CharVocab) -> Vocabulary {
 #[cfg(test)]
 mod tests {
     use super::super::ChatTemplate;
-    use super::super::testing::characters;
+    use super::super::chat::WrittenTemplate;
+    use super::super::testing::{characters, chat_ml};
     use super::super::tokenizer::END_OF_TEXT;
     use super::*;
 
@@ -152,6 +160,20 @@ mod tests {
         assert_eq!(vocabulary.tokens.len(), 50_261);
         assert_eq!(vocabulary.tokens[50_259], ("<|assistant|>".into(), TokenKind::Control));
         assert_eq!(vocabulary.chat_template, Some(template.jinja()));
+    }
+
+    #[test]
+    fn the_template_of_a_folder_is_kept() {
+        let text = "{% for m in messages %}{{ bos_token + m.role + '\n' + m.content + '<|im_end|>' }}{% \
+                    endfor %}{% if add_generation_prompt %}{{ bos_token + 'assistant\n' }}{% endif %}";
+        let names = [("bos_token".to_owned(), "<|im_start|>".to_owned())];
+        let written = WrittenTemplate { text: text.to_owned(), names: names.into() };
+        let template = ChatTemplate::of_folder(chat_ml(), written).unwrap();
+        let vocabulary = Tokenizer::Chat(template.into()).vocabulary().unwrap();
+        assert_eq!((vocabulary.begin, vocabulary.end), (Some(257), Some(258)));
+        assert_eq!(vocabulary.tokens[258], ("<|im_end|>".into(), TokenKind::Control));
+        assert_eq!(vocabulary.tokens[259], ("<think>".into(), TokenKind::UserDefined));
+        assert_eq!((vocabulary.chat_template.as_deref(), vocabulary.words), (Some(text), "gpt-2"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::encode::Encoded;
+use super::tokenizer_files::DATA_FILES;
 use super::{ConversationCounts, DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer};
 use crate::disk::{self, File};
 
@@ -83,9 +84,16 @@ impl FolderWriter {
         let json =
             serde_json::to_vec_pretty(&meta).map_err(|error| DataError::meta(&path, error))?;
         let mut texts = vec![(META, json)];
-        if matches!(meta.tokenizer, Tokenizer::Bpe(_) | Tokenizer::Chat(_)) {
-            // For other programs: wgpt reads the tokenizer in `meta.json`.
-            texts.push((TOKENIZER_FILE, meta.tokenizer.json_file().into_bytes()));
+        // For other programs, and to prepare other data: wgpt reads the tokenizer in `meta.json`.
+        match &meta.tokenizer {
+            Tokenizer::Chat(chat) if chat.is_of_folder() => {
+                let files = meta.tokenizer.hugging_face_files().into_iter();
+                texts.extend(files.map(|(name, text)| (name, text.into_bytes())));
+            }
+            Tokenizer::Bpe(_) | Tokenizer::Chat(_) => {
+                texts.push((TOKENIZER_FILE, meta.tokenizer.json_file().into_bytes()));
+            }
+            _ => {}
         }
         for (name, text) in &texts {
             let path = temporary(&self.folder, name);
@@ -95,7 +103,7 @@ impl FolderWriter {
         }
 
         // The tokenizer of the former data would tokenize other data into ids that mean other text.
-        for old in [META, TOKENIZER_FILE].map(|name| self.folder.join(name)) {
+        for old in [META].iter().chain(&DATA_FILES).map(|name| self.folder.join(name)) {
             if disk::exists(&old) {
                 disk::remove_file(&old).map_err(DataError::io("replace", &old))?;
             }
@@ -117,7 +125,7 @@ impl Drop for FolderWriter {
         if !self.finished {
             // We ignore errors, because an earlier one is reported already. meta.json.tmp stays, because
             // some files may have been renamed.
-            for name in [TRAIN, VAL, TOKENIZER_FILE] {
+            for name in [TRAIN, VAL].iter().chain(&DATA_FILES) {
                 let _ = disk::remove_file(temporary(&self.folder, name));
             }
         }

@@ -10,15 +10,9 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use crate::data::{ChatTemplate, DataError, Message, Role, TextStream, Tokenizer};
+use crate::data::{ChatTemplate, DataError, Ending, Message, Role, TextStream, Tokenizer};
 use crate::model::{Architecture, Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
-
-/// The tokens that a message has in addition to its text: its role and its end.
-const MESSAGE_FRAME: usize = 2;
-
-/// The tokens that a prompt has in addition to its messages: the beginning, and the role of the answer.
-const PROMPT_FRAME: usize = 2;
 
 #[derive(Debug, Error)]
 pub enum ChatError {
@@ -45,7 +39,9 @@ impl ChatError {
                 "train it on conversations, as `wgpt train --preset=chat` does, or continue texts with \
                  `wgpt sample`"
             }
-            ChatError::Text(_) => "use only characters that the model was trained on",
+            ChatError::Text(_) => {
+                "use only characters that the model was trained on, in an order that its template allows"
+            }
             ChatError::TooLong { role: Role::System, .. } => "give a shorter system prompt",
             ChatError::TooLong { .. } => "shorten it, or the system prompt if there is one",
             ChatError::Order => "put the message to answer last",
@@ -57,15 +53,18 @@ impl ChatError {
 pub struct Conversation {
     template: ChatTemplate,
     context: usize,
-    /// The tokens of the system prompt; empty without one.
-    system: Vec<u32>,
-    turns: VecDeque<Turn>,
+    /// False if prompts have an empty thought, for models that think before they answer.
+    pub thinks: bool,
+    system: Option<Said>,
+    turns: VecDeque<Vec<Said>>,
 }
 
-#[derive(Debug, Default)]
-struct Turn {
-    ids: Vec<u32>,
-    messages: usize,
+/// A message of the conversation, with its tokens in wgpt's template: those of an answer are the ones that
+/// the model has drawn. A model folder's template writes the whole conversation anew for each answer.
+#[derive(Clone, Debug)]
+struct Said {
+    message: Message,
+    ids: Option<Vec<u32>>,
 }
 
 /// The tokens that the model continues with an answer.
@@ -94,7 +93,7 @@ impl Conversation {
     }
 
     fn with(template: ChatTemplate, context: usize) -> Self {
-        Self { template, context, system: Vec::new(), turns: VecDeque::new() }
+        Self { template, context, thinks: true, system: None, turns: VecDeque::new() }
     }
 
     /// Sets the system prompt. An empty text removes it.
@@ -104,9 +103,14 @@ impl Conversation {
     /// then keeps its previous system prompt.
     pub fn set_system(&mut self, text: &str) -> Result<(), ChatError> {
         self.system = match text {
-            "" => Vec::new(),
-            // Leaves room for a message of one token and an answer of one token.
-            text => self.encode(Role::System, text, PROMPT_FRAME + MESSAGE_FRAME + 2)?,
+            "" => None,
+            text => {
+                let system = self.said(Message::new(Role::System, text))?;
+                let user = self.said(Message::new(Role::User, ""))?;
+                // Leaves room for a message of one token and an answer of one token.
+                self.check(&system, &[&system, &user], 2)?;
+                Some(system)
+            }
         };
         Ok(())
     }
@@ -131,13 +135,10 @@ impl Conversation {
             return Err(ChatError::Order);
         }
         for message in earlier {
-            let ids = self.template.message(message)?;
+            let said = self.said(message.clone())?;
             match self.turns.back_mut().filter(|_| message.role == Role::Assistant) {
-                Some(turn) => {
-                    turn.ids.extend(ids);
-                    turn.messages += 1;
-                }
-                None => self.turns.push_back(Turn { ids, messages: 1 }),
+                Some(turn) => turn.push(said),
+                None => self.turns.push_back(vec![said]),
             }
         }
         Ok(&last.content)
@@ -149,21 +150,27 @@ impl Conversation {
     /// # Errors
     /// If the message leaves no room for an answer, or cannot be tokenized. It is not added then.
     pub fn ask(&mut self, text: &str, most: usize) -> Result<Prompt, ChatError> {
-        let around = PROMPT_FRAME + self.system.len();
-        let ids = self.encode(Role::User, text, around + 1)?;
-        let left = self.context - around - ids.len();
+        let said = self.said(Message::new(Role::User, text))?;
+        let alone: Vec<_> = self.system.iter().chain([&said]).collect();
+        let left = self.check(&said, &alone, 1)? + 1;
         let reserve = most.min(self.context / 2).min(left);
-        self.turns.push_back(Turn { ids, messages: 1 });
+        self.turns.push_back(vec![said]);
         let mut forgotten = 0;
-        while self.len() + reserve > self.context {
-            forgotten += self.turns.pop_front().map_or(0, |turn| turn.messages);
+        loop {
+            let all: Vec<_> = self.system.iter().chain(self.turns.iter().flatten()).collect();
+            let ids = match self.prompt(&all) {
+                Ok(ids) => ids,
+                Err(error) => {
+                    self.turns.pop_back();
+                    return Err(error);
+                }
+            };
+            if ids.len() + reserve <= self.context || self.turns.len() == 1 {
+                let room = most.min(self.context.saturating_sub(ids.len()));
+                return Ok(Prompt { ids, room, forgotten });
+            }
+            forgotten += self.turns.pop_front().map_or(0, |turn| turn.len());
         }
-        let mut ids = vec![self.template.begin()];
-        ids.extend(&self.system);
-        ids.extend(self.turns.iter().flat_map(|turn| &turn.ids));
-        ids.push(self.template.opening(Role::Assistant));
-        let room = most.min(self.context - ids.len());
-        Ok(Prompt { ids, room, forgotten })
     }
 
     pub fn answer<'a>(
@@ -188,26 +195,39 @@ impl Conversation {
         if answer.is_empty() {
             self.turns.pop_back();
         } else if let Some(turn) = self.turns.back_mut() {
-            turn.ids.push(self.template.opening(Role::Assistant));
-            turn.ids.extend(answer);
-            turn.ids.push(self.template.end());
-            turn.messages += 1;
+            let text = self.template.base().decode(answer);
+            let ids = [self.template.opening(), answer, &[self.template.end()]].concat();
+            turn.push(Said { message: Message::new(Role::Assistant, text), ids: Some(ids) });
         }
     }
 
-    fn len(&self) -> usize {
-        let turns: usize = self.turns.iter().map(|turn| turn.ids.len()).sum();
-        PROMPT_FRAME + self.system.len() + turns
+    fn said(&self, message: Message) -> Result<Said, ChatError> {
+        Ok(Said { ids: self.template.message(&message)?, message })
     }
 
-    /// Returns the tokens of a message that shares the context with `others` tokens.
-    fn encode(&self, role: Role, text: &str, others: usize) -> Result<Vec<u32>, ChatError> {
-        let ids = self.template.message(&Message::new(role, text))?;
-        if ids.len() + others > self.context {
-            let (tokens, most) = (ids.len(), self.context.saturating_sub(others + MESSAGE_FRAME));
-            return Err(ChatError::TooLong { role, tokens: tokens - MESSAGE_FRAME, most });
+    /// Returns the tokens that the answer to some messages follows.
+    fn prompt(&self, said: &[&Said]) -> Result<Vec<u32>, ChatError> {
+        if !self.template.is_of_folder() {
+            let messages = said.iter().flat_map(|said| said.ids.as_deref().unwrap_or_default());
+            let begin = std::iter::once(self.template.begin());
+            let opening = self.template.opening();
+            return Ok(begin.chain(messages.copied()).chain(opening.iter().copied()).collect());
         }
-        Ok(ids)
+        let messages: Vec<_> = said.iter().map(|said| said.message.clone()).collect();
+        let ending = if self.thinks { Ending::Answer } else { Ending::AnswerWithoutThought };
+        Ok(self.template.prompt(&messages, ending)?)
+    }
+
+    /// Checks that the prompt of `all` messages leaves room for `others` tokens; `said` is the one that was
+    /// added. Returns the tokens that are left then.
+    fn check(&self, said: &Said, all: &[&Said], others: usize) -> Result<usize, ChatError> {
+        let prompt = self.prompt(all)?.len();
+        self.context.checked_sub(prompt + others).ok_or_else(|| {
+            let Message { role, content } = &said.message;
+            let tokens = self.template.base().encode(content).map_or(0, |ids| ids.len());
+            let around = prompt.saturating_sub(tokens) + others;
+            ChatError::TooLong { role: *role, tokens, most: self.context.saturating_sub(around) }
+        })
     }
 }
 
@@ -247,6 +267,7 @@ impl Answer<'_> {
 mod tests {
     use super::*;
     use crate::data::Tokenizer;
+    use crate::data::testing::chat_ml;
 
     /// A conversation in bytes: a token per letter.
     fn conversation(context: usize) -> Conversation {
@@ -308,6 +329,48 @@ mod tests {
         conversation.set_system("").unwrap();
         conversation.clear();
         assert_eq!(conversation.ask("yy", 5).unwrap().room, 5);
+    }
+
+    /// A conversation with a model that thinks, in bytes. Its folder's template leaves out earlier thoughts.
+    fn thinking(context: usize) -> Conversation {
+        let text = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif \
+                    %}{{ '<|im_start|>' + m.role + '\n' + m.content.split('</think>')[-1] + '<|im_end|>' \
+                    }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% if \
+                    enable_thinking is defined and not enable_thinking %}{{ '<think></think>' }}{% endif %}{% \
+                    endif %}";
+        let base = serde_json::to_value(chat_ml()).unwrap();
+        let chat = serde_json::json!({"kind": "chat", "base": base, "template": {"text": text}});
+        let tokenizer: Tokenizer = serde_json::from_value(chat).unwrap();
+        Conversation::with(tokenizer.chat().unwrap().clone(), context)
+    }
+
+    #[test]
+    fn a_folders_template_writes_the_conversation_anew() {
+        let mut conversation = thinking(60);
+        let text = |prompt: Prompt| chat_ml().decode(&prompt.ids);
+        let first = conversation.ask("q1", 4).unwrap();
+        assert_eq!(text(first), "<|im_start|>user\nq1<|im_end|><|im_start|>assistant\n");
+        conversation.record(&chat_ml().encode("<think>hm</think>a1").unwrap());
+        conversation.thinks = false;
+        let second = conversation.ask("q2", 4).unwrap();
+        assert_eq!((second.ids.len(), second.room, second.forgotten), (45, 4, 0));
+        assert_eq!(
+            text(second),
+            "<|im_start|>user\nq1<|im_end|><|im_start|>assistant\na1<|im_end|><|im_start|>user\nq2<|im_end|>\
+             <|im_start|>assistant\n<think></think>"
+        );
+        conversation.record(&[]);
+        let long = conversation.ask(&"q".repeat(30), 4).unwrap();
+        assert_eq!((long.ids.len(), long.room, long.forgotten), (50, 4, 2));
+        conversation.clear();
+        let error = conversation.ask(&"q".repeat(40), 4).unwrap_err().to_string();
+        assert!(
+            error.contains("has 40 tokens, but the model's context has room for 39"),
+            "{error}"
+        );
+        let error = conversation.set_system("s").unwrap_err().to_string();
+        assert!(error.contains("the chat template refuses it: line 1: no system"), "{error}");
+        assert!(conversation.system.is_none() && conversation.turns.is_empty());
     }
 
     /// Contexts that have no room for anything.

@@ -186,7 +186,7 @@ impl GgufFile<'_> {
         }
         entries.key("gpt2.attention.layer_norm_epsilon", F32).extend(1e-5_f32.to_le_bytes());
         entries.text("tokenizer.ggml.model", "gpt2");
-        entries.text("tokenizer.ggml.pre", "gpt-2");
+        entries.text("tokenizer.ggml.pre", vocabulary.words);
         let Vocabulary { tokens, merges, .. } = vocabulary;
         let bytes = entries.array("tokenizer.ggml.tokens", STRING, tokens.len());
         tokens.iter().for_each(|(text, _)| put_text(bytes, text));
@@ -320,7 +320,8 @@ mod tests {
     fn vocabulary() -> Vocabulary {
         let tokens = ["a", "b", "c"].map(|text| (text.to_string(), TokenKind::Normal)).into();
         let merges = vec!["a b".into()];
-        Vocabulary { tokens, merges, begin: Some(2), end: Some(2), chat_template: None }
+        let (words, begin, end) = ("gpt-2", Some(2), Some(2));
+        Vocabulary { tokens, merges, words, begin, end, chat_template: None }
     }
 
     fn file(architecture: &Architecture, dtype: GgufType) -> Vec<u8> {

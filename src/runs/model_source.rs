@@ -8,7 +8,7 @@ use super::TrainError;
 use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file};
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
-use crate::data::{ChatTemplate, TOKENIZER_FILE, Tokenizer};
+use crate::data::{ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
 use crate::model::{
@@ -67,7 +67,11 @@ impl ModelSource {
             let plain = Self::plain(path, architecture);
             return Ok(match read_tokenizer(path)? {
                 None => plain,
-                Some(Ok(own)) => Self { tokenizer: Some(own), is_guess: false, ..plain },
+                Some(Ok(FolderTokenizer { tokenizer, refused })) => {
+                    let warning = refused.map(|reason| DataError::template(path, reason));
+                    let warnings = warning.iter().map(ToString::to_string).collect();
+                    Self { tokenizer: Some(tokenizer), is_guess: false, warnings, ..plain }
+                }
                 // Another vocabulary may have GPT-2's size.
                 Some(Err(reason)) => {
                     let file = path.join(TOKENIZER_FILE);
@@ -176,8 +180,7 @@ impl ModelSource {
         let have = self.architecture.vocab_size;
         let lacks = have < template.vocab_size() as usize;
         match &self.tokenizer {
-            Some(Tokenizer::Chat(own)) if own.base().has_tokens_of(template.base()) => Ok(false),
-            Some(tokenizer) if tokenizer.has_tokens_of(template.base()) => Ok(lacks),
+            Some(tokenizer) if tokenizer.base().has_tokens_of(template.base()) => Ok(lacks),
             None if !lacks || have == template.base().vocab_size() as usize => Ok(lacks),
             _ => Err(TrainError::OtherTokenizer { path: self.path.clone() }),
         }
@@ -193,21 +196,21 @@ pub fn has_chat(path: &Path) -> bool {
     } else if disk::exists(&path.join(STATE_FILE)) {
         Checkpoint::open_unverified(path).ok().and_then(|checkpoint| checkpoint.state.tokenizer)
     } else {
-        read_tokenizer(path).ok().flatten().and_then(Result::ok)
+        read_tokenizer(path).ok().flatten().and_then(Result::ok).map(|read| read.tokenizer)
     };
     tokenizer.is_some_and(|tokenizer| tokenizer.chat().is_some())
 }
 
-/// Reads the `tokenizer.json` of a model folder; `None` if it has none. The inner error is a clause that
-/// says what of it is not supported.
-fn read_tokenizer(folder: &Path) -> Result<Option<Result<Tokenizer, String>>, TrainError> {
+/// Reads the `tokenizer.json` of a model folder and its chat template; `None` if it has none. The inner
+/// error is a clause that says what of it is not supported.
+fn read_tokenizer(folder: &Path) -> Result<Option<Result<FolderTokenizer, String>>, TrainError> {
     let path = folder.join(TOKENIZER_FILE);
     if !disk::exists(&path) {
         return Ok(None);
     }
     let file = disk::read(&path).map_err(TrainError::io("read", &path))?;
     let damaged = |error| TrainError::checkpoint(&path, format!("not JSON: {error}"));
-    Tokenizer::from_hugging_face(&file).map(Some).map_err(damaged)
+    Tokenizer::in_folder(folder, &file).map(Some).map_err(damaged)
 }
 
 /// The weights of a model with its positions cropped and tokens added.

@@ -170,3 +170,141 @@ fn a_model_of_text_learns_conversations() {
     let said = super::text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{said}");
 }
+
+/// ChatML. It refuses a message that says so.
+const CHAT_ML: &str = "{%- for message in messages %}
+    {%- if message.content == 'refuse' %}
+        {{- raise_exception('not this') }}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+";
+
+/// Writes the tokenizer of a model folder with a chat template, and returns the template's end token.
+fn write_chat_ml(folder: &Path, template: &str) -> u64 {
+    let text = "the owl and the hen ate and the eel had the hat\n".repeat(200);
+    fs::write(folder.join("text.txt"), text).unwrap();
+    ok(folder, &["prepare", "text.txt", "-o", "text", "--tokenizer=bpe:270"]);
+    let mut tokens = read_json(folder.join("text/tokenizer.json"));
+    let added = tokens["added_tokens"].as_array_mut().unwrap();
+    let end = added[0]["id"].as_u64().unwrap() + 2;
+    for (content, id) in [("<|im_start|>", end - 1), ("<|im_end|>", end)] {
+        added.push(serde_json::json!({ "id": id, "content": content, "special": true }));
+    }
+    let model = folder.join("model");
+    fs::create_dir_all(&model).unwrap();
+    fs::write(model.join("tokenizer.json"), tokens.to_string()).unwrap();
+    // The template of a file of its own is the newer one.
+    let settings =
+        r#"{"eos_token":{"content":"<|im_end|>"},"pad_token":null,"chat_template":"old"}"#;
+    fs::write(model.join("tokenizer_config.json"), settings).unwrap();
+    fs::write(model.join("chat_template.jinja"), template).unwrap();
+    end
+}
+
+/// Answers of two lines, by `wgpt chat`.
+fn answers(folder: &Path, model: &str) -> String {
+    let mut command = wgpt(folder);
+    command.args(["chat", model, "--max-new-tokens=12", "--device=cpu", "--temperature=0"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, b"the owl\nrefuse\nthe hen\n").unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("refuses it: line 3: not this"), "{said}");
+    text(&output.stdout)
+}
+
+#[test]
+fn the_template_of_a_model_folder_is_used_from_data_to_export() {
+    let folder = temporary();
+    let end = write_chat_ml(folder.path(), CHAT_ML);
+    let chats: String =
+        (0..60).map(|n| line(&format!("the owl {n}?"), "the hen had it.")).collect();
+    let file = folder.path().join("chats.jsonl");
+    fs::write(&file, chats.clone() + &line("refuse", "the hen")).unwrap();
+    let prepare = ["prepare", "chats.jsonl", "-o", "chats", "--tokenizer=model"];
+    let refused = run(folder.path(), &prepare);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(7), "{said}");
+    assert!(
+        said.contains("chats.jsonl:61: the chat template refuses it: line 3: not this"),
+        "{said}"
+    );
+    ok(folder.path(), &[&prepare[..], &["--skip-bad-lines"]].concat());
+    let meta = read_json(folder.path().join("chats/meta.json"));
+    assert_eq!(meta["tokenizer"]["template"]["text"], CHAT_ML);
+    assert_eq!((&meta["documents"], &meta["vocab_size"]), (&60.into(), &(end + 1).into()));
+    // A data folder has the tokenizer for other data.
+    fs::write(&file, chats).unwrap();
+    ok(folder.path(), &["prepare", "chats.jsonl", "-o", "again", "--tokenizer=chats"]);
+    let again = read_json(folder.path().join("again/meta.json"));
+    assert_eq!(again["train_blake3"], meta["train_blake3"]);
+
+    let flags = [
+        "--data=chats",
+        "--block_size=48",
+        "--dropout=0",
+        "--max_iters=200",
+        "--lr_decay_iters=200",
+    ];
+    let whole = train(folder.path(), "whole", &flags);
+    let sample = named(&whole, "sample").last().unwrap();
+    assert!(sample["prompt"].as_str().unwrap().starts_with("the owl "), "{sample}");
+    assert!(!sample["text"].as_str().unwrap().contains("<|"), "{sample}");
+    train(folder.path(), "part", &[&flags[..], &["--max_iters=160"]].concat());
+    let args = ["train", "--json", "--resume", "--run=part", "--max_iters=200", "--device=cpu"];
+    let (resumed, whole) = (losses(&events(&ok(folder.path(), &args))), losses(&whole));
+    assert!(resumed.len() >= 15, "{resumed:?}");
+    assert_eq!(whole[whole.len() - resumed.len()..], resumed);
+
+    ok(folder.path(), &["export", "whole", "-o", "hf"]);
+    let [own, exported] = ["whole", "hf"].map(|model| answers(folder.path(), model));
+    assert_eq!(own, exported);
+    assert_eq!(own, "the hen had it.\nthe hen had it.\n");
+    let template = fs::read_to_string(folder.path().join("hf/chat_template.jinja")).unwrap();
+    assert_eq!(template, CHAT_ML);
+    let settings = read_json(folder.path().join("hf/tokenizer_config.json"));
+    assert_eq!(settings["eos_token"], "<|im_end|>");
+    assert_eq!(settings["bos_token"], Value::Null);
+    let generation = read_json(folder.path().join("hf/generation_config.json"));
+    assert_eq!(generation["eos_token_id"], end);
+    let tokens = read_json(folder.path().join("hf/tokenizer.json"));
+    assert_eq!(tokens["added_tokens"].as_array().unwrap().len(), 3);
+    ok(folder.path(), &["eval", "hf", "--data=chats", "--windows=4", "--device=cpu"]);
+    let tune = ["train", "--init_from=hf", "--data=chats", "--run=tuned", "--max_iters=2"];
+    ok(folder.path(), &[&tune[..], &["--batch_size=2", "--device=cpu"]].concat());
+
+    ok(folder.path(), &["export", "whole", "-o", "model.gguf"]);
+    let gguf = fs::read(folder.path().join("model.gguf")).unwrap();
+    let has = |part: &str| gguf.windows(part.len()).any(|window| window == part.as_bytes());
+    assert!(has("tokenizer.chat_template") && has("not this") && has("gpt-2"));
+}
+
+#[test]
+fn a_template_that_hides_the_answers_is_refused_for_conversations_alone() {
+    let folder = temporary();
+    write_chat_ml(folder.path(), &CHAT_ML.replace("add_generation_prompt", "false"));
+    fs::write(folder.path().join("chats.jsonl"), line("the owl?", "the hen").repeat(20)).unwrap();
+    let refused = run(folder.path(), &["prepare", "chats.jsonl", "-o", "d", "--tokenizer=model"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(7), "{said}");
+    let reason =
+        "cannot use the chat template of model: it opens an answer without a special token";
+    assert!(
+        said.contains(reason) && said.contains("hint: give the path of its tokenizer.json"),
+        "{said}"
+    );
+    assert!(!folder.path().join("d").exists());
+    ok(folder.path(), &["prepare", "text.txt", "-o", "t", "--tokenizer=model"]);
+    let tokens = "--tokenizer=model/tokenizer.json";
+    ok(folder.path(), &["prepare", "chats.jsonl", "-o", "d", tokens]);
+    let meta = read_json(folder.path().join("d/meta.json"));
+    assert_eq!(meta["tokenizer"]["template"], Value::Null);
+}

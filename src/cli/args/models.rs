@@ -32,6 +32,9 @@ pub(in crate::cli) struct ChatArgs {
     /// System prompt: what the model is told before the conversation
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub system: String,
+    /// Leave out the thoughts of a model that thinks before it answers, such as Qwen3
+    #[arg(long)]
+    pub no_thinking: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
     /// Read conversations from stdin, one a line: {"messages": [{"role": ..., "content": ...}, ...]};

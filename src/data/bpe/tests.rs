@@ -187,6 +187,50 @@ fn words_of_other_patterns_are_split_by_them() {
     assert_eq!(tokenizer.encode("1234").unwrap().len(), 4, "a token for each digit");
 }
 
+/// GGUF files name how a tokenizer splits text into words.
+#[test]
+fn words_have_the_names_of_llama_cpp() {
+    let mut file = file(&sample(), 400);
+    let letters = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
+    let others = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let [qwen, llama] =
+        [r"\p{N}", r"\p{N}{1,3}"].map(|digits| format!("{letters}{digits}{others}"));
+    let digits = json!({"type": "Digits", "individual_digits": true});
+    let nfc = json!({"type": "NFC"});
+    for (words, normalizer, expected) in [
+        (byte_level(true), Value::Null, Ok("gpt-2")),
+        (json!({"pretokenizers": [digits, byte_level(true)]}), Value::Null, Ok("smollm")),
+        (split_by(&[&qwen]), nfc.clone(), Ok("qwen2")),
+        (split_by(&[&llama]), Value::Null, Ok("llama-bpe")),
+        (split_by(&[&llama]), nfc, Err("no name for how it splits")),
+        (split_by(&[r"\d|\D+"]), Value::Null, Err("no name for how it splits")),
+    ] {
+        (file["pre_tokenizer"], file["normalizer"]) = (words, normalizer);
+        let tokenizer = Tokenizer::Bpe(Bpe::parse(&file.to_string()).unwrap().into());
+        match (tokenizer.vocabulary(), expected) {
+            (Ok(vocabulary), Ok(name)) => assert_eq!(vocabulary.words, name),
+            (Err(reason), Err(expected)) => assert_says(reason, expected),
+            (found, expected) => panic!("{found:?} instead of {expected:?}"),
+        }
+    }
+}
+
+/// SmolLM2's vocabulary lacks a few control characters, and bytes that are in no text.
+#[test]
+fn bytes_may_be_missing() {
+    let mut file = file(&sample(), 400);
+    let vocab = file["model"]["vocab"].as_object_mut().unwrap();
+    for byte in [4, 6, 0xc0, 0xff] {
+        vocab.remove(&byte_character(byte).to_string()).unwrap();
+    }
+    let texts = [&*sample(), "a \u{4}b\u{6}\u{5}", "\u{4}"];
+    let tokenizer = assert_as_hugging_face(&file, &texts);
+    assert_eq!(tokenizer.decode(&tokenizer.encode(texts[1]).unwrap()), "a b\u{5}");
+    file["model"]["unk_token"] = json!(END_OF_TEXT);
+    let tokenizer = assert_as_hugging_face(&file, &texts);
+    assert_eq!(tokenizer.encode("\u{4}").unwrap(), [399]);
+}
+
 #[test]
 fn characters_are_composed_if_the_file_says_so() {
     let mut file = file(&sample(), 400);

@@ -15,6 +15,28 @@ use crate::data::DataError;
 pub(super) const GPT2_WORDS: &str =
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s";
 
+pub(in crate::data) const GPT2_NAME: &str = "gpt-2";
+
+/// The patterns of other models, by the names that llama.cpp has for them.
+const NAMES: [(&str, &[&str]); 4] = [
+    (GPT2_NAME, &[GPT2_WORDS]),
+    ("smollm", &[DIGIT, GPT2_WORDS]),
+    (
+        "qwen2",
+        &[
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+    ),
+    (
+        "llama-bpe",
+        &[
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ],
+    ),
+];
+
+const DIGIT: &str = r"\p{N}";
+
 /// Gets a part of a text: one that [`Words::last_pattern`] splits into the words whose byte pairs are
 /// merged, or a token that is found before all others.
 type Each<'a> = dyn FnMut(&str, Option<u32>) -> Result<(), DataError> + 'a;
@@ -63,8 +85,10 @@ impl Words {
         self.patterns.last().is_some_and(|pattern| pattern == GPT2_WORDS)
     }
 
-    pub fn is_gpt2(&self) -> bool {
-        !self.composes && self.patterns == [GPT2_WORDS]
+    /// Returns the name that llama.cpp has for these words. It composes no characters, for Qwen neither.
+    pub fn name(&self) -> Option<&'static str> {
+        let (name, _) = NAMES.into_iter().find(|(_, patterns)| self.patterns == *patterns)?;
+        (!self.composes || name == "qwen2").then_some(name)
     }
 
     /// Returns the pattern by which the merging library splits a part of the text into words. It leaves out
@@ -173,7 +197,7 @@ fn patterns(pre_tokenizer: &Value) -> Result<Vec<String>, String> {
 fn pattern(split: &Value) -> Option<String> {
     if split["type"] == "Digits" {
         let each = split["individual_digits"] == true;
-        return Some(if each { r"\p{N}" } else { r"\p{N}+" }.to_owned());
+        return Some(if each { DIGIT } else { r"\p{N}+" }.to_owned());
     }
     let pattern = split["pattern"]["Regex"].as_str().filter(|_| split["type"] == "Split")?;
     // Such patterns match all of the text, so nothing between the matches is removed.

@@ -1,9 +1,10 @@
 //! Sends documents and conversations to the splits, as text and tokens.
 
+use super::super::chat::{Span, refused};
 use super::super::encode::{Batcher, SplitKind};
 use super::super::source::DocumentPart;
 use super::super::windows::hash;
-use super::super::{Message, Tokenizer};
+use super::super::{DataError, Message, Tokenizer};
 use super::survey::SplitRule;
 
 pub(super) struct Router<'a> {
@@ -21,26 +22,29 @@ impl<'a> Router<'a> {
         Self { rule, tokenizer, batcher: Batcher::default(), documents, chars, position }
     }
 
-    pub(super) fn route(&mut self, part: DocumentPart<'_>) {
+    pub(super) fn route(&mut self, part: DocumentPart<'_>) -> Result<(), DataError> {
         match part {
             DocumentPart::Text(text) => self.route_text(text),
-            DocumentPart::Conversation(messages) => self.route_conversation(messages),
+            DocumentPart::Conversation(messages) => self.route_conversation(messages)?,
             DocumentPart::EndOfDocument => self.end_document(),
         }
+        Ok(())
     }
 
-    /// Sends the tokens that `ChatTemplate::conversation` returns.
-    fn route_conversation(&mut self, messages: &[Message]) {
-        let Some(template) = self.tokenizer.chat() else { return };
+    /// Sends the tokens that `ChatTemplate::conversation` returns, and the one that separates them from others.
+    fn route_conversation(&mut self, messages: &[Message]) -> Result<(), DataError> {
+        let Some(template) = self.tokenizer.chat() else { return Ok(()) };
         let split = self.split();
-        self.batcher.end(split, Some(template.begin()));
-        for Message { role, content } in messages {
-            self.chars += content.chars().count() as u64;
-            self.batcher.end(split, Some(template.opening(*role)));
-            self.batcher.push(content, split);
-            self.batcher.end(split, Some(template.end()));
+        if template.is_separated() {
+            self.batcher.end(split, Some(template.begin()));
         }
+        for Span { text, after } in template.spans(messages).map_err(refused)? {
+            self.batcher.push(&text, split);
+            self.batcher.end(split, after);
+        }
+        self.chars += messages.iter().map(|m| m.content.chars().count() as u64).sum::<u64>();
         self.documents += 1;
+        Ok(())
     }
 
     fn route_text(&mut self, text: &str) {

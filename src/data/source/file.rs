@@ -10,7 +10,7 @@ use std::rc::Rc;
 #[cfg(not(target_arch = "wasm32"))]
 use super::parquet;
 use super::{BadLines, Sink, Stop, jsonl, plain_text};
-use crate::data::DataError;
+use crate::data::{ChatTemplate, DataError};
 use crate::disk::File;
 
 pub(super) const BLOCK: usize = 64 << 10;
@@ -84,12 +84,19 @@ impl SourceFile {
         Ok(())
     }
 
-    /// Reads every document into `sink`, from the field or column `field` if it has some.
-    pub fn read(&self, field: &str, bad: &mut BadLines, sink: &mut Sink<'_>) -> Result<(), Stop> {
+    /// Reads every document into `sink`, from the field or column `field` if it has some, or every
+    /// conversation that `template` accepts.
+    pub fn read(
+        &self,
+        field: &str,
+        template: Option<&ChatTemplate>,
+        bad: &mut BadLines,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Stop> {
         match self.format {
             Format::Text => plain_text::read(&mut self.open()?, sink),
-            Format::JsonLines => jsonl::read(&mut self.open()?, Some(field), bad, sink),
-            Format::Conversations => jsonl::read(&mut self.open()?, None, bad, sink),
+            Format::JsonLines => jsonl::read(&mut self.open()?, Some(field), None, bad, sink),
+            Format::Conversations => jsonl::read(&mut self.open()?, None, template, bad, sink),
             #[cfg(not(target_arch = "wasm32"))]
             Format::Parquet => parquet::read(&self.path, self.bytes, field, sink),
             #[cfg(target_arch = "wasm32")]

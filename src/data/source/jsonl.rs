@@ -6,8 +6,9 @@ use serde_json::{Map, Value};
 
 use super::file::Input;
 use super::{BadLines, DataError, DocumentPart, Sink, Stop};
+use crate::data::chat::refusal;
 use crate::data::error::FIX_LINE;
-use crate::data::{Message, Role};
+use crate::data::{ChatTemplate, Message, Role};
 
 /// The field of conversations.
 const MESSAGES: &str = "messages";
@@ -36,11 +37,12 @@ pub(super) fn has_conversations(input: &mut Input<'_>, field: &str) -> Result<bo
     Ok(false)
 }
 
-/// Reads the documents in `field`, or else conversations, into `sink`. Leaves out blank lines and empty
+/// Reads the documents in `field`, or else conversations that `template` accepts, into `sink`. Leaves out blank lines and empty
 /// documents.
 pub(super) fn read(
     input: &mut Input<'_>,
     field: Option<&str>,
+    template: Option<&ChatTemplate>,
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
@@ -54,6 +56,7 @@ pub(super) fn read(
         let content = match str::from_utf8(&bytes) {
             Err(error) => Err(DataError::not_utf8(input.path, offset + error.valid_up_to() as u64)),
             Ok(text) => content(text, number, field)
+                .and_then(|content| accepted(content, template))
                 .map_err(|reason| DataError::line(input.path, number, &reason, hint)),
         };
         offset += length;
@@ -101,6 +104,13 @@ pub fn read_line(
 enum Content {
     Document(String),
     Conversation(Vec<Message>),
+}
+
+fn accepted(content: Content, template: Option<&ChatTemplate>) -> Result<Content, String> {
+    if let (Content::Conversation(messages), Some(template)) = (&content, template) {
+        template.spans(messages).map_err(|reason| refusal(&reason))?;
+    }
+    Ok(content)
 }
 
 /// Parses a line. The error is a clause about the problem.

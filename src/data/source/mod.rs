@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::pieces::PIECE;
-use super::{DataError, Message, PrepareOptions};
+use super::{ChatTemplate, DataError, Message, PrepareOptions};
 use crate::disk::{self, File};
 use file::Format;
 pub(super) use file::SourceFile;
@@ -69,6 +69,8 @@ pub(super) struct Sources {
     options: PrepareOptions,
     /// True if they have conversations, false if they have documents.
     pub(super) has_conversations: bool,
+    /// Conversations that it refuses are bad lines.
+    pub(super) template: Option<ChatTemplate>,
     /// The entries of folders that are not UTF-8 text.
     pub(super) skipped: Vec<PathBuf>,
 }
@@ -87,6 +89,7 @@ impl Sources {
             files: Vec::new(),
             options: options.clone(),
             has_conversations: false,
+            template: None,
             skipped: Vec::new(),
         };
         let out = disk::absolute(out);
@@ -189,7 +192,7 @@ impl Sources {
         let mut done = 0;
         for file in &self.files {
             let mut sink = |part: DocumentPart<'_>, bytes: u64| sink(part, done + bytes);
-            match file.read(text_field, &mut bad, &mut sink) {
+            match file.read(text_field, self.template.as_ref(), &mut bad, &mut sink) {
                 Ok(()) => done += file.bytes,
                 Err(None) => break,
                 Err(Some(error)) => return Err(error),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Session;
 use crate::config::DecayLength;
-use crate::data::{DataError, Message, Role, Tokenizer};
+use crate::data::{DataError, Ending, Message, Role, Tokenizer};
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, Sample, Setting, StopReason, Task};
 use crate::train::{Commands, TrainError};
@@ -91,14 +91,13 @@ impl Session<'_> {
         };
         if !is_default {
             let message = Message::new(Role::User, prompt);
-            return Ok((format!("{prompt}\n"), template.prompt(&[message])?));
+            return Ok((format!("{prompt}\n"), template.prompt(&[message], Ending::Answer)?));
         }
         let mut ids = self.job.dataset.val.first_conversation()?;
-        let answer = ids.iter().position(|id| *id == template.opening(Role::Assistant));
-        ids.truncate(answer.map_or(0, |at| at + 1));
-        let mut messages = ids.split(|id| template.is_special(*id));
-        let question = messages.rfind(|message| !message.is_empty()).unwrap_or_default();
-        Ok((format!("{}\n", template.base().decode(question)), ids))
+        ids.drain(..usize::from(template.is_separated()));
+        let answer = template.counted(&ids).iter().position(|counts| *counts);
+        ids.truncate(answer.unwrap_or(0));
+        Ok((format!("{}\n", template.question(&ids)), ids))
     }
 
     /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason
