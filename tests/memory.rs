@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use wgpt::bench::TrainingStep;
-use wgpt::config::{self, Abilities, Choice, Config, Dtype, Layer, Precision};
+use wgpt::config::{self, Abilities, Arch, Choice, Config, Dtype, Layer, Precision};
 use wgpt::gpu::{self, DeviceKind, SelectedDevice};
 use wgpt::ops::{self, CrossEntropy, Implementation, OpsMode};
 use wgpt::plan::{self, Kernels, Limits};
@@ -149,8 +149,12 @@ fn compare_with_the_plan(mode: OpsMode, places: &[bool]) {
         if mode.precision.is_half() { vulkan_in(mode.precision) } else { vulkan_in(float16()) };
     let mut worst = 0.0f64;
     for number in 0..shapes {
-        for &place in places {
-            worst = worst.max(compare_step(&device, mode.on(kind), shape(number), place));
+        // A third of the models are of the other shapes.
+        let other = (number % 3 == 0).then(|| llama_shape(number));
+        for config in [Some(shape(number)), other].into_iter().flatten() {
+            for &place in places {
+                worst = worst.max(compare_step(&device, mode.on(kind), config.clone(), place));
+            }
         }
     }
     println!("{shapes} shapes, at most {:.1}% off", worst * 100.0);
@@ -174,6 +178,21 @@ fn shape(number: usize) -> Config {
     config.dropout = if number.is_multiple_of(3) { 0.1 } else { 0.0 };
     config.grad_checkpoint = if number % 4 == 1 { Choice::True } else { Choice::False };
     config
+}
+
+/// Returns the settings of one of the models to compare in the shape of Llama or Qwen3: with grouped heads
+/// that are no quotient of the width, tied or not.
+fn llama_shape(number: usize) -> Config {
+    let config = shape(number);
+    let heads = config.n_head.get();
+    Config {
+        arch: if number.is_multiple_of(2) { Arch::Llama } else { Arch::Qwen3 },
+        bias: false,
+        n_kv_head: if heads.is_multiple_of(2) { heads / 2 } else { 1 },
+        head_size: if number % 4 < 2 { 0 } else { 48 },
+        tie_embeddings: !number.is_multiple_of(5),
+        ..config
+    }
 }
 
 /// Compares one step. Returns the relative error of the plan.

@@ -1,4 +1,4 @@
-//! Compares the model with reference data from PyTorch in f64 (tests/reference/make.py), on the CPU
+//! Compares GPT-2 with reference data from PyTorch in f64 (tests/reference/make.py), on the CPU
 //! and on every Vulkan adapter, with the kernels and with the reference ops.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use safetensors::SafeTensors;
 use wgpt::config::{Abilities, Config, Dtype, Gelu};
 use wgpt::gpu::{self, DeviceChoice};
 use wgpt::model::{
-    Architecture, Gpt, MicroBatch, Pass, SampleOptions, Sampler, StepDropout, WeightError,
+    Architecture, Blocks, Gpt, MicroBatch, Pass, SampleOptions, Sampler, StepDropout, WeightError,
     WeightGradients, WeightSource, parameters,
 };
 use wgpt::ops::{CrossEntropy, OpsMode};
@@ -19,6 +19,8 @@ use wgpt::train::{LossScale, Optimizer};
 #[cfg(feature = "wgpu")]
 #[path = "model/half.rs"]
 mod half;
+#[path = "model/llama.rs"]
+mod llama;
 #[path = "model/muon.rs"]
 mod muon;
 #[cfg(feature = "wgpu")]
@@ -68,7 +70,8 @@ const VOCAB: usize = 65;
 
 fn architecture(gelu: Gelu, bias: bool) -> Architecture {
     let (n_layer, n_head, n_embd) = (2, 2, 32);
-    Architecture { n_layer, n_head, n_embd, block_size: TIME, vocab_size: VOCAB, bias, gelu }
+    let blocks = Blocks::Gpt2 { bias, gelu };
+    Architecture { n_layer, n_head, n_embd, block_size: TIME, vocab_size: VOCAB, blocks }
 }
 
 /// Returns the largest difference, relative to the largest element of `want`.
@@ -345,7 +348,7 @@ fn biases_are_read_although_the_config_denies_them() {
     let config = config.replacen('{', "{\"bias\": false,", 1);
     std::fs::write(folder.path().join("config.json"), config).unwrap();
     std::fs::copy(tiny.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
-    assert!(ModelSource::open(folder.path()).unwrap().architecture.bias);
+    assert!(ModelSource::open(folder.path()).unwrap().architecture.has_biases());
 }
 
 /// Sampling with the key and value cache draws the same tokens as full forward passes.

@@ -178,12 +178,11 @@ pub(super) fn measure(
     };
     let seconds = best_seconds(device, || (), step)?;
     bench.check()?;
-    let Architecture { n_layer, n_embd, block_size, .. } = architecture;
+    let block_size = architecture.block_size;
     let micro_batch = bench.batch.sequences;
     let tokens = (micro_batch * block_size) as f64;
     let parameters = architecture.parameters();
-    let per_token = 6 * parameters + 6 * n_layer * n_embd * block_size;
-    let operations = per_token as f64 * tokens;
+    let operations = config.operations(parameters as u64) * tokens;
     Ok(StepRow {
         ops: mode.implementation,
         dtype: mode.precision.dtype(),

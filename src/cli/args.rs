@@ -231,19 +231,19 @@ pub(super) enum Subcommands {
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
     },
-    /// Write a model for other programs: a Hugging Face GPT-2 folder, a GGUF file, or a web page
+    /// Write a model for other programs: a Hugging Face folder, a GGUF file, or a web page
     #[command(after_help = examples(&[
         ("wgpt export -o my-model", "the newest run in out/"),
         ("wgpt export out/demo-1 -o my-model", "a run's best checkpoint"),
         ("wgpt export out/demo-1 -o demo.gguf --type q8_0", "for llama.cpp"),
     ]))]
     Export(ExportArgs),
-    /// Convert nanoGPT's ckpt.pt or a GPT-2 folder into a folder to sample and fine-tune from
+    /// Convert nanoGPT's ckpt.pt or a Hugging Face folder into a folder to sample and fine-tune from
     #[command(after_help = examples(&[
         ("wgpt import out-shakespeare/ckpt.pt -o out/imported", ""),
     ]))]
     Import {
-        /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt
+        /// Run, checkpoint, Hugging Face folder or nanoGPT's ckpt.pt
         model: PathBuf,
         /// Folder to write
         #[arg(short, long, value_name = "DIR")]
@@ -360,7 +360,7 @@ fn parse_tokenizer(name: String) -> Result<TokenizerChoice, String> {
 
 #[derive(Debug, Args)]
 pub(super) struct SampleArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    /// Run, checkpoint, Hugging Face folder or nanoGPT's ckpt.pt [default: the newest run in out/]
     pub model: Option<PathBuf>,
     /// Prompt [default: a line break]; FILE:path reads it from a file, - from stdin
     #[arg(long, value_name = "TEXT")]

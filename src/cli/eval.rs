@@ -30,7 +30,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     }
     let dataset = data.map(|data| open_data(&data, &source)).transpose()?;
     let (model, mode) = load_model(&source, global)?;
-    let block_size = source.architecture.block_size;
+    let block_size = source.window();
     let evaluation = Evaluation { block_size, sequences: 8, chunk: 256, mode };
     let losses = dataset.map(|dataset| {
         let mut activity = Activity::new(global.quiet);
@@ -66,7 +66,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
 /// Opens the data and checks that it has the model's tokens.
 fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, Failure> {
     let architecture = &source.architecture;
-    let dataset = Dataset::open(data, architecture.block_size as u64)?;
+    let dataset = Dataset::open(data, source.window() as u64)?;
     let (have, need) = (dataset.vocab_size as usize, architecture.vocab_size);
     if have > need {
         let text = format!("the vocabulary of the data has {have} tokens, the model's {need}");
@@ -87,7 +87,7 @@ fn open_exam(
     quiet: bool,
 ) -> Result<Exam, Failure> {
     let tokenizer = find_tokenizer(source, args.data.as_deref())?;
-    let block_size = source.architecture.block_size;
+    let block_size = source.window();
     let mut exam = Exam::open(path, &tokenizer, block_size, args.skip_bad_lines)?;
     report(&exam.skipped, exam.score.cropped, block_size);
     if let Some(path) = &args.results {

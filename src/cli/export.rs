@@ -8,7 +8,7 @@ use super::find_model::{find_model, find_tokenizer, unknown_tokenizer};
 use crate::config::Gelu;
 use crate::data::Tokenizer;
 use crate::disk;
-use crate::model::GgufFile;
+use crate::model::{Blocks, GgufFile};
 use crate::protocol::Failure;
 use crate::report::write_model_card;
 use crate::runs::{ModelSource, archive};
@@ -125,7 +125,7 @@ fn gguf(source: &ModelSource, args: &ExportArgs, global: &Global) -> Result<(), 
     })?;
     let architecture = &source.architecture;
     vocabulary.pad(architecture.vocab_size);
-    if architecture.gelu == Gelu::Erf {
+    if matches!(architecture.blocks, Blocks::Gpt2 { gelu: Gelu::Erf, .. }) {
         message!(
             "warning: llama.cpp computes GELU in its tanh form, but this model was trained with the \
              exact one: its logits will be slightly different"

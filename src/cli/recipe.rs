@@ -11,7 +11,7 @@ use super::find_model::{select_device, warn};
 use crate::config::{Config, InitFrom, Resolved};
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
-use crate::model::WEIGHTS_FILE;
+use crate::model::has_weights;
 use crate::ops::OpsMode;
 use crate::plan::{
     DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, TIMES, Work, recipe,
@@ -200,7 +200,7 @@ pub(super) fn show(
     Ok(())
 }
 
-/// Returns the GPT-2 folders here and in `models` that know text by the tokens of the data.
+/// Returns the model folders here and in `models` that know text by the tokens of the data.
 fn models_at_hand(data: &str) -> Vec<PathBuf> {
     let Ok(tokenizer) = Dataset::open(data, 1).map(|data| data.tokenizer) else {
         return Vec::new();
@@ -208,7 +208,7 @@ fn models_at_hand(data: &str) -> Vec<PathBuf> {
     let folders = [".", "models"].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
     let paths = folders.flatten().flatten().map(|entry| entry.path());
     let mut models: Vec<PathBuf> = paths
-        .filter(|path| path.join(WEIGHTS_FILE).is_file())
+        .filter(|path| has_weights(path))
         .filter(|path| {
             let is_known = |source: ModelSource| {
                 source.tokenizer.is_some() && source.has_text_of(tokenizer.as_ref())

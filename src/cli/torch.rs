@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::config::{Config, Gelu};
+use crate::config::{Arch, Config, Gelu};
 use crate::disk;
 use crate::protocol::Failure;
 
@@ -45,7 +45,7 @@ impl TorchStep {
         let Config { n_layer, n_head, n_embd, block_size, batch_size, .. } = *config;
         sizes == [n_layer, n_head, n_embd, block_size, batch_size].map(u32::from)
             && (vocab..vocab + PADDING).contains(&self.vocab_size)
-            && (self.bias, self.gelu) == (config.bias, config.gelu)
+            && (self.bias, self.gelu, Arch::Gpt2) == (config.bias, config.gelu, config.arch)
     }
 }
 

@@ -33,6 +33,21 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
+    /// The shape of a model's blocks.
+    #[derive(Default)]
+    pub enum Arch {
+        /// Learned positions, layer norms with means, GELU (Radford et al. 2019).
+        #[default]
+        Gpt2 = "gpt2",
+        /// Rotated queries and keys, root mean square norms, gated MLPs (Touvron et al.,
+        /// arXiv:2302.13971), and heads that share keys and values.
+        Llama = "llama",
+        /// Like `Llama`, with a norm of each head's queries and keys (arXiv:2505.09388).
+        Qwen3 = "qwen3",
+    }
+}
+
+words! {
     /// The form of the GELU activation (Hendrycks and Gimpel, 2016).
     pub enum Gelu {
         /// The tanh approximation: OpenAI's and Hugging Face's GPT-2.
@@ -87,7 +102,7 @@ pub enum InitFrom {
     Scratch,
     /// The newest valid checkpoint of the run folder.
     Resume,
-    /// The path of a Hugging Face GPT-2 folder, a checkpoint or a run; nanoGPT's `gpt2` is a path too.
+    /// The path of a Hugging Face folder, a checkpoint or a run; nanoGPT's `gpt2` is a path too.
     #[serde(untagged)]
     Path(String),
 }

@@ -7,7 +7,7 @@
 use super::kind::ValueKind::{
     self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text, Words,
 };
-use super::{Dtype, Gelu, OptimizerKind, Schedule, choices};
+use super::{Arch, Dtype, Gelu, OptimizerKind, Schedule, choices};
 
 /// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +30,9 @@ impl Key {
     }
 }
 
+/// The attention kernels keep one row of a head in registers or workgroup memory.
+pub(super) const MAX_HEAD_SIZE: u32 = 256;
+
 pub const VARIABLE_PREFIX: &str = "WGPT_";
 
 /// `WGPT_*` variables that are not settings but are read elsewhere, so they cause no warning.
@@ -37,9 +40,12 @@ pub(super) const RESERVED_VARIABLES: &[&str] =
     &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_MPI_LIBRARY", "WGPT_OPS", "WGPT_PRESET"];
 
 // The limits keep all later products within an i64: the largest global batch is 2^16 * 2^20
-// sequences of 2^20 tokens, and the largest model has fewer than 2^47 parameters.
+// sequences of 2^20 tokens, and the largest model has fewer than 2^54 parameters.
 const LAYERS: ValueKind = Count { min: 1, max: 1 << 10 };
 const WIDTH: ValueKind = Count { min: 1, max: 1 << 16 };
+const AUTO_WIDTH: ValueKind = Count { min: 0, max: 1 << 16 };
+const AUTO_HEAD: ValueKind = Count { min: 0, max: MAX_HEAD_SIZE as u64 };
+const AUTO_FFN: ValueKind = Count { min: 0, max: 1 << 18 };
 const BLOCK: ValueKind = Count { min: 1, max: 1 << 20 };
 const EVAL_BLOCK: ValueKind = Count { min: 0, max: 1 << 20 };
 const BATCH_SIZE: ValueKind = Count { min: 1, max: 1 << 16 };
@@ -75,16 +81,23 @@ pub const KEYS: &[Key] = &[
     key("data", Text, DATA, "", "prepared data folder, builtin:stories or builtin:chats"),
     key("vocab_size", VOCABULARY, DATA, "0", "tokens in the vocabulary; 0 = from the data"),
     key("out_dir", Text, DATA, "", "run folder; empty = a new one"),
-    key("init_from", Text, DATA, "scratch", "scratch, resume, or the path of a GPT-2 folder, checkpoint or run"),
+    key("init_from", Text, DATA, "scratch", "scratch, resume, or the path of a Hugging Face folder, checkpoint or run"),
     key("seed", AUTO_U64, DATA, "1337", "seed of the initial weights, the data order and dropout"),
 
+    key("arch", Choice(Arch::WORDS), MODEL, "gpt2", "shape of the blocks: gpt2, llama, or qwen3"),
     key("n_layer", LAYERS, MODEL, "12", "number of transformer blocks"),
-    key("n_head", WIDTH, MODEL, "12", "attention heads per block; must divide n_embd"),
+    key("n_head", WIDTH, MODEL, "12", "attention heads per block; must divide n_embd, unless head_size is set"),
+    key("n_kv_head", AUTO_WIDTH, MODEL, "0", "with llama and qwen3: heads of keys and values, which query heads share; 0 = n_head"),
+    key("head_size", AUTO_HEAD, MODEL, "0", "with llama and qwen3: elements of a head, an even number; 0 = n_embd / n_head"),
     key("n_embd", WIDTH, MODEL, "768", "embedding width"),
+    key("ffn_size", AUTO_FFN, MODEL, "0", "with llama and qwen3: width of the MLP; 0 = 8/3 n_embd, rounded up to a multiple of 64"),
     key("block_size", BLOCK, MODEL, "1024", "context length in tokens"),
     key("bias", Bool, MODEL, "false", "biases in linear layers and layer norms, as in GPT-2"),
     key("dropout", Fraction, MODEL, "0.0", "dropout probability; 0 = off"),
     key("gelu", Choice(Gelu::WORDS), MODEL, "tanh", "GELU variant: tanh as in OpenAI's GPT-2, erf as in nanoGPT"),
+    key("rope_theta", Positive, MODEL, "10000.0", "with llama and qwen3: base of the angles by which positions rotate queries and keys"),
+    key("norm_eps", Positive, MODEL, "1e-5", "with llama and qwen3: added to the mean square in a norm"),
+    key("tie_embeddings", Bool, MODEL, "true", "with llama and qwen3: the output head is the token embedding"),
 
     key("batch_size", BATCH_SIZE, BATCH, "12", "sequences per accumulation step"),
     key("gradient_accumulation_steps", ACCUMULATION, BATCH, "40", "accumulation steps per update; the global batch is batch_size times this"),
@@ -166,7 +179,10 @@ const ALIASES: &[(&str, &str)] = &[
     ("d_model", "n_embd"),
     ("epochs", "max_iters"),
     ("grad_accum", "gradient_accumulation_steps"),
+    ("head_dim", "head_size"),
     ("hidden_size", "n_embd"),
+    ("intermediate_size", "ffn_size"),
+    ("num_key_value_heads", "n_kv_head"),
     ("lr", "learning_rate"),
     ("max_steps", "max_iters"),
     ("num_heads", "n_head"),

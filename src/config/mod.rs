@@ -13,6 +13,7 @@ mod expression;
 mod keys;
 mod kind;
 mod layer;
+mod model_size;
 mod names;
 mod precision;
 mod presets;
@@ -22,7 +23,7 @@ mod schedule;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
-pub use choices::{Choice, Gelu, InitFrom, OptimizerKind, Schedule, SumDtype};
+pub use choices::{Arch, Choice, Gelu, InitFrom, OptimizerKind, Schedule, SumDtype};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};
@@ -62,14 +63,30 @@ pub struct Config {
     /// At most `i64::MAX`, which is the largest integer of TOML.
     pub seed: u64,
 
+    #[serde(default)]
+    pub arch: Arch,
     pub n_layer: NonZeroU32,
-    /// Divides `n_embd`.
+    /// Divides `n_embd`, unless `head_size` is set.
     pub n_head: NonZeroU32,
+    /// Divides `n_head`; 0 = `n_head`. [`kv_heads`](Self::kv_heads) returns the number.
+    #[serde(default)]
+    pub n_kv_head: u32,
+    /// 0 = `n_embd / n_head`. A method returns the number, as for `ffn_size`.
+    #[serde(default)]
+    pub head_size: u32,
     pub n_embd: NonZeroU32,
+    #[serde(default)]
+    pub ffn_size: u32,
     pub block_size: NonZeroU32,
     pub bias: bool,
     pub dropout: f64,
     pub gelu: Gelu,
+    #[serde(default = "rope_theta")]
+    pub rope_theta: f64,
+    #[serde(default = "norm_eps")]
+    pub norm_eps: f64,
+    #[serde(default = "tied")]
+    pub tie_embeddings: bool,
 
     /// Sequences per accumulation step. They need not be on the device at once: see `micro_batch`.
     pub batch_size: NonZeroU32,
@@ -165,34 +182,6 @@ impl Config {
         if self.data.is_empty() { Err(ConfigError::NoData) } else { Ok(&self.data) }
     }
 
-    /// Counts the parameters of the model with `vocab` rows in its embedding, which is also the head.
-    ///
-    /// With C = `n_embd`, a block has 12 C^2 weights in its four matrices. Biases add 9 C to the
-    /// matrices and make 4 C in the two layer norms; without biases the layer norms have 2 C.
-    /// Saturates at `u64::MAX`, which only a `vocab` beyond the config's limits can reach.
-    pub(crate) fn parameters(&self, vocab: u64) -> u64 {
-        let [layers, width, block] =
-            [self.n_layer, self.n_embd, self.block_size].map(|n| u64::from(n.get()));
-        let (vectors, last_norm) = if self.bias { (13, 2) } else { (2, 1) };
-        let blocks = (12 * width + vectors).saturating_mul(layers);
-        let embeddings = vocab.saturating_add(block).saturating_add(last_norm);
-        blocks.saturating_add(embeddings).saturating_mul(width)
-    }
-
-    /// Counts the weights in the matrices of the blocks: 12 C^2 in each.
-    pub(crate) fn block_matrices(&self) -> u64 {
-        let [layers, width] = [self.n_layer, self.n_embd].map(|n| u64::from(n.get()));
-        12 * width * width * layers
-    }
-
-    /// Counts the weights that Muon updates; AdamW updates the others.
-    pub(crate) fn muon_weights(&self) -> u64 {
-        match self.optimizer {
-            OptimizerKind::AdamW => 0,
-            OptimizerKind::Muon => self.block_matrices(),
-        }
-    }
-
     /// Returns the config with these settings, as they are typed; `None` if one is not valid by itself.
     /// The rules between settings are not checked.
     pub(crate) fn with(&self, set: &[(&'static str, String)]) -> Option<Self> {
@@ -262,6 +251,18 @@ fn outer_momentum() -> f64 {
 
 fn decay_fraction() -> f64 {
     0.2
+}
+
+fn rope_theta() -> f64 {
+    1e4
+}
+
+fn norm_eps() -> f64 {
+    1e-5
+}
+
+fn tied() -> bool {
+    true
 }
 
 /// Rounds a vocabulary of `vocab` tokens up to the rows of the embedding: to a multiple of 4, the

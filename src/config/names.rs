@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{BUILTIN, Config, Layer, resolve};
+use super::{Arch, BUILTIN, Config, Layer, resolve};
 
 /// The longest name, in characters.
 const LONGEST: usize = 40;
@@ -41,14 +41,15 @@ fn is_device(name: &str) -> bool {
 pub(crate) fn run_name(preset: &str, config: &Config) -> String {
     let layer = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
     let Ok(base) = layer.map(|resolved| resolved.config) else { return preset.to_string() };
-    let shape = |config: &Config| (config.n_layer, config.n_head, config.n_embd);
+    let shape = |config: &Config| (config.arch, config.n_layer, config.n_head, config.n_embd);
     let same_data = base.data.is_empty() || base.data == config.data;
     if shape(&base) == shape(config) && same_data {
         return preset.to_string();
     }
     let data = config.data.strip_prefix(BUILTIN).unwrap_or(&config.data);
     let data = Path::new(data).file_name().unwrap_or_default().to_string_lossy();
-    format!("{}-{}x{}", file_name(&data, "gpt"), config.n_layer, config.n_embd)
+    let arch = if config.arch == Arch::Gpt2 { "gpt".into() } else { config.arch.to_string() };
+    format!("{}-{}x{}", file_name(&data, &arch), config.n_layer, config.n_embd)
 }
 
 #[cfg(test)]
@@ -90,6 +91,8 @@ mod tests {
         assert_eq!(name("gpt2-xl", &small), "stories-2x1600");
         assert_eq!(name("gpt2", &[("n_layer", "2")]), "gpt-2x768");
         assert_eq!(name("gpt2", &[("n_layer", "2"), ("data", "..")]), "gpt-2x768");
+        let llama = [("arch", "llama"), ("bias", "false")];
+        assert_eq!(name("gpt2", &llama), "llama-12x768");
         assert_eq!(run_name("mine", &Config::default()), "mine");
     }
 }

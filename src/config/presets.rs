@@ -17,6 +17,13 @@ const PRESETS: &[(&str, &[&str])] = &[
     ("gpt2-medium", &[GPT2_MEDIUM]),
     ("gpt2-large", &[GPT2_LARGE]),
     ("gpt2-xl", &[GPT2_XL]),
+    ("llama-15m", &[include_str!("../../assets/presets/llama-15m.toml")]),
+    ("llama-30m", &[include_str!("../../assets/presets/llama-30m.toml")]),
+    ("llama-60m", &[include_str!("../../assets/presets/llama-60m.toml")]),
+    ("llama-124m", &[include_str!("../../assets/presets/llama-124m.toml")]),
+    ("smollm2-135m", &[include_str!("../../assets/presets/smollm2-135m.toml")]),
+    ("smollm2-360m", &[include_str!("../../assets/presets/smollm2-360m.toml")]),
+    ("qwen3-0.6b", &[include_str!("../../assets/presets/qwen3-0.6b.toml")]),
     ("card-4gb", &[include_str!("../../assets/presets/card-4gb.toml")]),
     ("card-6gb", &[include_str!("../../assets/presets/card-6gb.toml")]),
     ("card-8gb", &[include_str!("../../assets/presets/card-8gb.toml")]),
@@ -66,6 +73,25 @@ mod tests {
             assert_eq!(config.global_batch(), 480, "{name}");
             assert!((config.min_lr * 10.0 - config.learning_rate).abs() < 1e-12, "{name}");
         }
+    }
+
+    #[test]
+    fn the_llama_presets_are_the_published_models_or_have_the_weights_of_gpt2() {
+        for (name, vocab, parameters) in [
+            ("llama-15m", 50_257, 16_079_360),
+            ("llama-124m", 50_257, 123_551_232),
+            ("smollm2-135m", 49_152, 134_515_008),
+            ("smollm2-360m", 49_152, 361_821_120),
+            ("qwen3-0.6b", 151_936, 596_049_920),
+        ] {
+            let config = preset(name);
+            assert_eq!(config.parameters(vocab), parameters, "{name}");
+            let stated = if config.vocab_size == 0 { 50_257 } else { config.vocab_size };
+            assert_eq!(u64::from(stated), vocab, "{name}");
+        }
+        let untied = Config::of_preset("smollm2-135m", &[("tie_embeddings", "false")]);
+        assert_eq!(untied.parameters(49_152), 134_515_008 + 49_152 * 576);
+        assert_eq!(preset("llama-30m").ffn_size(), 1024);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! Merges layers into a config and checks the rules between keys.
 
 use super::error::{ConfigError, Provenance, Source};
+use super::keys::{KEYS, MAX_HEAD_SIZE};
 use super::kind::InvalidValue;
 use super::layer::Layer;
-use super::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom, Schedule};
+use super::{Arch, BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom, Schedule};
 use std::collections::BTreeMap;
-
-/// The attention kernels keep one row of a head in registers or workgroup memory.
-const MAX_HEAD_SIZE: u32 = 256;
 
 const BUILTIN_DATA: &[&str] = &[BUILTIN_STORIES, BUILTIN_CHATS];
 
@@ -82,21 +80,8 @@ impl Resolved {
             return self.error("init_from", &[], "\"\"", "it must not be empty", hint);
         }
 
-        let (n_embd, n_head) = (config.n_embd.get(), config.n_head.get());
-        let is_valid = |heads: &u32| n_embd % heads == 0 && n_embd / heads <= MAX_HEAD_SIZE;
-        if !is_valid(&n_head) {
-            let rule = if n_embd % n_head != 0 {
-                format!("it must divide n_embd = {n_embd}")
-            } else {
-                let size = n_embd / n_head;
-                format!("with n_embd = {n_embd} a head is {size} wide, more than {MAX_HEAD_SIZE}")
-            };
-            let fewer = (1..n_head.min(n_embd + 1)).rev().find(is_valid);
-            let more = (n_head.saturating_add(1)..=n_embd).find(is_valid);
-            let valid: Vec<_> = [fewer, more].iter().flatten().map(u32::to_string).collect();
-            let hint = format!("set n_head to {}", valid.join(" or "));
-            return self.error("n_head", &["n_embd"], n_head, rule, hint);
-        }
+        self.check_arch()?;
+        self.check_heads()?;
 
         let (global, micro) = (config.global_batch(), u64::from(config.micro_batch().get()));
         let divides = |micro: &u64| global.is_multiple_of(*micro);
@@ -152,6 +137,73 @@ impl Resolved {
             let hint = format!("set min_lr to {:.1e}, or decay_lr to false", learning_rate / 10.0);
             let value = format!("{min_lr:?}");
             return self.error("min_lr", &["learning_rate"], value, rule, hint);
+        }
+        Ok(())
+    }
+
+    /// Checks that heads have a size, and that they share keys and values evenly.
+    fn check_heads(&self) -> Result<(), ConfigError> {
+        let config = &self.config;
+        let (n_embd, n_head) = (config.n_embd.get(), config.n_head.get());
+        let follows = config.head_size == 0;
+        let is_small = |heads: u32| !follows || n_embd / heads <= MAX_HEAD_SIZE;
+        let is_valid = |heads: &u32| n_embd % heads == 0 && is_small(*heads);
+        // The Llama of transformers refuses other numbers of heads, even with a head size.
+        if (follows || config.arch == Arch::Llama) && !is_valid(&n_head) {
+            let rule = if n_embd % n_head != 0 {
+                format!("it must divide n_embd = {n_embd}")
+            } else {
+                let size = n_embd / n_head;
+                format!("with n_embd = {n_embd} a head is {size} wide, more than {MAX_HEAD_SIZE}")
+            };
+            let fewer = (1..n_head.min(n_embd + 1)).rev().find(is_valid);
+            let more = (n_head.saturating_add(1)..=n_embd).find(is_valid);
+            let valid: Vec<_> = [fewer, more].iter().flatten().map(u32::to_string).collect();
+            let hint = format!("set n_head to {}", valid.join(" or "));
+            return self.error("n_head", &["n_embd"], n_head, rule, hint);
+        }
+        let kv_heads = config.kv_heads();
+        if !n_head.is_multiple_of(kv_heads) {
+            let fewer = (1..kv_heads.min(n_head)).rev().find(|heads| n_head.is_multiple_of(*heads));
+            let rule = format!("it must divide n_head = {n_head}");
+            let hint = format!("set n_kv_head to {}", fewer.unwrap_or(1));
+            return self.error("n_kv_head", &["n_head"], kv_heads, rule, hint);
+        }
+        let size = config.head_size();
+        if config.arch != Arch::Gpt2 && !size.is_multiple_of(2) {
+            let rule = "half of a head is rotated by the other half, so it must be even";
+            let hint = format!("set head_size to {}", size + 1);
+            return self.error("head_size", &["n_head", "n_embd", "arch"], size, rule, hint);
+        }
+        Ok(())
+    }
+
+    /// Checks that only settings of the model's own shape differ from their defaults.
+    fn check_arch(&self) -> Result<(), ConfigError> {
+        let config = &self.config;
+        if config.arch != Arch::Gpt2 {
+            if !config.bias {
+                return Ok(());
+            }
+            let rule = format!("the layers of {} have no biases", config.arch);
+            let hint = "set bias to false, or arch to gpt2";
+            return self.error("bias", &["arch"], true, rule, hint);
+        }
+        let shape = [
+            ("n_kv_head", config.n_kv_head.to_string()),
+            ("head_size", config.head_size.to_string()),
+            ("ffn_size", config.ffn_size.to_string()),
+            ("rope_theta", format!("{:?}", config.rope_theta)),
+            ("norm_eps", format!("{:?}", config.norm_eps)),
+            ("tie_embeddings", config.tie_embeddings.to_string()),
+        ];
+        for (name, value) in shape {
+            let default = KEYS.iter().find(|key| key.name == name).map_or("", |key| key.default);
+            if value != default {
+                let rule = "the blocks of gpt2 do not have this setting";
+                let hint = format!("leave {name} at {default}, or set arch to llama or qwen3");
+                return self.error(name, &["arch"], value, rule, hint);
+            }
         }
         Ok(())
     }

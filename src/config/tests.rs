@@ -145,6 +145,16 @@ fn errors_between_keys_suggest_valid_values() {
         (vec![("learning_rate", "3e-5")], vec!["--learning_rate", "min_lr", "3.0e-6"]),
         (vec![("data", "builtin:poems")], vec!["builtin:poems", "builtin:stories"]),
         (vec![("init_from", "")], vec!["init_from", "scratch"]),
+        (vec![("n_kv_head", "4")], vec!["--n_kv_head", "blocks of gpt2", "arch to llama"]),
+        (vec![("tie_embeddings", "false")], vec!["tie_embeddings", "at true"]),
+        (vec![("norm_eps", "1e-6")], vec!["norm_eps = 1e-6", "at 1e-5"]),
+        (vec![("arch", "llama"), ("bias", "true")], vec!["biases", "bias to false"]),
+        (vec![("arch", "qwen3"), ("n_kv_head", "5")], vec!["n_head = 12", "n_kv_head to 4"]),
+        (vec![("arch", "llama"), ("n_embd", "36")], vec!["head_size = 3", "head_size to 4"]),
+        (
+            vec![("arch", "llama"), ("n_head", "7"), ("head_size", "64")],
+            vec!["divide n_embd = 768", "6 or 8"],
+        ),
     ] {
         let error = rejection(&pairs);
         for part in parts {
@@ -169,6 +179,26 @@ fn parameter_counts_are_exact() {
         assert_eq!(count(name, "true", 50_304), padded, "{name}");
         assert_eq!(count(name, "false", 50_304), unbiased, "{name}");
     }
+}
+
+#[test]
+fn the_sizes_of_a_llama_follow_from_its_width() {
+    let config = |more: &[(&str, &str)]| {
+        let pairs = [&[("arch", "llama"), ("n_embd", "768")][..], more].concat();
+        resolve(vec![flags(&pairs)]).unwrap().config
+    };
+    let plain = config(&[]);
+    assert_eq!((plain.kv_heads(), plain.head_size(), plain.ffn_size()), (12, 64, 2048));
+    assert_eq!((plain.qkv_width(), plain.up_width()), (3 * 768, 4096));
+    let grouped = config(&[("n_kv_head", "4"), ("head_size", "32"), ("ffn_size", "100")]);
+    assert_eq!((grouped.attention_width(), grouped.qkv_width()), (384, 384 + 2 * 128));
+    assert_eq!((grouped.ffn_size(), grouped.up_width()), (100, 200));
+    // Muon's matrices are the blocks', and an embedding that is looked up takes no operations.
+    assert_eq!(grouped.block_matrices(), 12 * 768 * (640 + 384 + 300));
+    let untied = Config { tie_embeddings: false, ..grouped.clone() };
+    let (tied, own) = (grouped.parameters(1000), untied.parameters(1000));
+    assert_eq!(own - tied, 1000 * 768);
+    assert_eq!(grouped.operations(tied), untied.operations(own));
 }
 
 #[test]
@@ -300,7 +330,19 @@ fn the_optimizer_and_its_place_are_read() {
 #[test]
 fn a_config_without_the_newer_keys_is_read() {
     let mut old = toml::Table::try_from(Config::default()).unwrap();
-    for key in ["optimizer", "offload_optimizer", "shard_optimizer", "grad_checkpoint"] {
+    for key in [
+        "optimizer",
+        "offload_optimizer",
+        "shard_optimizer",
+        "grad_checkpoint",
+        "arch",
+        "n_kv_head",
+        "head_size",
+        "ffn_size",
+        "rope_theta",
+        "norm_eps",
+        "tie_embeddings",
+    ] {
         assert!(old.remove(key).is_some(), "{key}");
     }
     assert_eq!(old.try_into::<Config>().unwrap(), Config::default());

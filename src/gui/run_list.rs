@@ -114,7 +114,7 @@ fn folder(ui: &mut Ui, folder: &Path) -> Option<Intent> {
     };
     // From right to left.
     let right = |ui: &mut Ui| {
-        let help = "Generate text with a Hugging Face GPT-2 folder or a checkpoint";
+        let help = "Generate text with a Hugging Face folder or a checkpoint";
         let model = button(ui, "Open model...", None, help).then_some(Choice::Model);
         let runs = button(ui, "Choose...", None, "Choose a folder with runs");
         runs.then_some(Choice::RunsFolder).or(model).map(Intent::Choose)
@@ -130,7 +130,7 @@ fn storage(ui: &mut Ui, usage: StorageUsage) -> Option<Intent> {
         );
     };
     let right = |ui: &mut Ui| {
-        let help = "Import a zip with a Hugging Face GPT-2 folder or a wgpt checkpoint";
+        let help = "Import a zip with a Hugging Face folder or a wgpt checkpoint";
         button(ui, "Import...", None, help).then_some(Intent::Choose(Choice::Model))
     };
     egui::Sides::new().shrink_left().truncate().show(ui, left, right).1

@@ -1,9 +1,11 @@
 //! One transformer block: its layers, its forward pass, and its backward pass written by hand.
+//! `llama_block.rs` has Llama's and Qwen3's.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
 use super::half_weights::factor;
+use super::llama_block::LlamaBlock;
 use super::{Pass, site};
 use crate::config::Gelu;
 use crate::ops::{
@@ -24,6 +26,8 @@ pub(super) struct Conv1d {
 pub(super) struct Norm {
     pub(super) weight: Param<Tensor<1>>,
     pub(super) bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(super) form: NormForm,
 }
 
 #[derive(Module, Debug)]
@@ -38,14 +42,23 @@ pub(super) struct Mlp {
     pub(super) c_proj: Conv1d,
 }
 
+/// A block in the shape of its model.
+#[derive(Module, Debug)]
+pub(super) enum Block {
+    Gpt2(Gpt2Block),
+    Llama(LlamaBlock),
+}
+
 /// One pre-norm transformer block. Its fields have the names and the order of Hugging Face's GPT-2, so
 /// a visitor's path is the name of the weight.
 #[derive(Module, Debug)]
-pub(super) struct Block {
+pub(super) struct Gpt2Block {
     pub(super) ln_1: Norm,
     pub(super) attn: SelfAttention,
     pub(super) ln_2: Norm,
     pub(super) mlp: Mlp,
+    #[module(skip)]
+    pub(super) gelu: Gelu,
 }
 
 /// The options of a pass through one block.
@@ -58,37 +71,36 @@ pub(super) struct BlockPass {
     /// The positions of a sequence.
     pub time: usize,
     pub heads: usize,
-    pub gelu: Gelu,
 }
 
-/// The values of a block's forward pass that its backward pass needs: 12 activations of `[n, c]`, and
-/// the layer norm and softmax statistics.
+/// The values of a block's forward pass that its backward pass needs: in GPT-2 12 activations of `[n, c]`,
+/// and the layer norm and softmax statistics.
 pub(super) struct SavedBlock {
-    attention: SavedAttention,
-    mlp: SavedMlp,
+    pub attention: SavedAttention,
+    pub mlp: SavedMlp,
 }
 
 /// The values that the attention half of a block saves.
-struct SavedAttention {
+pub(super) struct SavedAttention {
     /// The block's input.
-    x: Tensor<2>,
-    ln_1: LayerNormStatistics,
+    pub x: Tensor<2>,
+    pub ln_1: LayerNormStatistics,
     /// The output of `ln_1`.
-    h: Tensor<2>,
-    qkv: Tensor<2>,
-    out: Tensor<2>,
-    log_sum_exp: Tensor<3>,
+    pub h: Tensor<2>,
+    pub qkv: Tensor<2>,
+    pub out: Tensor<2>,
+    pub log_sum_exp: Tensor<3>,
 }
 
 /// The values that the MLP half of a block saves.
 pub(super) struct SavedMlp {
     /// The residual stream between the halves.
-    x: Tensor<2>,
-    ln_2: LayerNormStatistics,
+    pub x: Tensor<2>,
+    pub ln_2: LayerNormStatistics,
     /// The output of `ln_2`.
-    h: Tensor<2>,
-    /// The input of the activation, `[n, 4c]`.
-    pre_activation: Tensor<2>,
+    pub h: Tensor<2>,
+    /// The input of the activation, in GPT-2 `[n, 4c]`.
+    pub pre_activation: Tensor<2>,
 }
 
 pub(super) struct BlockGradients {
@@ -96,6 +108,8 @@ pub(super) struct BlockGradients {
     pub linear: [Vec<Tensor<1>>; 2],
     /// The partial sums of the gradients of `ln_1` and `ln_2`.
     pub norms: [Tensor<3>; 2],
+    /// The partial sums of the gradients of the norms of q and k, if the block has them.
+    pub head_norms: Option<Tensor<3>>,
 }
 
 impl Block {
@@ -106,8 +120,8 @@ impl Block {
         (y, SavedBlock { attention, mlp })
     }
 
-    /// Returns only the residual stream after the block. At most 7 activations are alive at a time,
-    /// because each half frees its own at its end.
+    /// Returns only the residual stream after the block. At most 7 activations of GPT-2 are alive at a
+    /// time, because each half frees its own at its end.
     pub fn infer(&self, x: Tensor<2>, at: BlockPass) -> Tensor<2> {
         let x = self.forward_attention(x, at).0;
         self.forward_mlp(x, at).0
@@ -120,49 +134,111 @@ impl Block {
         saved: SavedBlock,
         at: BlockPass,
     ) -> (Tensor<2>, BlockGradients) {
+        match self {
+            Self::Gpt2(block) => block.backward(dy, saved, at),
+            Self::Llama(block) => block.backward(dy, saved, at),
+        }
+    }
+
+    fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
+        match self {
+            Self::Gpt2(block) => block.forward_attention(x, at),
+            Self::Llama(block) => block.forward_attention(x, at),
+        }
+    }
+
+    pub(super) fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
+        match self {
+            Self::Gpt2(block) => block.forward_mlp(x, at),
+            Self::Llama(block) => block.forward_mlp(x, at),
+        }
+    }
+
+    /// Returns the layers around attention: the norm before it, the product that gives q, k and v, and
+    /// the projection of its output.
+    pub(super) fn attention_layers(&self) -> (&Norm, &Conv1d, &Conv1d) {
+        match self {
+            Self::Gpt2(Gpt2Block { ln_1, attn, .. }) => (ln_1, &attn.c_attn, &attn.c_proj),
+            Self::Llama(LlamaBlock { input_layernorm, self_attn, .. }) => {
+                (input_layernorm, &self_attn.qkv_proj, &self_attn.o_proj)
+            }
+        }
+    }
+
+    /// Returns the norms of each head's queries and keys, if the block has them.
+    pub(super) fn head_norms(&self) -> [Option<&Norm>; 2] {
+        match self {
+            Self::Gpt2(_) => [None, None],
+            Self::Llama(LlamaBlock { self_attn, .. }) => {
+                [self_attn.q_norm.as_ref(), self_attn.k_norm.as_ref()]
+            }
+        }
+    }
+
+    /// Returns the linear layers, in the order of the model.
+    pub(super) fn linear_layers(&mut self) -> [&mut Conv1d; 4] {
+        match self {
+            Self::Gpt2(Gpt2Block { attn, mlp, .. }) => {
+                [&mut attn.c_attn, &mut attn.c_proj, &mut mlp.c_fc, &mut mlp.c_proj]
+            }
+            Self::Llama(block) => block.linear_layers(),
+        }
+    }
+}
+
+impl Gpt2Block {
+    fn backward(
+        &self,
+        dy: Tensor<2>,
+        saved: SavedBlock,
+        at: BlockPass,
+    ) -> (Tensor<2>, BlockGradients) {
         let SavedBlock { attention, mlp } = saved;
         let mode = at.pass.mode;
         let SavedMlp { x, ln_2, h, pre_activation } = mlp;
         let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
-        let (d, mlp_proj) = self.mlp.c_proj.backward(d, pre_activation, Some(at.gelu.into()), mode);
+        let (d, mlp_proj) =
+            self.mlp.c_proj.backward(d, pre_activation, Some(self.gelu.into()), mode);
         let (dh, c_fc) = self.mlp.c_fc.backward(d, h, None, mode);
         let (dy, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
 
         let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = attention;
         let d = at.pass.drop_out(dy.clone(), site::attention_projection(at.index), at.time);
         let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), None, mode);
-        let dqkv = ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(), mode);
+        let dqkv =
+            ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(at.heads), mode);
         let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, None, mode);
         let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, Some(dy), mode);
         let linear = [[c_attn, c_proj].concat(), [c_fc, mlp_proj].concat()];
-        (dx, BlockGradients { linear, norms: [ln_1, ln_2] })
+        (dx, BlockGradients { linear, norms: [ln_1, ln_2], head_norms: None })
     }
 
     fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
         let (h, ln_1) = self.ln_1.forward(x.clone(), at.pass.mode);
         let qkv = self.attn.c_attn.forward(h.clone(), None, None, at.pass.mode);
-        let (out, log_sum_exp) = ops::attention(qkv.clone(), at.attention(), at.pass.mode);
+        let (out, log_sum_exp) = ops::attention(qkv.clone(), at.attention(at.heads), at.pass.mode);
         let site = site::attention_projection(at.index);
         let y = self.attn.c_proj.add_to(x.clone(), out.clone(), None, site, at);
         (y, SavedAttention { x, ln_1, h, qkv, out, log_sum_exp })
     }
 
-    pub(super) fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
+    fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
         let (h, ln_2) = self.ln_2.forward(x.clone(), at.pass.mode);
         let pre_activation = self.mlp.c_fc.forward(h.clone(), None, None, at.pass.mode);
-        let (gelu, site) = (Some(at.gelu.into()), site::mlp_projection(at.index));
+        let (gelu, site) = (Some(self.gelu.into()), site::mlp_projection(at.index));
         let y = self.mlp.c_proj.add_to(x.clone(), pre_activation.clone(), gelu, site, at);
         (y, SavedMlp { x, ln_2, h, pre_activation })
     }
 }
 
 impl BlockPass {
-    fn attention(&self) -> AttentionShape {
+    /// Returns the shape of attention with this number of heads of keys and values.
+    pub fn attention(&self, kv_heads: usize) -> AttentionShape {
         AttentionShape {
             batch: self.sequences,
             time: self.time,
             heads: self.heads,
-            kv_heads: self.heads,
+            kv_heads,
             dropout: self.pass.dropout(site::attention(self.index)),
         }
     }
@@ -182,7 +258,7 @@ impl Conv1d {
     }
 
     /// `residual + dropout(self(activation(x)))`.
-    fn add_to(
+    pub fn add_to(
         &self,
         residual: Tensor<2>,
         x: Tensor<2>,
@@ -200,7 +276,7 @@ impl Conv1d {
     }
 
     /// Returns the gradients of the input `x` and of the weights, flat, from `dy`.
-    fn backward(
+    pub fn backward(
         &self,
         dy: Tensor<2>,
         x: Tensor<2>,
@@ -219,7 +295,7 @@ impl Norm {
     /// Returns the output, and the statistics for the backward pass.
     pub fn forward(&self, x: Tensor<2>, mode: OpsMode) -> (Tensor<2>, LayerNormStatistics) {
         let bias = self.bias.as_ref().map(Param::val);
-        ops::layer_norm(x, self.weight.val(), bias, NormForm::Layer, mode)
+        ops::layer_norm(x, self.weight.val(), bias, self.form, mode)
     }
 
     /// Returns the gradient of the input `x`, with `residual` added, and the partial sums of the
@@ -232,7 +308,7 @@ impl Norm {
         residual: Option<Tensor<2>>,
         mode: OpsMode,
     ) -> (Tensor<2>, Tensor<3>) {
-        let (weight, form) = (self.weight.val(), NormForm::Layer);
+        let (weight, form) = (self.weight.val(), self.form);
         ops::layer_norm_backward(dy, x, weight, statistics, residual, form, mode)
     }
 }

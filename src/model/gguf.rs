@@ -3,14 +3,18 @@
 //! The crates for GGUF only read it, or hold all tensors in memory. This module holds one at a time.
 
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use half::f16;
 
+use super::folder::{FileTensor, saved_shape, tensors_of};
 use super::weights::transpose;
-use super::{Architecture, WeightError, WeightSource};
+use super::{Architecture, Blocks, LlamaBlocks, WeightError, WeightSource};
+use crate::config::Arch;
 use crate::data::Vocabulary;
 use crate::disk::{self, File};
+use crate::plan::HEAD;
 
 const VERSION: u32 = 3;
 /// Tensors begin at multiples of this many bytes.
@@ -68,15 +72,41 @@ struct GgufTensor {
     name: String,
     /// The name of the weight. `None` for a bias of a model without biases: it is zero.
     weight: Option<String>,
+    /// The shape of the weight.
     shape: Vec<usize>,
-    /// True for the matrices of linear layers, which files have as `[out, in]`.
-    transposed: bool,
+    /// The columns of the weight that are the rows of the tensor: the matrices of linear layers are
+    /// `[out, in]` in files. `None` for others, which are as in the model.
+    columns: Option<Range<usize>>,
+    /// The size of the heads whose rows are interleaved.
+    interleaved: Option<usize>,
     dtype: GgufType,
 }
 
 impl GgufTensor {
+    /// Returns the sizes of the tensor, the fastest dimension first.
+    fn sizes(&self) -> Vec<usize> {
+        match &self.columns {
+            Some(columns) => vec![self.shape[0], columns.len()],
+            None => self.shape.iter().rev().copied().collect(),
+        }
+    }
+
     fn elements(&self) -> usize {
-        self.shape.iter().product()
+        self.sizes().iter().product()
+    }
+
+    /// Reads the values in the order of the file.
+    fn values(&self, weights: &mut dyn WeightSource) -> Result<Vec<f32>, WeightError> {
+        let Some(name) = &self.weight else { return Ok(vec![0.0; self.elements()]) };
+        let values = weights.weight(name, &self.shape)?;
+        let (Some(columns), &[rows, all]) = (&self.columns, &self.shape[..]) else {
+            return Ok(values);
+        };
+        let values = &transpose(&values, rows, all)[columns.start * rows..columns.end * rows];
+        Ok(match self.interleaved {
+            Some(head) => interleave(values, head, rows),
+            None => values.to_vec(),
+        })
     }
 
     /// Returns the size in the file, padding included.
@@ -122,14 +152,7 @@ impl GgufFile<'_> {
         put(&self.header(&tensors))?;
         for (index, tensor) in tensors.iter().enumerate() {
             progress(index, tensors.len());
-            let values = match &tensor.weight {
-                Some(name) => weights.weight(name, &tensor.shape)?,
-                None => vec![0.0; tensor.elements()],
-            };
-            let values = match (tensor.transposed, &tensor.shape[..]) {
-                (true, &[rows, columns]) => transpose(&values, rows, columns),
-                _ => values,
-            };
+            let values = tensor.values(weights)?;
             let mut bytes = Vec::with_capacity(tensor.bytes());
             tensor.dtype.encode(&values, &mut bytes);
             bytes.resize(tensor.bytes(), 0);
@@ -150,13 +173,9 @@ impl GgufFile<'_> {
         let mut offset = 0;
         for tensor in tensors {
             put_text(&mut bytes, &tensor.name);
-            bytes.extend((tensor.shape.len() as u32).to_le_bytes());
-            // The fastest dimension comes first. For a transposed matrix that is the weight's own order.
-            let mut shape = tensor.shape.clone();
-            if !tensor.transposed {
-                shape.reverse();
-            }
-            shape.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
+            let sizes = tensor.sizes();
+            bytes.extend((sizes.len() as u32).to_le_bytes());
+            sizes.iter().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
             bytes.extend(tensor.dtype.ids()[0].to_le_bytes());
             bytes.extend((offset as u64).to_le_bytes());
             offset += tensor.bytes();
@@ -168,23 +187,46 @@ impl GgufFile<'_> {
     fn entries(&self) -> Entries {
         let Self { name, vocabulary, dtype, .. } = *self;
         let Architecture { n_layer, n_head, n_embd, block_size, .. } = *self.architecture;
+        let [kv_heads, head_size] = self.architecture.kv_heads();
+        let arch = self.architecture.arch();
         let mut entries = Entries::default();
-        entries.text("general.architecture", "gpt2");
+        entries.text("general.architecture", &arch.to_string());
         entries.text("general.name", name);
         entries.number("general.file_type", dtype.ids()[1]);
         if dtype == GgufType::Q8_0 {
             entries.number("general.quantization_version", QUANTIZATION);
         }
+        let ffn_size = match self.architecture.blocks {
+            Blocks::Gpt2 { .. } => 4 * n_embd,
+            Blocks::Llama(LlamaBlocks { ffn_size, .. }) => ffn_size,
+        };
         for (key, value) in [
-            ("gpt2.context_length", block_size),
-            ("gpt2.embedding_length", n_embd),
-            ("gpt2.feed_forward_length", 4 * n_embd),
-            ("gpt2.block_count", n_layer),
-            ("gpt2.attention.head_count", n_head),
+            ("context_length", block_size),
+            ("embedding_length", n_embd),
+            ("feed_forward_length", ffn_size),
+            ("block_count", n_layer),
+            ("attention.head_count", n_head),
         ] {
-            entries.number(key, value as u32);
+            entries.number(&format!("{arch}.{key}"), value as u32);
         }
-        entries.key("gpt2.attention.layer_norm_epsilon", F32).extend(1e-5_f32.to_le_bytes());
+        match self.architecture.blocks {
+            Blocks::Gpt2 { .. } => {
+                entries.fraction("gpt2.attention.layer_norm_epsilon", 1e-5);
+            }
+            Blocks::Llama(LlamaBlocks { norm_eps, rope_theta, .. }) => {
+                for (key, value) in [
+                    ("attention.head_count_kv", kv_heads),
+                    ("attention.key_length", head_size),
+                    ("attention.value_length", head_size),
+                    ("rope.dimension_count", head_size),
+                ] {
+                    entries.number(&format!("{arch}.{key}"), value as u32);
+                }
+                let key = format!("{arch}.attention.layer_norm_rms_epsilon");
+                entries.fraction(&key, norm_eps as f32);
+                entries.fraction(&format!("{arch}.rope.freq_base"), rope_theta as f32);
+            }
+        }
         entries.text("tokenizer.ggml.model", "gpt2");
         entries.text("tokenizer.ggml.pre", vocabulary.words);
         let Vocabulary { tokens, merges, .. } = vocabulary;
@@ -207,33 +249,117 @@ impl GgufFile<'_> {
     }
 }
 
-/// Lists the tensors of a file. It has no output head: llama.cpp then uses the embedding.
+/// Lists the tensors of a file. Without an output head, llama.cpp uses the embedding.
 fn tensors(architecture: &Architecture, dtype: GgufType) -> Vec<GgufTensor> {
-    let Architecture { n_embd: c, block_size, vocab_size, bias, .. } = *architecture;
-    let of_rows = |row: usize| match dtype {
+    match architecture.blocks {
+        Blocks::Gpt2 { bias, .. } => gpt2_tensors(architecture, bias, dtype),
+        Blocks::Llama(LlamaBlocks { head_size, .. }) => {
+            llama_tensors(architecture, head_size, dtype)
+        }
+    }
+}
+
+/// Returns the type of a matrix whose rows have this many elements in the file.
+fn of_rows(row: usize, dtype: GgufType) -> GgufType {
+    match dtype {
         GgufType::Q8_0 if !row.is_multiple_of(BLOCK) => GgufType::F16,
         dtype => dtype,
-    };
+    }
+}
+
+fn gpt2_tensors(architecture: &Architecture, bias: bool, dtype: GgufType) -> Vec<GgufTensor> {
+    let Architecture { n_embd: c, block_size, vocab_size, .. } = *architecture;
     let mut tensors = Vec::new();
-    let mut add = |name: String, weight: Option<String>, shape, transposed, dtype| {
-        tensors.push(GgufTensor { name, weight, shape, transposed, dtype });
+    let mut add = |name: String, weight: Option<String>, shape: Vec<usize>, columns, dtype| {
+        tensors.push(GgufTensor { name, weight, shape, columns, interleaved: None, dtype });
     };
     for (name, weight, rows, dtype) in [
-        ("token_embd.weight", "wte.weight", vocab_size, of_rows(c)),
+        ("token_embd.weight", "wte.weight", vocab_size, of_rows(c, dtype)),
         ("position_embd.weight", "wpe.weight", block_size, GgufType::F32),
     ] {
-        add(name.into(), Some(weight.into()), vec![rows, c], false, dtype);
+        add(name.into(), Some(weight.into()), vec![rows, c], None, dtype);
     }
     for (layer, shape) in architecture.layers() {
         let name = gguf_name(&layer);
         let (is_matrix, out) = (shape.len() == 2, shape[shape.len() - 1]);
-        let dtype = if is_matrix { of_rows(shape[0]) } else { GgufType::F32 };
+        let dtype = if is_matrix { of_rows(shape[0], dtype) } else { GgufType::F32 };
         let weight = Some(format!("{layer}.weight"));
-        add(format!("{name}.weight"), weight, shape, is_matrix, dtype);
+        add(format!("{name}.weight"), weight, shape, is_matrix.then_some(0..out), dtype);
         let bias = bias.then(|| format!("{layer}.bias"));
-        add(format!("{name}.bias"), bias, vec![out], false, GgufType::F32);
+        add(format!("{name}.bias"), bias, vec![out], None, GgufType::F32);
     }
     tensors
+}
+
+/// Lists the tensors of a Llama, or of a Qwen3. In files of the former, llama.cpp rotates neighbouring
+/// elements of a head, so the rows of queries and keys are interleaved.
+fn llama_tensors(
+    architecture: &Architecture,
+    head_size: usize,
+    dtype: GgufType,
+) -> Vec<GgufTensor> {
+    let is_llama = architecture.arch() == Arch::Llama;
+    let mut tensors = Vec::new();
+    for (weight, shape) in architecture.shapes() {
+        let shape = saved_shape(architecture, &weight, &shape);
+        for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &weight) {
+            let dtype = match shape[..] {
+                [_, row] if !is_transposed => of_rows(row, dtype),
+                [row, _] => of_rows(row, dtype),
+                _ => GgufType::F32,
+            };
+            let is_rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
+            tensors.push(GgufTensor {
+                name: llama_name(&name),
+                weight: Some(weight.clone()),
+                shape: shape.clone(),
+                columns: is_transposed.then_some(columns),
+                interleaved: (is_llama && is_rotated).then_some(head_size),
+                dtype,
+            });
+        }
+    }
+    tensors
+}
+
+/// Interleaves the halves of each head of `head` rows of `row` elements: rows `i` and `head / 2 + i`
+/// become rows `2 i` and `2 i + 1`.
+fn interleave(values: &[f32], head: usize, row: usize) -> Vec<f32> {
+    let mut interleaved = Vec::with_capacity(values.len());
+    for head_rows in values.chunks_exact(head * row) {
+        let (first, second) = head_rows.split_at(head / 2 * row);
+        for (first, second) in first.chunks_exact(row).zip(second.chunks_exact(row)) {
+            interleaved.extend(first.iter().chain(second));
+        }
+    }
+    interleaved
+}
+
+/// Returns `blk.0.attn_q.weight` for `model.layers.0.self_attn.q_proj.weight`.
+fn llama_name(name: &str) -> String {
+    let block = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+    let Some((block, part)) = block else {
+        return match name {
+            HEAD => "output.weight",
+            "model.norm.weight" => "output_norm.weight",
+            _ => "token_embd.weight",
+        }
+        .into();
+    };
+    let part = match part.trim_end_matches(".weight") {
+        "input_layernorm" => "attn_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "self_attn.o_proj" => "attn_output",
+        "post_attention_layernorm" => "ffn_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        _ => "ffn_down",
+    };
+    format!("blk.{block}.{part}.weight")
 }
 
 /// Returns `blk.0.attn_qkv` for the layer `h.0.attn.c_attn`.
@@ -280,6 +406,10 @@ impl Entries {
         self.key(key, U32).extend(value.to_le_bytes());
     }
 
+    fn fraction(&mut self, key: &str, value: f32) {
+        self.key(key, F32).extend(value.to_le_bytes());
+    }
+
     fn text(&mut self, key: &str, value: &str) {
         put_text(self.key(key, STRING), value);
     }
@@ -301,6 +431,7 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Gelu;
     use crate::data::TokenKind;
 
     /// Every weight has the numbers of its elements as values.
@@ -314,7 +445,8 @@ mod tests {
 
     fn tiny(bias: bool, n_embd: usize) -> Architecture {
         let (n_layer, block_size, vocab_size) = (1, 8, 3);
-        Architecture { n_layer, n_embd, block_size, vocab_size, bias, ..Architecture::tiny() }
+        let blocks = Blocks::Gpt2 { bias, gelu: Gelu::Tanh };
+        Architecture { n_layer, n_embd, block_size, vocab_size, blocks, ..Architecture::tiny() }
     }
 
     fn vocabulary() -> Vocabulary {
@@ -391,8 +523,90 @@ mod tests {
             [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]
         );
         let tensors = tensors(&tiny(true, 32), GgufType::F32);
-        let linear = tensors.iter().filter(|tensor| tensor.transposed).count();
+        let linear = tensors.iter().filter(|tensor| tensor.columns.is_some()).count();
         assert_eq!(linear, 4);
+    }
+
+    #[test]
+    fn a_llama_has_the_keys_and_tensors_that_llama_cpp_reads() {
+        let names = |has_head_norms, tied| {
+            let architecture = Architecture::tiny_llama(has_head_norms, tied);
+            let tensors = tensors(&architecture, GgufType::F32);
+            let sized = |tensor: &GgufTensor| format!("{} {:?}", tensor.name, tensor.sizes());
+            tensors.iter().map(sized).collect::<Vec<_>>()
+        };
+        let llama = names(false, false);
+        assert_eq!(llama.len(), 2 + 2 * 9 + 1);
+        for tensor in [
+            "token_embd.weight [32, 65]",
+            "blk.0.attn_norm.weight [32]",
+            "blk.0.attn_q.weight [32, 40]",
+            "blk.1.attn_k.weight [32, 20]",
+            "blk.1.attn_v.weight [32, 20]",
+            "blk.1.attn_output.weight [40, 32]",
+            "blk.1.ffn_norm.weight [32]",
+            "blk.1.ffn_gate.weight [32, 48]",
+            "blk.1.ffn_up.weight [32, 48]",
+            "blk.1.ffn_down.weight [48, 32]",
+            "output_norm.weight [32]",
+            "output.weight [32, 65]",
+        ] {
+            assert!(llama.contains(&tensor.to_string()), "{tensor}: {llama:?}");
+        }
+        let qwen3 = names(true, true);
+        assert!(qwen3.contains(&"blk.0.attn_q_norm.weight [10]".to_string()), "{qwen3:?}");
+        assert!(qwen3.contains(&"blk.1.attn_k_norm.weight [10]".to_string()), "{qwen3:?}");
+        assert_eq!(qwen3.len(), 1 + 2 * 11 + 1, "tied");
+
+        for (has_head_norms, arch) in [(false, "llama"), (true, "qwen3")] {
+            let architecture = &Architecture::tiny_llama(has_head_norms, true);
+            let (name, dtype, vocabulary) = ("tiny", GgufType::F16, &vocabulary());
+            let entries = GgufFile { name, architecture, vocabulary, dtype }.entries();
+            let has = |key: &str, kind: u32, value: [u8; 4]| {
+                let mut entry = Vec::new();
+                put_text(&mut entry, &format!("{arch}.{key}"));
+                entry.extend(kind.to_le_bytes());
+                entry.extend(value);
+                entries.bytes.windows(entry.len()).any(|window| window == entry)
+            };
+            for (key, value) in [
+                ("context_length", 16_u32),
+                ("embedding_length", 32),
+                ("block_count", 2),
+                ("feed_forward_length", 48),
+                ("attention.head_count", 4),
+                ("attention.head_count_kv", 2),
+                ("attention.key_length", 10),
+                ("attention.value_length", 10),
+                ("rope.dimension_count", 10),
+            ] {
+                assert!(has(key, U32, value.to_le_bytes()), "{arch}.{key}");
+            }
+            for (key, value) in
+                [("attention.layer_norm_rms_epsilon", 1e-6_f32), ("rope.freq_base", 1e4)]
+            {
+                assert!(has(key, F32, value.to_le_bytes()), "{arch}.{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn queries_and_keys_are_interleaved_for_llama_alone() {
+        let values = |has_head_norms, name: &str| {
+            let architecture = Architecture::tiny_llama(has_head_norms, true);
+            let tensors = tensors(&architecture, GgufType::F32);
+            let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
+            // The first element of each row of the tensor is a column of the packed weight.
+            let values = tensor.values(&mut Numbered).unwrap();
+            values.chunks(32).map(|row| row[0] as usize).collect::<Vec<_>>()
+        };
+        let keys = values(true, "blk.0.attn_k.weight");
+        assert_eq!(keys, (40..60).collect::<Vec<_>>());
+        let interleaved = values(false, "blk.0.attn_k.weight");
+        assert_eq!(interleaved[..10], [40, 45, 41, 46, 42, 47, 43, 48, 44, 49]);
+        assert_eq!(interleaved[10..12], [50, 55]);
+        assert_eq!(values(false, "blk.0.attn_v.weight"), (60..80).collect::<Vec<_>>());
+        assert_eq!(values(false, "blk.1.ffn_up.weight"), (48..96).collect::<Vec<_>>());
     }
 
     #[test]

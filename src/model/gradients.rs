@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 
 use super::block::{BlockGradients, SavedBlock};
 use super::{Gpt, MicroBatch, Pass, parameters, site};
+use crate::config::Arch;
 use crate::ops::{self, CrossEntropy, HeadGradients};
 
 /// The gradients of all weights, summed over micro-batches.
@@ -99,9 +100,9 @@ impl Gpt {
         }
 
         let (h, statistics) = self.ln_f.forward(x.clone(), pass.mode);
-        let (value, HeadGradients { x: dh, wte: dwte }) = ops::linear_cross_entropy_gradients(
+        let (value, HeadGradients { x: dh, wte: dhead }) = ops::linear_cross_entropy_gradients(
             h,
-            self.wte.factors(pass.mode),
+            self.head_weights().factors(pass.mode),
             sums.loss_scale.clone(),
             batch.targets.clone(),
             loss,
@@ -109,36 +110,69 @@ impl Gpt {
         );
         let (mut dx, ln_f) = self.ln_f.backward(dh, x, statistics, None, pass.mode);
 
-        // Each layer has one weight, or two with a bias. A block has a layer norm and two linear layers,
-        // twice.
-        let of_layer = if self.ln_f.bias.is_some() { 2 } else { 1 };
-        let half_block = |number| self.wte.weight.len() + 1 + 3 * of_layer * number;
-        let halves = 2 * self.h.len();
-        sums.sums.resize_with(half_block(halves) + of_layer, || None);
+        // A half of a block has a layer norm, with one weight or two with a bias, and then the others.
+        let of_norm = if self.ln_f.bias.is_some() { 2 } else { 1 };
+        let shards = self.wte.weight.len();
+        let mut firsts = vec![shards + usize::from(self.wpe.is_some())];
+        let mut next = |others: usize| firsts.push(firsts[firsts.len() - 1] + of_norm + others);
+        let has_head_norms = self.architecture.arch() == Arch::Qwen3;
+        for _ in &self.h {
+            // Two linear layers each, whose weights are as many as a norm's; Qwen3 has two norms more.
+            next(2 * of_norm + if has_head_norms { 2 } else { 0 });
+            next(2 * of_norm);
+        }
+        let head = firsts[firsts.len() - 1] + of_norm;
+        let own = self.lm_head.as_ref().map_or(0, |head| head.weight.len());
+        sums.sums.resize_with(head + own, || None);
+        let flat = |grad: Tensor<2>| grad.flatten::<1>(0, 1);
+        // The gradient of the tokens is added to that of a tied head.
+        let of_tied_head = if self.lm_head.is_some() {
+            sums.add(head, dhead.into_iter().map(flat), &mut take);
+            None
+        } else {
+            Some(dhead)
+        };
         // The last layer first.
-        let mut norms = vec![ln_f];
+        let (mut norms, mut head_norms) = (vec![ln_f], Vec::new());
         for (index, (block, saved)) in self.h.iter().zip(saved).enumerate().rev() {
             let at = self.block_pass(index, sequences, time, pass);
-            let (before, BlockGradients { linear, norms: [ln_1, ln_2] }) =
+            let (before, BlockGradients { linear, norms: [ln_1, ln_2], head_norms: of_heads }) =
                 block.backward(dx, saved(), at);
             dx = before;
             for (half, grads) in linear.into_iter().enumerate() {
-                sums.add(half_block(2 * index + half) + of_layer, grads, &mut take);
+                sums.add(firsts[2 * index + half] + of_norm, grads, &mut take);
             }
             norms.extend([ln_2, ln_1]);
+            head_norms.extend(of_heads);
         }
         norms.reverse();
         let norms = ops::layer_norm_weight_gradients(norms, pass.mode);
-        for (number, (gamma, beta)) in norms.into_iter().enumerate() {
-            sums.add(half_block(number), [gamma, beta].into_iter().take(of_layer), &mut take);
+        for (first, (gamma, beta)) in firsts.iter().zip(norms) {
+            sums.add(*first, [gamma, beta].into_iter().take(of_norm), &mut take);
+        }
+        if has_head_norms {
+            head_norms.reverse();
+            let norms = ops::layer_norm_weight_gradients(head_norms, pass.mode);
+            for (half, (q, k)) in firsts.iter().step_by(2).zip(norms) {
+                sums.add(half + 3 * of_norm, [q, k], &mut take);
+            }
         }
 
         let dx = pass.drop_out(dx, site::EMBEDDING, time);
-        let positions = self.wpe.weight.val().dims()[0];
-        let (shards, dwpe) =
-            ops::embed_backward(dx, dwte, &batch.tokens, time, positions, pass.mode);
-        let embeddings = shards.into_iter().chain([dwpe]).map(|grad| grad.flatten::<1>(0, 1));
-        sums.add(0, embeddings, &mut take);
+        let tokens = &batch.tokens;
+        let zeros = |shard: Tensor<2>| Tensor::zeros(shard.dims(), &shard.device());
+        let into =
+            of_tied_head.unwrap_or_else(|| self.wte.shards().into_iter().map(zeros).collect());
+        let embeddings = match &self.wpe {
+            Some(wpe) => {
+                let positions = wpe.weight.val().dims()[0];
+                let (shards, dwpe) =
+                    ops::embed_backward(dx, into, tokens, time, positions, pass.mode);
+                [shards, vec![dwpe]].concat()
+            }
+            None => ops::embed_tokens_backward(dx, into, tokens, pass.mode),
+        };
+        sums.add(0, embeddings.into_iter().map(flat), &mut take);
         value
     }
 }

@@ -19,7 +19,7 @@ use crate::ops::OpsMode;
 pub type HalfWeights = HashMap<ParamId, Tensor<2>>;
 
 impl Gpt {
-    /// Copies each matrix that products multiply (the blocks' and the token embedding), if runs in
+    /// Copies each matrix that products multiply (the blocks' and the output head), if runs in
     /// `precision` have copies. Each update writes the copies too.
     pub fn keep_half_weights(&mut self, precision: Precision) {
         if !precision.keeps_half_weights() {
@@ -46,11 +46,9 @@ impl Gpt {
 
     /// Returns the matrices that products multiply, each with the place for its copy.
     fn matrices(&mut self) -> impl Iterator<Item = (&Param<Tensor<2>>, &mut Option<Tensor<2>>)> {
-        let shards = self.wte.weight.iter().zip(&mut self.wte.half);
-        let layers = self.h.iter_mut().flat_map(|block| {
-            let Block { attn, mlp, .. } = block;
-            [&mut attn.c_attn, &mut attn.c_proj, &mut mlp.c_fc, &mut mlp.c_proj]
-        });
+        let head = self.lm_head.as_mut().unwrap_or(&mut self.wte);
+        let shards = head.weight.iter().zip(&mut head.half);
+        let layers = self.h.iter_mut().flat_map(Block::linear_layers);
         shards.chain(layers.map(|Conv1d { weight, half, .. }| (&*weight, half)))
     }
 }

@@ -1,34 +1,48 @@
-//! Hugging Face's GPT-2 folder: `config.json` and `model.safetensors`.
+//! The `config.json` of a Hugging Face folder.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Architecture, WeightError};
+use super::{Architecture, Blocks, LlamaBlocks, WeightError};
 use crate::config::Gelu;
 use crate::disk;
+use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
 pub const ARCHITECTURE_FILE: &str = "config.json";
 
-pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// The largest width of a head and of an MLP.
+const MAX_HEAD: usize = 256;
+const MAX_FFN: usize = 1 << 18;
 
-/// Returns the text of a model's `config.json`, which transformers reads as a `GPT2Config`. GPT-2
-/// always has biases there, so a model without biases stores zeros, and `bias: false` for wgpt alone.
-/// `ends` are the tokens that begin and end a text.
+/// Returns the text of a model's `config.json`, as transformers reads it. `ends` are the tokens that begin
+/// and end a text.
 pub fn write_architecture(architecture: &Architecture, ends: [Option<u32>; 2]) -> String {
-    let activation = match architecture.gelu {
+    let mut config = match &architecture.blocks {
+        Blocks::Gpt2 { bias, gelu } => gpt2_config(architecture, *bias, *gelu),
+        Blocks::Llama(shape) => llama_config(architecture, shape),
+    };
+    config["bos_token_id"] = json!(ends[0]);
+    config["eos_token_id"] = json!(ends[1]);
+    config["initializer_range"] = json!(0.02);
+    config["torch_dtype"] = json!("float32");
+    config["vocab_size"] = json!(architecture.vocab_size);
+    format!("{config:#}\n")
+}
+
+/// Returns a `GPT2Config`. GPT-2 always has biases there, so a model without biases stores zeros, and
+/// `bias: false` for wgpt alone.
+fn gpt2_config(architecture: &Architecture, bias: bool, gelu: Gelu) -> Value {
+    let activation = match gelu {
         Gelu::Tanh => "gelu_new",
         Gelu::Erf => "gelu",
     };
-    let config = json!({
+    json!({
         "activation_function": activation,
         "architectures": ["GPT2LMHeadModel"],
         "attn_pdrop": 0.0,
-        "bias": architecture.bias,
-        "bos_token_id": ends[0],
+        "bias": bias,
         "embd_pdrop": 0.0,
-        "eos_token_id": ends[1],
-        "initializer_range": 0.02,
         "layer_norm_epsilon": 1e-5,
         "model_type": "gpt2",
         "n_ctx": architecture.block_size,
@@ -39,16 +53,43 @@ pub fn write_architecture(architecture: &Architecture, ends: [Option<u32>; 2]) -
         "n_positions": architecture.block_size,
         "resid_pdrop": 0.0,
         "tie_word_embeddings": true,
-        "torch_dtype": "float32",
-        "vocab_size": architecture.vocab_size,
-    });
-    format!("{config:#}\n")
+    })
+}
+
+/// Returns a `LlamaConfig` or a `Qwen3Config`, with the base of the angles where transformers 4 and where
+/// transformers 5 look for it.
+fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
+    let LlamaBlocks { kv_heads, head_size, ffn_size, rope_theta, .. } = *shape;
+    let (class, model_type) = if shape.has_head_norms {
+        ("Qwen3ForCausalLM", "qwen3")
+    } else {
+        ("LlamaForCausalLM", "llama")
+    };
+    json!({
+        "architectures": [class],
+        "attention_bias": false,
+        "attention_dropout": 0.0,
+        "head_dim": head_size,
+        "hidden_act": "silu",
+        "hidden_size": architecture.n_embd,
+        "intermediate_size": ffn_size,
+        "max_position_embeddings": architecture.block_size,
+        "mlp_bias": false,
+        "model_type": model_type,
+        "num_attention_heads": architecture.n_head,
+        "num_hidden_layers": architecture.n_layer,
+        "num_key_value_heads": kv_heads,
+        "rms_norm_eps": shape.norm_eps,
+        "rope_parameters": {"rope_theta": rope_theta, "rope_type": "default"},
+        "rope_theta": rope_theta,
+        "tie_word_embeddings": shape.tied,
+    })
 }
 
 /// Reads a folder's `config.json`.
 ///
 /// # Errors
-/// If the file is missing, is not JSON, or does not describe a plain GPT-2.
+/// If the file is missing, is not JSON, or describes a model with a feature that wgpt lacks.
 pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let path = folder.join(ARCHITECTURE_FILE);
     let text = disk::read(&path).map_err(WeightError::io(&path))?;
@@ -57,25 +98,46 @@ pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     architecture(&config).map_err(|reason| WeightError::corrupt(&path, reason))
 }
 
-/// Returns the architecture that a `config.json` describes, or the reason why it is not a plain GPT-2.
+/// Returns the architecture that a `config.json` describes, or the reason why wgpt has no such model.
 fn architecture(config: &Value) -> Result<Architecture, String> {
-    let size = |key: &str, max: usize| {
-        let value = config.get(key).and_then(Value::as_u64).and_then(|size| size.try_into().ok());
-        let value = value.filter(|size| (1..=max).contains(size));
-        value.ok_or_else(|| format!("`{key}` must be an integer from 1 to {max}"))
-    };
-    // Checks a key that must have the value of a plain GPT-2. A missing key has it.
-    let require = |key: &str, plain: Value| match config.get(key) {
-        Some(value) if *value != plain && !value.is_null() => {
-            Err(format!("`{key}` is {value}; only {plain} is supported"))
+    match config.get("model_type").and_then(Value::as_str) {
+        None | Some("gpt2") => gpt2(config),
+        Some("llama") => llama(config, false),
+        Some("qwen3") => llama(config, true),
+        Some(other) => {
+            Err(format!("`model_type` is \"{other}\"; gpt2, llama and qwen3 are supported"))
         }
-        _ => Ok(()),
+    }
+}
+
+/// Reads the size `key`, from 1 to `max`.
+fn size(config: &Value, key: &str, max: usize) -> Result<usize, String> {
+    let value = config.get(key).and_then(Value::as_u64).and_then(|size| size.try_into().ok());
+    let value = value.filter(|size| (1..=max).contains(size));
+    value.ok_or_else(|| format!("`{key}` must be an integer from 1 to {max}"))
+}
+
+/// Checks keys that must have the value of a plain model. A missing key, and null, have it.
+fn require(config: &Value, plain: &[(&str, Value)]) -> Result<(), String> {
+    let is_other = |(key, plain): &&(&str, Value)| {
+        config.get(key).is_some_and(|value| value != plain && !value.is_null())
     };
-    require("model_type", json!("gpt2"))?;
-    require("layer_norm_epsilon", json!(1e-5))?;
-    require("tie_word_embeddings", json!(true))?;
-    require("scale_attn_weights", json!(true))?;
-    require("scale_attn_by_inverse_layer_idx", json!(false))?;
+    match plain.iter().find(is_other) {
+        Some((key, plain)) => {
+            Err(format!("`{key}` is {}; only {plain} is supported", config[*key]))
+        }
+        None => Ok(()),
+    }
+}
+
+fn gpt2(config: &Value) -> Result<Architecture, String> {
+    let plain = [
+        ("layer_norm_epsilon", json!(1e-5)),
+        ("tie_word_embeddings", json!(true)),
+        ("scale_attn_weights", json!(true)),
+        ("scale_attn_by_inverse_layer_idx", json!(false)),
+    ];
+    require(config, &plain)?;
     let gelu = match config.get("activation_function").and_then(Value::as_str) {
         None | Some("gelu_new" | "gelu_pytorch_tanh") => Gelu::Tanh,
         Some("gelu") => Gelu::Erf,
@@ -84,9 +146,99 @@ fn architecture(config: &Value) -> Result<Architecture, String> {
         }
     };
     let bias = config.get("bias").and_then(Value::as_bool).unwrap_or(true);
+    let size = |key: &str, max| size(config, key, max);
     let architecture = Architecture::stated("n_positions", bias, gelu, size)?;
-    require("n_inner", json!(4 * architecture.n_embd))?;
+    require(config, &[("n_inner", json!(4 * architecture.n_embd))])?;
     Ok(architecture)
+}
+
+/// Reads a `LlamaConfig` or a `Qwen3Config`. Missing keys have the defaults of transformers.
+fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
+    let plain = [
+        ("hidden_act", json!("silu")),
+        ("attention_bias", json!(false)),
+        ("mlp_bias", json!(false)),
+        ("use_sliding_window", json!(false)),
+        ("partial_rotary_factor", json!(1.0)),
+        ("quantization_config", Value::Null),
+    ];
+    require(config, &plain)?;
+    // Qwen3 names a window even if it does not use it.
+    if !is_qwen3 {
+        require(config, &[("sliding_window", Value::Null)])?;
+    }
+    let layers = config.get("layer_types").and_then(Value::as_array).into_iter().flatten();
+    if let Some(other) = layers.into_iter().find(|layer| **layer != "full_attention") {
+        return Err(format!("`layer_types` has {other}; only \"full_attention\" is supported"));
+    }
+    let size = |key: &str, max| size(config, key, max);
+    let optional = |key: &str, max, default: usize| match config.get(key) {
+        None | Some(Value::Null) => Ok(default),
+        Some(_) => size(key, max),
+    };
+    let n_head = size("num_attention_heads", MAX_WIDTH)?;
+    let n_embd = size("hidden_size", MAX_WIDTH)?;
+    let of_width = if is_qwen3 { 128 } else { n_embd / n_head };
+    let (kv_heads, head_size) = (
+        optional("num_key_value_heads", MAX_WIDTH, if is_qwen3 { 32 } else { n_head })?,
+        optional("head_dim", MAX_HEAD, of_width)?,
+    );
+    if !n_head.is_multiple_of(kv_heads) {
+        return Err(format!(
+            "num_attention_heads {n_head} is not a multiple of num_key_value_heads {kv_heads}"
+        ));
+    }
+    if head_size == 0 || !head_size.is_multiple_of(2) {
+        return Err(format!("heads of {head_size} elements; only even sizes are supported"));
+    }
+    Ok(Architecture {
+        n_layer: size("num_hidden_layers", MAX_LAYERS)?,
+        n_head,
+        n_embd,
+        block_size: size("max_position_embeddings", MAX_BLOCK)?,
+        vocab_size: size("vocab_size", MAX_VOCAB)?,
+        blocks: Blocks::Llama(LlamaBlocks {
+            kv_heads,
+            head_size,
+            ffn_size: size("intermediate_size", MAX_FFN)?,
+            rope_theta: rope_theta(config)?,
+            norm_eps: positive(config, "rms_norm_eps", 1e-6)?,
+            tied: config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
+            has_head_norms: is_qwen3,
+        }),
+    })
+}
+
+/// Reads a number above 0.
+fn positive(config: &Value, key: &str, default: f64) -> Result<f64, String> {
+    match config.get(key) {
+        None | Some(Value::Null) => Ok(default),
+        Some(value) => value
+            .as_f64()
+            .filter(|number| *number > 0.0 && (*number as f32).is_finite())
+            .ok_or_else(|| format!("`{key}` is {value}, not a number above 0")),
+    }
+}
+
+/// Reads the base of the angles. transformers 5 has it in `rope_parameters`, transformers 4 beside
+/// `rope_scaling`. Angles that are scaled are refused.
+fn rope_theta(config: &Value) -> Result<f64, String> {
+    for key in ["rope_scaling", "rope_parameters"] {
+        let Some(rope) = config.get(key).filter(|rope| !rope.is_null()) else { continue };
+        let is_plain = |(name, value): (&String, &Value)| match name.as_str() {
+            "rope_type" | "type" => value == "default",
+            "partial_rotary_factor" => value.as_f64() == Some(1.0),
+            name => name == "rope_theta",
+        };
+        if !rope.as_object().is_some_and(|rope| rope.iter().all(is_plain)) {
+            return Err(format!("`{key}` is {rope}; only angles without scaling are supported"));
+        }
+    }
+    let place = match config.get("rope_parameters") {
+        Some(rope) if rope.get("rope_theta").is_some() => rope,
+        _ => config,
+    };
+    positive(place, "rope_theta", 1e4)
 }
 
 #[cfg(test)]
@@ -103,8 +255,13 @@ mod tests {
     fn a_written_architecture_reads_back() {
         let gpt2 = Architecture::tiny();
         assert_eq!(read(write_architecture(&gpt2, [Some(50256); 2])).unwrap(), gpt2);
-        let nanogpt = Architecture { bias: false, gelu: Gelu::Erf, ..gpt2 };
+        let blocks = Blocks::Gpt2 { bias: false, gelu: Gelu::Erf };
+        let nanogpt = Architecture { blocks, ..gpt2 };
         assert_eq!(read(write_architecture(&nanogpt, [None; 2])).unwrap(), nanogpt);
+        for (has_head_norms, tied) in [(false, true), (true, false)] {
+            let llama = Architecture::tiny_llama(has_head_norms, tied);
+            assert_eq!(read(write_architecture(&llama, [None; 2])).unwrap(), llama);
+        }
     }
 
     #[test]
@@ -121,7 +278,7 @@ mod tests {
             (r#""n_layer": 2"#, r#""n_layer": 0"#, "n_layer"),
             (r#""n_layer": 2"#, r#""n_layer": 99999999999"#, "n_layer"),
             (r#""gelu_new""#, r#""relu""#, "relu"),
-            (r#""model_type": "gpt2""#, r#""model_type": "llama""#, "llama"),
+            (r#""model_type": "gpt2""#, r#""model_type": "mamba""#, "mamba"),
             (r#""n_inner": null"#, r#""n_inner": 77"#, "n_inner"),
             (r#""tie_word_embeddings": true"#, r#""tie_word_embeddings": false"#, "tie_word"),
         ] {
@@ -131,5 +288,60 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         assert!(read("{").is_err());
+    }
+
+    /// SmolLM2-135M as transformers 4 wrote it, without what does not matter.
+    const SMOLLM2: &str = r#"{"model_type": "llama", "attention_bias": false, "head_dim": null,
+        "hidden_act": "silu", "hidden_size": 576, "intermediate_size": 1536, "mlp_bias": false,
+        "max_position_embeddings": 8192, "num_attention_heads": 9, "num_hidden_layers": 30,
+        "num_key_value_heads": 3, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+        "rope_theta": 100000, "tie_word_embeddings": true, "vocab_size": 49152}"#;
+
+    #[test]
+    fn both_places_of_the_rotation_are_read() {
+        let smollm2 = read(SMOLLM2).unwrap();
+        assert_eq!(smollm2.parameters(), 134_515_008);
+        let five = SMOLLM2.replace(
+            r#""rope_theta": 100000"#,
+            r#""rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"}"#,
+        );
+        assert_eq!(read(&five).unwrap(), smollm2);
+        let Blocks::Llama(LlamaBlocks { rope_theta, head_size, .. }) = smollm2.blocks else {
+            panic!("{smollm2:?}");
+        };
+        assert_eq!((rope_theta, head_size), (1e5, 64));
+    }
+
+    #[test]
+    fn features_that_wgpt_lacks_are_refused_by_name() {
+        for (key, value) in [
+            ("attention_bias", "true"),
+            ("mlp_bias", "true"),
+            ("hidden_act", r#""gelu""#),
+            ("rope_scaling", r#"{"rope_type": "llama3", "factor": 8.0}"#),
+            ("rope_scaling", r#"{"type": "linear", "factor": 2.0}"#),
+            ("rope_parameters", r#"{"rope_type": "yarn", "rope_theta": 1e4}"#),
+            ("rope_parameters", r#"{"rope_theta": -1}"#),
+            ("partial_rotary_factor", "0.5"),
+            ("sliding_window", "4096"),
+            ("use_sliding_window", "true"),
+            ("layer_types", r#"["full_attention", "sliding_attention"]"#),
+            ("quantization_config", r#"{"bits": 4}"#),
+            ("num_key_value_heads", "2"),
+            ("head_dim", "300"),
+            ("rms_norm_eps", "0"),
+        ] {
+            let mut config: Value = serde_json::from_str(SMOLLM2).unwrap();
+            config[key] = serde_json::from_str(value).unwrap();
+            let error = read(config.to_string()).unwrap_err().to_string();
+            let names =
+                if key == "rope_parameters" { ["rope_parameters", "rope_theta"] } else { [key; 2] };
+            assert!(names.iter().any(|name| error.contains(name)), "{key}: {error}");
+        }
+        // Qwen3 names a window that it does not use.
+        let window =
+            r#""use_sliding_window": false, "sliding_window": 4096, "model_type": "qwen3""#;
+        let qwen3 = SMOLLM2.replace(r#""model_type": "llama""#, window);
+        assert!(read(&qwen3).is_ok_and(|qwen3| qwen3.arch() == crate::config::Arch::Qwen3));
     }
 }

@@ -36,7 +36,10 @@ impl WeightSource for RandomWeights {
         if shape.len() == 1 {
             return Ok(vec![1.0; len]);
         }
-        let std = if name.ends_with("c_proj.weight") { self.residual_std } else { STD };
+        let is_residual = ["c_proj", "o_proj", "down_proj"]
+            .iter()
+            .any(|layer| name.contains(&format!(".{layer}.")));
+        let std = if is_residual { self.residual_std } else { STD };
         let mut key = blake3::Hasher::new();
         key.update(&self.seed.to_le_bytes()).update(name.as_bytes());
         let mut rng = ChaCha8Rng::from_seed(*key.finalize().as_bytes());

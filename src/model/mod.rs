@@ -1,4 +1,4 @@
-//! GPT-2: weights under their Hugging Face names, both passes, sampling, files of other programs.
+//! GPT-2 and Llama: weights under their Hugging Face names, both passes, sampling, files of other programs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,28 +14,31 @@ use crate::plan::CAST_ROWS;
 
 mod block;
 mod builder;
+mod folder;
 #[cfg(not(target_arch = "wasm32"))]
 mod gguf;
 mod gradients;
 mod half_weights;
 mod hugging_face;
 mod init;
+mod llama_block;
 mod loss_scale;
 mod map_weights;
 mod nanogpt;
 mod sample;
 mod weights;
 
-pub use crate::plan::Architecture;
 pub(crate) use crate::plan::STAGED_ELEMENTS;
+pub use crate::plan::{Architecture, Blocks, LlamaBlocks};
 use block::{Block, BlockPass, Norm};
 use builder::Builder;
+#[cfg(test)]
+pub(crate) use folder::WEIGHTS_FILE;
+pub(crate) use folder::{WeightFolder, has_weights, saved_shape, weight_files, write_weights};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use gguf::{GgufFile, GgufType};
 pub use gradients::{Take, WeightGradients};
-pub(crate) use hugging_face::{
-    ARCHITECTURE_FILE, WEIGHTS_FILE, read_architecture, write_architecture,
-};
+pub(crate) use hugging_face::{ARCHITECTURE_FILE, read_architecture, write_architecture};
 pub(crate) use init::RandomWeights;
 pub use loss_scale::LossScale;
 pub(crate) use map_weights::{FlatWeight, map_weights, put_weights, take_weights};
@@ -85,14 +88,17 @@ struct TokenEmbedding {
     half: Vec<Option<Tensor<2>>>,
 }
 
-/// GPT-2 (Radford et al. 2019). The output head uses the [`Param`]s of the token embedding, because the
-/// updates of two copies would differ.
+/// GPT-2 (Radford et al. 2019), or Llama (Touvron et al. 2023), which rotates queries and keys by their
+/// positions instead of embedding them. If the output head is tied to the token embedding, it uses its
+/// [`Param`]s, because the updates of two copies would differ.
 #[derive(Module, Debug)]
 pub struct Gpt {
     wte: TokenEmbedding,
-    wpe: Embedding,
+    wpe: Option<Embedding>,
     h: Vec<Block>,
     ln_f: Norm,
+    /// `None` if the head is tied.
+    lm_head: Option<TokenEmbedding>,
     #[module(skip)]
     architecture: Architecture,
 }
@@ -222,8 +228,8 @@ impl Gpt {
     /// over its tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        let wte = self.wte.factors(pass.mode);
-        ops::linear_cross_entropy(x, wte, batch.targets.clone(), loss, pass.mode)
+        let head = self.head_weights().factors(pass.mode);
+        ops::linear_cross_entropy(x, head, batch.targets.clone(), loss, pass.mode)
     }
 
     /// Returns the mean loss of each span of a micro-batch, `[spans]`, in nats per token. A span is a
@@ -237,12 +243,13 @@ impl Gpt {
         pass: Pass,
     ) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        let (wte, vocab) = (self.wte.factors(pass.mode), self.architecture.vocab_size);
+        let head = self.head_weights().factors(pass.mode);
+        let vocab = self.architecture.vocab_size;
         let loss = |span: &Range<usize>| {
             let x = x.clone().narrow(0, span.start, span.len());
             let targets = Arc::from(&batch.targets[span.clone()]);
             let loss = CrossEntropy { vocab, chunk, scale: 1.0 / span.len() as f32 };
-            ops::linear_cross_entropy(x, wte.clone(), targets, loss, pass.mode)
+            ops::linear_cross_entropy(x, head.clone(), targets, loss, pass.mode)
         };
         Tensor::cat(spans.iter().map(loss).collect(), 0)
     }
@@ -262,7 +269,7 @@ impl Gpt {
             _ => shard.split(CAST_ROWS, 0),
         };
         let logits = |part: Tensor<2>| x.clone().matmul(part.cast(FloatDType::F32).transpose());
-        let parts = self.wte.shards().into_iter().flat_map(parts);
+        let parts = self.head_weights().shards().into_iter().flat_map(parts);
         let logits = Tensor::cat(parts.map(logits).collect(), 1);
         logits.narrow(1, 0, self.architecture.vocab_size)
     }
@@ -280,15 +287,39 @@ impl Gpt {
 
     /// Returns the residual stream before the first block, `[sequences * time, c]`.
     fn embed(&self, tokens: Arc<[u32]>, time: usize, pass: Pass) -> Tensor<2> {
-        let (wte, wpe) = (self.wte.shards(), self.wpe.weight.val());
-        let x = ops::embed(&wte, wpe, tokens, time, pass.mode);
+        let positions = self.wpe.as_ref().map(|wpe| wpe.weight.val());
+        let x = self.embed_at(positions, tokens, time, pass.mode);
         pass.drop_out(x, site::EMBEDDING, time)
+    }
+
+    /// Adds the embeddings of `tokens` to those of their `positions`, `[time or more, c]`, if the model
+    /// has any.
+    fn embed_at(
+        &self,
+        positions: Option<Tensor<2>>,
+        tokens: Arc<[u32]>,
+        time: usize,
+        mode: OpsMode,
+    ) -> Tensor<2> {
+        let wte = self.wte.shards();
+        let (base, period) = match positions {
+            Some(positions) => (positions, time),
+            None => {
+                let (device, dtype) = (wte[0].device(), wte[0].dtype());
+                (Tensor::zeros([1, self.architecture.n_embd], (&device, dtype)), 1)
+            }
+        };
+        ops::embed(&wte, base, tokens, period, mode)
+    }
+
+    /// Returns the weights of the output head.
+    fn head_weights(&self) -> &TokenEmbedding {
+        self.lm_head.as_ref().unwrap_or(&self.wte)
     }
 
     /// Returns the options of block `index` in this pass.
     fn block_pass(&self, index: usize, sequences: usize, time: usize, pass: Pass) -> BlockPass {
-        let Architecture { n_head, gelu, .. } = self.architecture;
-        BlockPass { pass, index, sequences, time, heads: n_head, gelu }
+        BlockPass { pass, index, sequences, time, heads: self.architecture.n_head }
     }
 }
 

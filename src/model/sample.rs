@@ -1,10 +1,11 @@
 //! Sampling: one token at a time, with a cache of keys and values.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Architecture, Gpt, Pass};
+use super::block::Norm;
+use super::{Architecture, Blocks, Gpt, LlamaBlocks, Pass};
 use crate::config::Precision;
 use crate::ops::{self, OpsMode};
 
@@ -22,12 +23,14 @@ pub struct Sampler<'a> {
     mode: OpsMode,
     options: SampleOptions,
     rng: ChaCha8Rng,
-    /// Keys and values of each block, `[heads, positions, size]`.
+    /// Keys and values of each block, `[kv_heads, positions, size]`, after their rotation.
     cache: Vec<Option<[Tensor<3>; 2]>>,
     /// All tokens so far, including the prompt.
     tokens: Vec<u32>,
     /// The number of tokens in the cache, which are the last ones.
     cached: usize,
+    /// The cosines and sines of the new positions' angles, `[1, new, size / 2]`, if the model rotates.
+    angles: Option<[Tensor<3>; 2]>,
 }
 
 impl<'a> Sampler<'a> {
@@ -46,6 +49,7 @@ impl<'a> Sampler<'a> {
             cache: Vec::new(),
             tokens: prompt.to_vec(),
             cached: 0,
+            angles: None,
         }
     }
 
@@ -72,8 +76,12 @@ impl<'a> Sampler<'a> {
         };
         let unread = &self.tokens[self.tokens.len() - new..];
         let model = self.model;
-        let positions = model.wpe.weight.val().narrow(0, self.cached, new);
-        let mut x = ops::embed(&model.wte.shards(), positions, unread.into(), new, self.mode);
+        let learned = model.wpe.as_ref().map(|wpe| wpe.weight.val().narrow(0, self.cached, new));
+        let mut x = model.embed_at(learned, unread.into(), new, self.mode);
+        self.angles = match model.architecture.blocks {
+            Blocks::Gpt2 { .. } => None,
+            Blocks::Llama(shape) => Some(angles(&shape, self.cached, new, &x.device())),
+        };
         for index in 0..n_layer {
             x = self.block(index, x);
         }
@@ -86,41 +94,76 @@ impl<'a> Sampler<'a> {
     fn block(&mut self, index: usize, x: Tensor<2>) -> Tensor<2> {
         let (block, pass) = (&self.model.h[index], Pass { mode: self.mode, dropout: None });
         let at = self.model.block_pass(index, 1, x.dims()[0], pass);
-        let (h, _) = block.ln_1.forward(x.clone(), pass.mode);
-        let qkv = block.attn.c_attn.forward(h, None, None, pass.mode);
+        let (norm, qkv, projection) = block.attention_layers();
+        let (h, _) = norm.forward(x.clone(), pass.mode);
+        let qkv = qkv.forward(h, None, None, pass.mode);
         let h = self.attend(index, qkv);
-        let x = block.attn.c_proj.forward(h, Some(x), None, pass.mode);
+        let x = projection.forward(h, Some(x), None, pass.mode);
         block.forward_mlp(x, at).0
     }
 
     /// Computes the attention of new positions over themselves and the cached ones.
     fn attend(&mut self, index: usize, qkv: Tensor<2>) -> Tensor<2> {
-        let [new, width] = qkv.dims();
-        let c = width / 3;
-        let heads = self.model.architecture.n_head;
-        let part = |part: usize| {
-            let rows = qkv.clone().narrow(1, part * c, c);
-            rows.reshape([new, heads, c / heads]).swap_dims(0, 1)
+        let new = qkv.dims()[0];
+        let architecture = &self.model.architecture;
+        let (heads, [kv_heads, size]) = (architecture.n_head, architecture.kv_heads());
+        let part = |first: usize, heads: usize, norm: Option<&Norm>| {
+            let rows = qkv.clone().narrow(1, first * size, heads * size);
+            let rows = match norm {
+                Some(norm) => norm.forward(rows.reshape([new * heads, size]), self.mode).0,
+                None => rows,
+            };
+            rows.reshape([new, heads, size]).swap_dims(0, 1)
         };
-        let (q, mut k, mut v) = (part(0), part(1), part(2));
+        let [q_norm, k_norm] = self.model.h[index].head_norms();
+        let (q, k) = (part(0, heads, q_norm), part(heads, kv_heads, k_norm));
+        let (q, mut k) = (self.rotate(q), self.rotate(k));
+        let mut v = part(heads + kv_heads, kv_heads, None);
         if let Some([cached_k, cached_v]) = self.cache[index].take() {
             k = Tensor::cat(vec![cached_k, k], 1);
             v = Tensor::cat(vec![cached_v, v], 1);
         }
-        let scale = 1.0 / ((c / heads) as f64).sqrt();
-        let mut scores = (q * scale).matmul(k.clone().swap_dims(1, 2));
+        let scale = 1.0 / (size as f64).sqrt();
+        // The heads that share keys are rows of one product.
+        let shared = new * heads / kv_heads;
+        let q = (q * scale).reshape([kv_heads, shared, size]);
+        let scores = q.matmul(k.clone().swap_dims(1, 2));
+        let [_, _, seen] = scores.dims();
+        let mut scores = scores.reshape([heads, new, seen]);
         if new > 1 {
             // Only the first call has several new positions, and nothing is cached yet.
             let future = Tensor::<2, Int>::ones([new, new], &scores.device()).triu(1).bool();
             scores = scores.mask_fill(future.unsqueeze::<3>().expand([heads, new, new]), -1e30);
         }
-        let [_, _, seen] = scores.dims();
         let scores = scores.reshape([heads * new, seen]);
-        let probabilities = ops::softmax(scores, self.mode).reshape([heads, new, seen]);
-        let out = probabilities.matmul(v.clone());
+        let probabilities = ops::softmax(scores, self.mode).reshape([kv_heads, shared, seen]);
+        let out = probabilities.matmul(v.clone()).reshape([heads, new, size]);
         self.cache[index] = Some([k, v]);
-        out.swap_dims(0, 1).reshape([new, c])
+        out.swap_dims(0, 1).reshape([new, heads * size])
     }
+
+    /// Rotates the queries or keys `[heads, new, size]` of the new positions, if the model does.
+    fn rotate(&self, x: Tensor<3>) -> Tensor<3> {
+        let Some([cos, sin]) = self.angles.clone() else { return x };
+        let half = x.dims()[2] / 2;
+        let (a, b) = (x.clone().narrow(2, 0, half), x.narrow(2, half, half));
+        let left = a.clone() * cos.clone() - b.clone() * sin.clone();
+        Tensor::cat(vec![left, b * cos + a * sin], 2)
+    }
+}
+
+/// Returns the cosines and sines of `new` positions from `first` on.
+fn angles(shape: &LlamaBlocks, first: usize, new: usize, device: &Device) -> [Tensor<3>; 2] {
+    let half = shape.head_size / 2;
+    let angle = |position: usize, i: usize| {
+        position as f64 * shape.rope_theta.powf(-(i as f64) / half as f64)
+    };
+    let table = |of: fn(f64) -> f64| {
+        let rows =
+            (first..first + new).flat_map(|at| (0..half).map(move |i| of(angle(at, i)) as f32));
+        Tensor::from_data(TensorData::new(rows.collect(), [1, new, half]), device)
+    };
+    [table(f64::cos), table(f64::sin)]
 }
 
 /// Draws from the softmax of `logits / temperature`, restricted to the `top_k` largest.
@@ -179,7 +222,13 @@ mod tests {
 
     #[test]
     fn a_prompt_gives_the_same_logits_at_once_and_token_by_token() {
-        let architecture = Architecture { n_layer: 3, ..Architecture::tiny() };
+        compare_with_training(Architecture { n_layer: 3, ..Architecture::tiny() });
+        for (has_head_norms, tied) in [(false, true), (true, false)] {
+            compare_with_training(Architecture::tiny_llama(has_head_norms, tied));
+        }
+    }
+
+    fn compare_with_training(architecture: Architecture) {
         let mut weights = LargeWeights(RandomWeights::new(&architecture, 1));
         let model = Gpt::new(&architecture, &mut weights, &Device::flex()).unwrap();
         let prompt: Vec<u32> = (0..12).map(|position| (7 * position + 3) % 65).collect();

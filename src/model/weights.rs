@@ -105,6 +105,11 @@ impl WeightFile {
         infos.keys().any(|name| name.split_once('.').is_some_and(|(first, _)| first == prefix))
     }
 
+    /// Returns true if the file has the tensor `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.metadata.info(&format!("{}{name}", self.prefix)).is_some()
+    }
+
     /// Returns true if the file has a bias other than zero.
     pub fn has_biases(&mut self) -> Result<bool, WeightError> {
         for (name, info) in self.metadata.clone().tensors() {
@@ -186,12 +191,17 @@ struct Collect {
 }
 
 impl ModuleVisitor for Collect {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_string());
+    // The shape of a block is no part of its weights' names.
+    fn enter_module(&mut self, name: &str, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.path.push(name.to_string());
+        }
     }
 
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
+    fn exit_module(&mut self, _name: &str, container: &str) {
+        if !container.starts_with("Enum:") {
+            self.path.pop();
+        }
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

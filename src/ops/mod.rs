@@ -27,7 +27,7 @@ mod update_control;
 pub use adamw::{AdamW, Moments, UpdatedWeight, WeightUpdate, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
 pub use dropout::{Dropout, dropout};
-pub use embed::{embed, embed_backward};
+pub use embed::{embed, embed_backward, embed_tokens_backward};
 pub use layer_norm::{
     LayerNormStatistics, NormForm, layer_norm, layer_norm_backward, layer_norm_weight_gradients,
 };

@@ -18,6 +18,9 @@ const TOKENS_PER_PARAMETER: f64 = 20.0;
 const MANY_PASSES: f64 = 20.0;
 const ENOUGH_PASSES: f64 = 16.0;
 
+/// A higher peak makes a trained model forget more than it learns.
+const FINE_TUNING_RATE: f64 = 2e-4;
+
 /// A run of fewer operations, minutes on a CPU, is a trial.
 const TRIAL: f64 = 3e13;
 
@@ -32,7 +35,8 @@ impl Totals {
         let is_new = config.init_from == InitFrom::Scratch;
         let learning = [self.about_updates(config), self.about_parameters()];
         let learning = learning.into_iter().filter(|_| is_new && !is_trial);
-        learning.chain([self.about_passes(config), self.about_time()]).flatten().collect()
+        let others = [about_rate(config), self.about_passes(config), self.about_time()];
+        learning.chain(others).flatten().collect()
     }
 
     fn about_updates(&self, config: &Config) -> Option<String> {
@@ -89,6 +93,17 @@ impl Totals {
     }
 }
 
+fn about_rate(config: &Config) -> Option<String> {
+    let is_trained = matches!(config.init_from, InitFrom::Path(_));
+    (is_trained && config.learning_rate > FINE_TUNING_RATE).then(|| {
+        format!(
+            "a learning rate of {:e} is one for training from scratch, with which a trained model forgets \
+             what it knows: learning_rate = 5e-5 and min_lr = 0.0 are better for fine-tuning",
+            config.learning_rate
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -135,9 +150,13 @@ mod tests {
 
     #[test]
     fn a_model_that_is_trained_already_needs_few_updates() {
-        let flags = [("init_from", "gpt2"), ("max_iters", "100")];
-        let config = Config::of_preset("gpt2", &flags);
-        let totals = Totals::new(&config, VOCAB, &Plan::new(&config, VOCAB), None, None, false);
-        assert_eq!(totals.advice(&config), Vec::<String>::new());
+        let advice = |rate: &'static str| {
+            let flags = [("init_from", "gpt2"), ("max_iters", "100"), ("learning_rate", rate)];
+            let config = Config::of_preset("gpt2", &flags);
+            let totals = Totals::new(&config, VOCAB, &Plan::new(&config, VOCAB), None, None, false);
+            totals.advice(&config)
+        };
+        begins(&advice("2e-4"), &[]);
+        begins(&advice("6e-4"), &["a learning rate of 6e-4 is one for training from scratch"]);
     }
 }

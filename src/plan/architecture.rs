@@ -3,28 +3,55 @@
 use serde::{Deserialize, Serialize};
 
 use super::MAX_SHARDS;
-use crate::config::{self, Config, Gelu};
+use crate::config::{self, Arch, Config, Gelu};
 
 /// The largest sizes that a file may state. A file with larger ones is damaged or hostile, and below
 /// these limits no product of sizes overflows.
-const MAX_LAYERS: usize = 1024;
-const MAX_WIDTH: usize = 65_536;
-const MAX_BLOCK: usize = 1 << 20;
-const MAX_VOCAB: usize = 1 << 24;
+pub(crate) const MAX_LAYERS: usize = 1024;
+pub(crate) const MAX_WIDTH: usize = 65_536;
+pub(crate) const MAX_BLOCK: usize = 1 << 20;
+pub(crate) const MAX_VOCAB: usize = 1 << 24;
+
+/// The head of a model that is not tied to the token embedding.
+pub(crate) const HEAD: &str = "lm_head.weight";
 
 /// Everything that determines the shapes and the function of a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Architecture {
     pub n_layer: usize,
-    /// Divides `n_embd`.
     pub n_head: usize,
     pub n_embd: usize,
     pub block_size: usize,
     /// The number of tokens without padding.
     pub vocab_size: usize,
-    /// True if linear layers and layer norms have biases.
-    pub bias: bool,
-    pub gelu: Gelu,
+    pub blocks: Blocks,
+}
+
+/// The shape of a model's blocks, positions and head.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Blocks {
+    Gpt2 {
+        /// True if linear layers and layer norms have biases.
+        bias: bool,
+        gelu: Gelu,
+    },
+    Llama(LlamaBlocks),
+}
+
+/// The shape of Llama and of Qwen3.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LlamaBlocks {
+    /// Divides `n_head`.
+    pub kv_heads: usize,
+    pub head_size: usize,
+    /// The width inside the MLP.
+    pub ffn_size: usize,
+    pub rope_theta: f64,
+    pub norm_eps: f64,
+    /// True if the output head is the token embedding.
+    pub tied: bool,
+    /// True for Qwen3, which normalises the queries and keys of each head.
+    pub has_head_norms: bool,
 }
 
 #[cfg(test)]
@@ -32,7 +59,22 @@ impl Architecture {
     /// Returns a model for tests.
     pub(crate) fn tiny() -> Self {
         let (n_layer, n_head, n_embd, block_size, vocab_size) = (2, 2, 32, 16, 65);
-        Self { n_layer, n_head, n_embd, block_size, vocab_size, bias: true, gelu: Gelu::Tanh }
+        let blocks = Blocks::Gpt2 { bias: true, gelu: Gelu::Tanh };
+        Self { n_layer, n_head, n_embd, block_size, vocab_size, blocks }
+    }
+
+    /// Returns a Llama, or a Qwen3, for tests: with grouped heads whose sizes are no quotient of the width.
+    pub(crate) fn tiny_llama(has_head_norms: bool, tied: bool) -> Self {
+        let blocks = Blocks::Llama(LlamaBlocks {
+            kv_heads: 2,
+            head_size: 10,
+            ffn_size: 48,
+            rope_theta: 1e4,
+            norm_eps: 1e-6,
+            tied,
+            has_head_norms,
+        });
+        Self { n_head: 4, blocks, ..Self::tiny() }
     }
 }
 
@@ -45,8 +87,44 @@ impl Architecture {
             n_embd: config.n_embd.get() as usize,
             block_size: config.block_size.get() as usize,
             vocab_size: vocab_size as usize,
-            bias: config.bias,
-            gelu: config.gelu,
+            blocks: match config.arch {
+                Arch::Gpt2 => Blocks::Gpt2 { bias: config.bias, gelu: config.gelu },
+                arch => Blocks::Llama(LlamaBlocks {
+                    kv_heads: config.kv_heads() as usize,
+                    head_size: config.head_size() as usize,
+                    ffn_size: config.ffn_size() as usize,
+                    rope_theta: config.rope_theta,
+                    norm_eps: config.norm_eps,
+                    tied: config.tie_embeddings,
+                    has_head_norms: arch == Arch::Qwen3,
+                }),
+            },
+        }
+    }
+
+    pub fn arch(&self) -> Arch {
+        match self.blocks {
+            Blocks::Gpt2 { .. } => Arch::Gpt2,
+            Blocks::Llama(LlamaBlocks { has_head_norms: false, .. }) => Arch::Llama,
+            Blocks::Llama(_) => Arch::Qwen3,
+        }
+    }
+
+    /// Returns true if linear layers and layer norms have biases.
+    pub fn has_biases(&self) -> bool {
+        matches!(self.blocks, Blocks::Gpt2 { bias: true, .. })
+    }
+
+    /// Returns true if the output head is a weight of its own, not the token embedding.
+    pub(crate) fn has_own_head(&self) -> bool {
+        matches!(self.blocks, Blocks::Llama(LlamaBlocks { tied: false, .. }))
+    }
+
+    /// Returns the number of heads of keys and values, and the size of all heads.
+    pub(crate) fn kv_heads(&self) -> [usize; 2] {
+        match self.blocks {
+            Blocks::Gpt2 { .. } => [self.n_head, self.n_embd / self.n_head],
+            Blocks::Llama(LlamaBlocks { kv_heads, head_size, .. }) => [kv_heads, head_size],
         }
     }
 
@@ -78,33 +156,57 @@ impl Architecture {
 
     /// Returns the name and shape of every weight, padding included, in the order of the model.
     pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
-        let c = self.n_embd;
-        let mut shapes = vec![
-            ("wte.weight".to_string(), vec![self.padded_vocab(), c]),
-            ("wpe.weight".to_string(), vec![self.block_size, c]),
-        ];
+        let (rows, c) = (self.padded_vocab(), self.n_embd);
+        let mut shapes = vec![("wte.weight".to_string(), vec![rows, c])];
+        if self.arch() == Arch::Gpt2 {
+            shapes.push(("wpe.weight".to_string(), vec![self.block_size, c]));
+        }
         for (name, shape) in self.layers() {
             let out = shape[shape.len() - 1];
             shapes.push((format!("{name}.weight"), shape));
-            if self.bias {
+            if self.has_biases() {
                 shapes.push((format!("{name}.bias"), vec![out]));
             }
         }
+        shapes.extend(self.has_own_head().then(|| (HEAD.to_string(), vec![rows, c])));
         shapes
     }
 
     /// Returns the name of each layer norm and linear layer with the shape of its weight, `[c]` or
-    /// `[in, out]`, in the order of the model.
+    /// `[in, out]`, in the order of the model. `qkv_proj` and `gate_up_proj` are the matrices of their
+    /// names side by side.
     pub(crate) fn layers(&self) -> Vec<(String, Vec<usize>)> {
         let c = self.n_embd;
-        let block = [
-            ("ln_1", vec![c]),
-            ("attn.c_attn", vec![c, 3 * c]),
-            ("attn.c_proj", vec![c, c]),
-            ("ln_2", vec![c]),
-            ("mlp.c_fc", vec![c, 4 * c]),
-            ("mlp.c_proj", vec![4 * c, c]),
-        ];
+        let block = match self.blocks {
+            Blocks::Gpt2 { .. } => vec![
+                ("ln_1", vec![c]),
+                ("attn.c_attn", vec![c, 3 * c]),
+                ("attn.c_proj", vec![c, c]),
+                ("ln_2", vec![c]),
+                ("mlp.c_fc", vec![c, 4 * c]),
+                ("mlp.c_proj", vec![4 * c, c]),
+            ],
+            Blocks::Llama(LlamaBlocks {
+                kv_heads, head_size, ffn_size, has_head_norms, ..
+            }) => {
+                let heads = self.n_head;
+                let norms = ["self_attn.q_norm", "self_attn.k_norm"]
+                    .into_iter()
+                    .take(if has_head_norms { 2 } else { 0 });
+                let mut block = vec![
+                    ("input_layernorm", vec![c]),
+                    ("self_attn.qkv_proj", vec![c, (heads + 2 * kv_heads) * head_size]),
+                    ("self_attn.o_proj", vec![heads * head_size, c]),
+                ];
+                block.extend(norms.map(|norm| (norm, vec![head_size])));
+                block.extend([
+                    ("post_attention_layernorm", vec![c]),
+                    ("mlp.gate_up_proj", vec![c, 2 * ffn_size]),
+                    ("mlp.down_proj", vec![ffn_size, c]),
+                ]);
+                block
+            }
+        };
         let in_block = |index| {
             block.iter().map(move |(name, shape)| (format!("h.{index}.{name}"), shape.clone()))
         };
@@ -112,7 +214,7 @@ impl Architecture {
         (0..self.n_layer).flat_map(in_block).chain([last]).collect()
     }
 
-    /// Returns the architecture that a file states. `size` reads a size up to a limit by its name there,
+    /// Returns the GPT-2 that a file states. `size` reads a size up to a limit by its name there,
     /// which is `block_size` for the context.
     ///
     /// # Errors
@@ -133,8 +235,41 @@ impl Architecture {
             n_embd,
             block_size: size(block_size, MAX_BLOCK)?,
             vocab_size: size("vocab_size", MAX_VOCAB)?,
-            bias,
-            gelu,
+            blocks: Blocks::Gpt2 { bias, gelu },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_count_the_weights_of_their_models() {
+        for preset in ["gpt2", "demo", "llama-15m", "smollm2-135m", "qwen3-0.6b"] {
+            for tied in if preset.contains("gpt") || preset == "demo" {
+                &["true"][..]
+            } else {
+                &["true", "false"]
+            } {
+                let config = Config::of_preset(preset, &[("tie_embeddings", tied)]);
+                let architecture = Architecture::new(&config, 49_152);
+                assert_eq!(architecture.parameters() as u64, config.parameters(49_152), "{preset}");
+                let is_matrix = |(name, shape): &(String, Vec<usize>)| {
+                    name.starts_with("h.") && shape.len() == 2
+                };
+                let matrices = architecture.shapes().into_iter().filter(is_matrix);
+                let weights: usize = matrices.map(|(_, shape)| shape[0] * shape[1]).sum();
+                assert_eq!(weights as u64, config.block_matrices(), "{preset}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_embedding_of_qwen3_takes_five_shards_of_128_mib() {
+        let qwen3 = Architecture::new(&Config::of_preset("qwen3-0.6b", &[]), 151_936);
+        assert_eq!(qwen3.shards(Some(128 << 20)), 5);
+        assert_eq!(qwen3.shards(None), 1);
+        assert_eq!(qwen3.shards(Some(64 << 20)), MAX_SHARDS + 1);
     }
 }

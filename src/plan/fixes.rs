@@ -4,7 +4,7 @@ use std::iter::successors;
 
 use super::choice::Search;
 use super::{Fix, GPT2_SIZES};
-use crate::config::{Choice, Config};
+use crate::config::{Arch, Choice, Config};
 
 /// New values of settings, as they are typed.
 type Set = Vec<(&'static str, String)>;
@@ -35,9 +35,12 @@ impl Search<'_> {
         fixes.into_iter().flatten().take(3).collect()
     }
 
-    /// Fewer heads of the same size.
+    /// Fewer heads of the same size, if that follows from the width.
     fn heads(&self) -> Option<Fix> {
-        let Config { n_head, n_embd, .. } = *self.config;
+        let Config { n_head, n_kv_head, head_size, n_embd, .. } = *self.config;
+        if (n_kv_head, head_size) != (0, 0) {
+            return None;
+        }
         let head_size = n_embd.get() / n_head;
         self.largest(n_head.get(), |heads| {
             vec![("n_head", heads.to_string()), ("n_embd", (head_size * heads).to_string())]
@@ -45,7 +48,10 @@ impl Search<'_> {
     }
 
     fn gpt2_size(&self) -> Option<Fix> {
-        let Config { n_layer, n_embd, .. } = *self.config;
+        let Config { arch, n_layer, n_embd, .. } = *self.config;
+        if arch != Arch::Gpt2 {
+            return None;
+        }
         let keys = ["n_layer", "n_head", "n_embd"];
         let smaller = GPT2_SIZES
             .into_iter()

@@ -26,7 +26,8 @@ use thiserror::Error;
 
 use crate::config::{Choice, Config, Precision, padded_vocab};
 use crate::text::bytes;
-pub use architecture::Architecture;
+pub use architecture::{Architecture, Blocks, LlamaBlocks};
+pub(crate) use architecture::{HEAD, MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
 pub use device::{Backend, DeviceHealth, DeviceKind, DeviceLine, Throttle};
@@ -168,7 +169,7 @@ const MAX_LOGITS_BYTES: u64 = 512 << 20;
 const TILE_ROWS: u64 = 128;
 
 /// Largest number of shards of an embedding. Kernels have an argument for each.
-pub(crate) const MAX_SHARDS: usize = 4;
+pub(crate) const MAX_SHARDS: usize = 8;
 
 /// Workgroups that share the rows of a layer norm's backward pass.
 pub(crate) const NORM_GROUPS: usize = 128;

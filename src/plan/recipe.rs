@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{DataSize, DeviceSpeed, Forecast, Limits, Pace, Totals, Work, plan};
-use crate::config::{Config, GPT2_VOCABULARY, InitFrom, OptimizerKind};
+use crate::config::{Arch, Config, GPT2_VOCABULARY, InitFrom, OptimizerKind};
 use crate::text::{count, two_digits};
 
 /// Common times for a run, with their names, in seconds.
@@ -326,7 +326,7 @@ impl RecipeQuestion<'_> {
         self.add(set, "eval_interval", updates.div_ceil(EVALUATIONS));
         self.add(set, "eval_iters", ((EVALUATED * between / each) as u64).clamp(1, 200));
         self.add(set, "log_interval", (updates / 500).clamp(1, 10));
-        self.add(set, "bias", true);
+        self.add(set, "bias", self.config.arch == Arch::Gpt2);
         self.add(set, "max_time", humantime::format_duration(self.time));
     }
 }

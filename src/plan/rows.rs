@@ -10,6 +10,7 @@
 //! On the CPU each new product counts twice, because memory that an op has freed is kept for the next
 //! tensor of its size.
 
+mod blocks;
 mod host;
 
 use super::Class::{Activations, Gradients, Logits, Optimizer, Weights, Workspace};
@@ -28,12 +29,20 @@ pub(super) struct Sizes<'a> {
     layers: u64,
     heads: u64,
     width: u64,
+    /// The widths of q, k and v side by side, of attention's output, of the MLP's first product and of the
+    /// input of its second one.
+    qkv: u64,
+    attention: u64,
+    up: u64,
+    ffn: u64,
     block_size: u64,
     /// Tokens of a training micro-batch and of an evaluation batch.
     tokens: u64,
     eval_tokens: u64,
     /// Rows of the embedding, including padding.
     vocab: u64,
+    /// Elements of the embeddings of tokens and positions, and of a head that is neither.
+    embeddings: u64,
     matrices: u64,
     parameters: u64,
     /// Weights of Muon and of AdamW whose state is on this rank: all, or the largest shard.
@@ -58,10 +67,15 @@ impl<'a> Sizes<'a> {
             layers: config.n_layer.get().into(),
             heads: config.n_head.get().into(),
             width: config.n_embd.get().into(),
+            qkv: config.qkv_width(),
+            attention: config.attention_width(),
+            up: config.up_width(),
+            ffn: config.ffn_size().into(),
             block_size,
             tokens: plan.micro_batch as u64 * block_size,
             eval_tokens: plan.eval_batch_size as u64 * u64::from(config.eval_block_size().get()),
             vocab: padded,
+            embeddings: parameters - config.parameters(0) + config.positions(),
             matrices: config.block_matrices(),
             parameters,
             by_optimizer,
@@ -95,11 +109,6 @@ impl<'a> Sizes<'a> {
         n.min(self.plan.loss_chunk as u64)
     }
 
-    /// Counts the parameters of a block without its layer norms, whose gradients are partial sums.
-    fn block_parameters(&self) -> u64 {
-        (12 * self.width + if self.config.bias { 9 } else { 0 }) * self.width
-    }
-
     /// Returns the size of the embedding in f32, in bytes. An embedding that is larger than the device
     /// binds is split; then this is the size of a shard.
     fn embedding_shard(&self) -> u64 {
@@ -115,47 +124,20 @@ impl<'a> Sizes<'a> {
         2 * groups * self.width
     }
 
-    /// Counts the elements of the largest matrix of a block, [C, 4 C].
+    /// Counts the elements of the largest matrix of a block, in GPT-2 `[C, 4 C]`.
     fn largest_matrix(&self) -> u64 {
-        4 * self.width * self.width
+        self.width * self.up.max(self.qkv)
     }
 
     /// Returns the sizes of the largest tensors in bytes, the largest first.
     pub fn largest_tensors(&self) -> [u64; 4] {
         let rows = self.tokens.max(self.eval_tokens);
         let activation = self.precision.activation_bytes();
-        let wide = activation * rows * 4 * self.width;
+        let wide = activation * rows * self.up.max(self.qkv);
         let logits = activation * self.plan.loss_chunk as u64 * self.vocab;
         let mut sizes = [self.embedding_shard(), wide, logits, 4 * self.largest_matrix()];
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         sizes
-    }
-
-    /// Lists what `blocks` blocks save in full: the inputs of the layer norms and linear
-    /// layers, qkv, the means and deviations of the layer norms, and the log-sum-exp of attention.
-    fn saved(&self, blocks: u64) -> Vec<Row> {
-        let wide = self.tokens * self.width * blocks;
-        let statistics = self.tokens * (4 + self.heads) * blocks;
-        vec![
-            self.row("block inputs", Activations, wide),
-            self.row("ln_1 outputs", Activations, wide),
-            self.row("qkv", Activations, 3 * wide),
-            self.row("attention outputs", Activations, wide),
-            self.row("residuals after attention", Activations, wide),
-            self.row("ln_2 outputs", Activations, wide),
-            self.row("MLP pre-activations", Activations, 4 * wide),
-            Row::f32("layer norm and softmax statistics", Activations, statistics),
-        ]
-    }
-
-    /// Lists what `blocks` blocks save in the forward pass of a training micro-batch.
-    fn forward(&self, blocks: u64) -> Vec<Row> {
-        if self.plan.grad_checkpoint {
-            let inputs = self.tokens * self.width * blocks;
-            vec![self.row("checkpointed block inputs", Activations, inputs)]
-        } else {
-            self.saved(blocks)
-        }
     }
 
     /// A row of elements in the dtype of activations.
@@ -207,17 +189,27 @@ impl<'a> Sizes<'a> {
         let sums = if self.plan.accumulation > 1 { self.parameters } else { 0 };
         let mut rows = self.permanent();
         rows.push(Row::f32("accumulated gradients", Gradients, sums));
-        rows.push(Row::f32("embedding gradient", Gradients, self.vocab * self.width));
+        let of_embedding = self.vocab * self.width - self.summed_head();
+        rows.push(Row::f32("embedding gradient", Gradients, of_embedding));
         rows
+    }
+
+    /// Counts the elements of a head's gradient that is in the sums from the loss on, because the head is
+    /// not the embedding.
+    fn summed_head(&self) -> u64 {
+        let is_summed = self.plan.accumulation > 1 && !self.config.tie_embeddings;
+        if is_summed { self.vocab * self.width } else { 0 }
     }
 
     /// The loss, with the forward pass saved.
     fn loss(&self) -> Vec<Row> {
         let n = self.tokens;
         let mut rows = self.backward();
+        rows.push(Row::f32("output head gradient", Gradients, self.summed_head()));
         rows.extend(self.forward(self.layers));
         rows.push(self.row("final residual", Activations, n * self.width));
-        rows.push(Row::f32("final layer norm statistics", Activations, 2 * n));
+        let statistics = self.norm_statistics() * n;
+        rows.push(Row::f32("final layer norm statistics", Activations, statistics));
         rows.extend(self.head(n));
         let (width, vocab, chunk) = (self.width, self.vocab, self.chunk(n));
         rows.push(self.row("head input and its gradient", Workspace, 2 * n * width));
@@ -264,74 +256,6 @@ impl<'a> Sizes<'a> {
         ]
     }
 
-    /// The backward pass of a block at its peak, in one of the layers of the MLP.
-    fn block_backward(&self, block: u64) -> Vec<Row> {
-        let n = self.tokens;
-        let wide = n * self.width;
-        // The CPU's products take the activated input and return its gradient as whole tensors. The new
-        // one exists twice.
-        let of_mlp = if self.cpu() { 13 * wide } else { 5 * wide };
-        let of_second = of_mlp + if self.config.dropout > 0.0 { wide } else { 0 };
-        let matrix = self.largest_matrix();
-        // In the first layer, the weight gradient of the second one exists too, and three tensors take
-        // the place of the pre-activations.
-        let of_first = 2 * wide;
-        // Unless ops are fused, the weight's partial products are gone when the memory is fullest, at the
-        // gradient of the input.
-        let partial = |[from, to]: [u64; 2]| {
-            let [of_input, of_weight] = [[n, from, to], [from, to, n]];
-            let of_weight = if self.unfused() { of_weight } else { of_input };
-            self.partial_products(&[of_input, of_weight])
-        };
-        let first = (of_first, 2, partial([self.width, 4 * self.width]));
-        let second = (of_second, 1, partial([4 * self.width, self.width]));
-        let size = |(activations, matrices, partial): &(u64, u64, Row)| {
-            activations * self.precision.activation_bytes() + 4 * matrices * matrix + partial.bytes
-        };
-        let first_is_larger = !self.cpu() && size(&first) > size(&second);
-        let (temporary, matrices, partial) = if first_is_larger { first } else { second };
-        // With accumulation, the gradients of finished blocks are already in the sums.
-        let finished = if self.plan.accumulation > 1 { 0 } else { self.layers - 1 - block };
-        let of_norm = self.width * if self.config.bias { 2 } else { 1 };
-        let gradients = finished * self.block_parameters() + of_norm + matrices * matrix;
-        let sums = (2 * (self.layers - 1 - block) + 1) * self.norm_sums();
-        let mut rows = self.backward();
-        rows.push(Row::f32("block gradients", Gradients, gradients));
-        rows.push(Row::f32("layer norm gradients, partial sums", Workspace, sums));
-        if self.plan.grad_checkpoint {
-            rows.extend(self.forward(block));
-            rows.extend(self.saved(1));
-        } else {
-            rows.extend(self.forward(block + 1));
-        }
-        rows.push(self.row("temporary gradients", Workspace, temporary));
-        rows.push(partial);
-        rows.push(self.cast("weight in the activation dtype", matrix));
-        if self.unfused() && self.plan.grad_checkpoint {
-            // A recomputed layer holds its activated input and its output at once, before the
-            // gradient of its weight exists.
-            let output = (6 * wide - of_second) * self.precision.activation_bytes();
-            let bytes = output.saturating_sub(4 * matrix);
-            rows.push(Row::new("recomputed block output", Workspace, bytes));
-        }
-        rows
-    }
-
-    /// The end of a block's backward pass, in its first layer norm: with the gradients of all its
-    /// matrices, and nothing of what it saved but its input.
-    fn block_end(&self, block: u64) -> Vec<Row> {
-        let wide = self.tokens * self.width;
-        let finished = if self.plan.accumulation > 1 { 1 } else { self.layers - block };
-        let sums = (2 * (self.layers - block) + 1) * self.norm_sums();
-        let mut rows = self.backward();
-        rows.push(Row::f32("block gradients", Gradients, finished * self.block_parameters()));
-        rows.push(Row::f32("layer norm gradients, partial sums", Workspace, sums));
-        rows.extend(self.forward(block));
-        // The input, the gradient of the output, that of the residual, and the sum of both.
-        rows.push(self.row("temporary gradients", Workspace, 4 * wide));
-        rows
-    }
-
     fn embedding_backward(&self) -> Vec<Row> {
         let mut rows = self.permanent();
         let of_head = if self.plan.accumulation > 1 { self.vocab * self.width } else { 0 };
@@ -339,7 +263,7 @@ impl<'a> Sizes<'a> {
         rows.push(Row::f32("embedding gradient", Gradients, of_head));
         // Before the gradient of the positions exists, the partial sums of the layer norms do.
         let activation = self.tokens * self.width * self.precision.activation_bytes();
-        let sums = 4 * (2 * self.layers + 1) * self.norm_sums();
+        let sums = 4 * self.sums_of(self.layers);
         let temporary = activation + activation.max(sums);
         rows.push(Row::new("temporary gradients", Workspace, temporary));
         rows
@@ -350,14 +274,10 @@ impl<'a> Sizes<'a> {
         let mut rows = self.permanent();
         rows.push(Row::f32("gradients of all weights", Gradients, self.parameters));
         if self.config.optimizer == OptimizerKind::Muon {
-            // X takes the memory of the gradient. There are also a product of [C, 4 C] or its transpose,
-            // and one of [C, C]. The CPU copies the new product.
             let matrix = self.largest_matrix();
-            let copied = if self.cpu() { matrix } else { 0 };
-            let products = matrix + matrix / 4 + copied;
-            rows.push(Row::f32("Newton-Schulz matrices", Workspace, products));
+            rows.push(Row::f32("Newton-Schulz matrices", Workspace, self.newton_schulz()));
             if self.unfused() {
-                let (c, wide) = (self.width, 4 * self.width);
+                let (c, wide) = (self.width, self.ffn);
                 rows.push(self.partial_products(&[[c, c, wide], [c, wide, c], [c, c, c]]));
             }
             if self.plan.offload_optimizer {
@@ -372,11 +292,10 @@ impl<'a> Sizes<'a> {
     fn evaluation(&self) -> Vec<Row> {
         let n = self.eval_tokens;
         let mut rows = self.permanent();
-        let wide = if self.cpu() { 11 } else { 7 };
-        rows.push(self.row("activations of a block", Workspace, wide * n * self.width));
+        rows.push(self.row("activations of a block", Workspace, n * self.inferred()));
         if self.unfused() {
             // The input of the MLP's second layer, which is freed before the logits are computed.
-            let activated = (4 * n * self.width).saturating_sub(self.chunk(n) * self.vocab);
+            let activated = (n * self.ffn).saturating_sub(self.chunk(n) * self.vocab);
             rows.push(self.row("MLP activations", Workspace, activated));
         }
         rows.extend(self.head(n));
@@ -390,7 +309,7 @@ impl<'a> Sizes<'a> {
     /// a context, which is read at once when the context is full. A half embedding is cast in parts
     /// and, where each product casts its weight, so are the others one by one.
     fn sampling(&self) -> Vec<Row> {
-        let cache = 2 * self.block_size * self.width * (self.layers + 2);
+        let cache = self.block_size * (self.qkv - self.attention) * (self.layers + 2);
         let scores = 3 * self.heads * self.block_size.div_ceil(2).pow(2);
         let mut rows = self.permanent();
         rows.push(Row::f32("KV cache of a sample", Workspace, cache + scores));

@@ -2,7 +2,7 @@
 
 use super::speed::of_share;
 use super::{Plan, STAGED_ELEMENTS, SpeedPoint, TILE_ROWS};
-use crate::config::{self, Config, Dtype, OptimizerKind};
+use crate::config::{self, Arch, Config, Dtype, OptimizerKind};
 
 /// Computation whose time can be estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,12 +30,11 @@ const WEIGHTS_AT_ONCE: f64 = 12.0;
 
 const OPS_PER_CHUNK: f64 = 4.0;
 
-/// Operations of Muon on a block, in units of C^3: each of five steps takes `6 C^3` on each of four
-/// matrices [C, C] (`c_attn` is three of them) and `18 C^3` on each of two matrices [C, 4 C].
-const MUON_FLOP: f64 = 5.0 * (4.0 * 6.0 + 2.0 * 18.0);
+/// Steps of Muon on a matrix.
+const MUON_STEPS: f64 = 5.0;
 
-/// Ops of Muon on a block: about 9 in a step and 10 around the steps of each of the six matrices.
-const MUON_OPS: f64 = 6.0 * (5.0 * 9.0 + 10.0);
+/// Ops of Muon on a matrix: about 9 in a step and 10 around the steps.
+const MUON_OPS: f64 = MUON_STEPS * 9.0 + 10.0;
 
 /// The bytes per second over the bus: half of PCIe 3.0 x16 or 4.0 x8, because each is copied once more.
 const BUS_BYTES: f64 = 8e9;
@@ -51,17 +50,31 @@ const ADAMW_BYTES: f64 = 28.0;
 /// Seconds of a piece on the bus, without its bytes: a read that waits for the device, and a submission.
 const PIECE_SECONDS: f64 = 0.15e-3;
 
-/// Returns the operations per token of a forward pass, and of each half of a backward pass: `2 P` for all
-/// weights, where the embedding counts for the output head, and `2 L C T` for causal attention over `time`
-/// positions.
+/// Returns the operations per token of a forward pass, and of each half of a backward pass: of the products,
+/// and of attention.
 fn token_work(config: &Config, vocab: u32, time: u32) -> [f64; 2] {
-    let parameters = config.parameters(config::padded_vocab(vocab).into()) as f64;
-    let [layers, width] = [config.n_layer, config.n_embd].map(|count| f64::from(count.get()));
-    [2.0 * parameters, 2.0 * layers * width * f64::from(time)]
+    config.forward_operations(config.parameters(config::padded_vocab(vocab).into()), time)
+}
+
+/// Returns the operations and the ops of Muon on a block. With `s` the smaller side of a matrix and `l`
+/// the larger one, a step takes `4 s^2 l + 2 s^3`.
+fn muon_work(config: &Config) -> [f64; 2] {
+    let [c, ffn] = [config.n_embd.get(), config.ffn_size()].map(f64::from);
+    let attention = config.attention_width() as f64;
+    let kv = f64::from(config.kv_heads() * config.head_size());
+    let mut others = vec![attention, kv, kv, attention, ffn, ffn];
+    if config.arch != Arch::Gpt2 {
+        others.push(ffn);
+    }
+    let flop = |other: &f64| {
+        let (short, long) = (c.min(*other), c.max(*other));
+        MUON_STEPS * (4.0 * short * short * long + 2.0 * short.powi(3))
+    };
+    [others.iter().map(flop).sum(), MUON_OPS * others.len() as f64]
 }
 
 impl Work {
-    /// Returns the work for the gradients of one micro-batch: `6 P + 6 L C T` operations per token, and
+    /// Returns the work for the gradients of one micro-batch: `6 P + 6 L H D T` operations per token, and
     /// with activation checkpointing another forward pass of the blocks. Products take whole tiles of
     /// tokens.
     pub fn micro_batch(config: &Config, vocab: u32, plan: &Plan) -> Self {
@@ -86,11 +99,10 @@ impl Work {
         let accumulation = plan.accumulation as f64;
         let sums = if plan.accumulation > 1 { weights * accumulation } else { 0.0 };
         let muon = if config.optimizer == OptimizerKind::Muon { layers } else { 0.0 };
-        let cube = f64::from(config.n_embd.get()).powi(3);
         Self {
             flop: micro_batch.flop * accumulation,
             ops: micro_batch.ops * accumulation + sums + 2.0 * weights / WEIGHTS_AT_ONCE,
-            muon: [MUON_FLOP * cube, MUON_OPS].map(|of_layer| muon * of_layer),
+            muon: muon_work(config).map(|of_layer| muon * of_layer),
             host_seconds: if plan.offload_optimizer { offload_seconds(config, vocab) } else { 0.0 },
         }
     }

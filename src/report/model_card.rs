@@ -9,6 +9,7 @@ use super::page::{fill, write_picture};
 use super::record::{Over, RunRecord};
 use crate::data::Tokenizer;
 use crate::disk;
+use crate::plan::{Blocks, LlamaBlocks};
 use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
 use crate::text::{Table, count, escape_markdown};
@@ -58,15 +59,24 @@ fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
 
 fn card(name: &str, source: &ModelSource, run: Option<&RunRecord>, has_picture: bool) -> String {
     let architecture = &source.architecture;
-    let model = [
+    let [kv_heads, head_size] = architecture.kv_heads();
+    let mut model = vec![
+        ("architecture", architecture.arch().to_string()),
         ("parameters", count(architecture.parameters() as u64)),
         ("layers", architecture.n_layer.to_string()),
         ("heads", architecture.n_head.to_string()),
         ("width", architecture.n_embd.to_string()),
         ("context", format!("{} tokens", architecture.block_size)),
         ("vocabulary", architecture.vocab_size.to_string()),
-        ("biases", architecture.bias.to_string()),
     ];
+    model.extend(match architecture.blocks {
+        Blocks::Gpt2 { bias, .. } => vec![("biases", bias.to_string())],
+        Blocks::Llama(LlamaBlocks { ffn_size, .. }) => vec![
+            ("heads of keys and values", kv_heads.to_string()),
+            ("head size", head_size.to_string()),
+            ("MLP width", ffn_size.to_string()),
+        ],
+    });
     let mut values =
         vec![("name", name.to_string()), ("model", Table::named(["", ""], model).markdown())];
     if let (Some(run), Some(state)) = (run, &source.state) {

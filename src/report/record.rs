@@ -134,13 +134,10 @@ impl RunRecord {
         Some(devices.iter().map(text).collect::<Vec<_>>().join(", "))
     }
 
-    /// Returns the floating-point operations per token of the forward and the backward pass: six per
-    /// weight, and six per element of attention's matrix, half of which is masked.
+    /// Returns the floating-point operations per token of the forward and the backward pass.
     fn operations(&self) -> Option<f64> {
         let config = self.config.as_ref()?;
-        let [layers, width, time] = [config.n_layer, config.n_embd, config.block_size];
-        let attention = f64::from(layers.get()) * f64::from(width.get()) * f64::from(time.get());
-        (self.progress.params > 0).then_some(6.0 * (self.progress.params as f64 + attention))
+        (self.progress.params > 0).then(|| config.operations(self.progress.params))
     }
 
     /// Returns the results of the run, with the HellaSwag of the best evaluation.

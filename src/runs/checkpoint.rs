@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use burn::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
@@ -15,8 +14,8 @@ use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk::{self, File};
 use crate::model::{
-    ARCHITECTURE_FILE, Architecture, LossScale, Parameter, TensorFile, WEIGHTS_FILE, WeightFile,
-    write_architecture, write_tensors,
+    ARCHITECTURE_FILE, Architecture, LossScale, Parameter, TensorFile, WeightFile, WeightFolder,
+    saved_shape, write_architecture, write_weights,
 };
 use crate::plan::Plan;
 use crate::ranks::{Group, OtherStates, SharedWeights};
@@ -196,14 +195,19 @@ impl Checkpoint {
         Ok(group.share(has_states)?)
     }
 
-    /// Opens the tensors of the file `name`, which rank 0 of `group` reads and sends to the others.
-    pub fn shared<'a>(
+    /// Opens the optimizer's states, which rank 0 of `group` reads and sends to the others.
+    pub fn shared_states<'a>(&self, group: &'a mut Group) -> Result<SharedWeights<'a>, TrainError> {
+        let file = self.path.join(OPTIMIZER_FILE);
+        SharedWeights::new(group, || Ok(Box::new(WeightFile::open(&file)?)))
+    }
+
+    /// Opens the weights of the model, which rank 0 of `group` reads and sends to the others.
+    pub fn shared_weights<'a>(
         &self,
-        name: &str,
+        architecture: &Architecture,
         group: &'a mut Group,
     ) -> Result<SharedWeights<'a>, TrainError> {
-        let file = self.path.join(name);
-        SharedWeights::new(group, || Ok(Box::new(WeightFile::open(&file)?)))
+        SharedWeights::new(group, || Ok(Box::new(WeightFolder::open(&self.path, architecture)?)))
     }
 }
 
@@ -364,33 +368,7 @@ pub async fn write_model(
         let file = folder.join(name);
         disk::write(&file, content).map_err(TrainError::io("write", &file))?;
     }
-    let mut tensors = Vec::new();
-    for parameter in weights {
-        let shape = saved_shape(architecture, &parameter.name, &parameter.shape);
-        let name = format!("transformer.{}", parameter.name);
-        if !architecture.bias && !parameter.name.starts_with('w') {
-            // The GPT-2 of transformers always has biases and initializes missing ones at random.
-            let out = shape[shape.len() - 1];
-            tensors.push(Parameter {
-                name: name.replace(".weight", ".bias"),
-                shape: vec![out],
-                parts: vec![Tensor::zeros([out], &parameter.parts[0].device())],
-            });
-        }
-        tensors.push(Parameter { name, shape, parts: parameter.parts });
-    }
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, metadata).await?)
-}
-
-/// Returns the shape of a tensor in files: the token embedding is saved without its padding, which
-/// is zero.
-pub fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
-    if name.ends_with("wte.weight") {
-        vec![architecture.vocab_size, architecture.n_embd]
-    } else {
-        shape.to_vec()
-    }
+    Ok(write_weights(folder, architecture, weights).await?)
 }
 
 /// Renames a complete folder to its final name, so that it survives a power cut.

@@ -129,10 +129,10 @@ impl TrainError {
             }
             TrainError::NoCheckpoint { .. } => {
                 "give a run that has a checkpoint, a checkpoint, nanoGPT's ckpt.pt, or a Hugging Face \
-                 GPT-2 folder"
+                 folder"
             }
             TrainError::NoSuchModel { .. } => {
-                "give a run, a checkpoint, nanoGPT's ckpt.pt or a GPT-2 folder; `hf download \
+                "give a run, a checkpoint, nanoGPT's ckpt.pt or a Hugging Face folder; `hf download \
                  openai-community/gpt2 --local-dir gpt2` downloads OpenAI's"
             }
             TrainError::RunExists { .. } => {

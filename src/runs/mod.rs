@@ -16,7 +16,7 @@ mod speeds;
 
 pub use device_profile::device_profile;
 pub use error::TrainError;
-pub use model_source::ModelSource;
+pub use model_source::{ModelSource, settings};
 
 pub(crate) use data_path::{absolute_data, find_data};
 #[cfg(not(target_arch = "wasm32"))]
@@ -25,7 +25,7 @@ pub(crate) use folder::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
 };
 pub(crate) use index::*;
-pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat, settings};
+pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat};
 pub(crate) use own_states::OwnStates;
 pub(crate) use scalars::Continued;
 #[cfg(not(target_arch = "wasm32"))]

@@ -8,13 +8,15 @@ use super::TrainError;
 use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file};
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
+use crate::config::{Arch, Config};
 use crate::data::{ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
 use crate::model::{
-    Architecture, Gpt, NanoGptCheckpoint, RandomWeights, WEIGHTS_FILE, WeightError, WeightFile,
-    WeightSource, read_architecture,
+    Architecture, Blocks, Gpt, LlamaBlocks, NanoGptCheckpoint, RandomWeights, WeightError,
+    WeightFolder, WeightSource, has_weights, read_architecture, weight_files,
 };
+use crate::plan::HEAD;
 
 /// The name of nanoGPT's checkpoint in its output folder.
 pub const NANOGPT_FILE: &str = "ckpt.pt";
@@ -58,11 +60,12 @@ impl ModelSource {
             let file = NanoGptCheckpoint::open(path)?;
             return Ok(Self::plain(path, file.architecture));
         }
-        if disk::exists(&path.join(WEIGHTS_FILE)) {
+        if has_weights(path) {
             let mut architecture = read_architecture(path)?;
             // transformers trains the biases of a model that came without.
-            if !architecture.bias {
-                architecture.bias = WeightFile::open(&path.join(WEIGHTS_FILE))?.has_biases()?;
+            if let Blocks::Gpt2 { bias: false, gelu } = architecture.blocks {
+                let bias = WeightFolder::open(path, &architecture)?.has_biases()?;
+                architecture.blocks = Blocks::Gpt2 { bias, gelu };
             }
             let plain = Self::plain(path, architecture);
             return Ok(match read_tokenizer(path)? {
@@ -141,6 +144,16 @@ impl ModelSource {
         Ok(Some(find_data(config, run)?))
     }
 
+    /// Returns the tokens of a window in training and evaluation, unless a setting says otherwise: the
+    /// model's context, but at most 1024 if it rotates and was not trained here. Its positions are no
+    /// weights, so fewer cost nothing, and all 40,960 of Qwen3 would take the memory of hundreds of windows.
+    pub fn window(&self) -> usize {
+        const MOST: usize = 1024;
+        let Architecture { block_size, .. } = self.architecture;
+        let is_foreign = self.state.is_none() && self.architecture.arch() != Arch::Gpt2;
+        if is_foreign { block_size.min(MOST) } else { block_size }
+    }
+
     pub fn conversation(&self) -> Result<Conversation, ChatError> {
         Conversation::new(&self.path, self.tokenizer.as_ref(), &self.architecture)
     }
@@ -149,18 +162,23 @@ impl ModelSource {
         Ok(Gpt::new(&self.architecture, &mut *self.weights()?, device)?)
     }
 
-    /// Returns the BLAKE3 hash of the weights' file, in hexadecimal: the same model has the same.
+    /// Returns the BLAKE3 hash of the weights' file, or of the hashes of several, in hexadecimal: the same model has the same.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn fingerprint(&self) -> Result<String, TrainError> {
         let is_folder = disk::is_dir(&self.path);
-        hash_file(&if is_folder { self.path.join(WEIGHTS_FILE) } else { self.path.clone() })
+        let files = if is_folder { weight_files(&self.path)? } else { vec![self.path.clone()] };
+        let hashes = files.iter().map(|file| hash_file(file)).collect::<Result<Vec<_>, _>>()?;
+        let [hash] = &hashes[..] else {
+            return Ok(blake3::hash(hashes.concat().as_bytes()).to_hex().to_string());
+        };
+        Ok(hash.clone())
     }
 
     /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops
     /// a model. For one with more tokens, the others begin near the mean of all.
     pub fn weights(&self) -> Result<Box<dyn WeightSource>, TrainError> {
         let weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
-            Box::new(WeightFile::open(&self.path.join(WEIGHTS_FILE))?)
+            Box::new(WeightFolder::open(&self.path, &self.architecture)?)
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)
         };
@@ -228,7 +246,7 @@ impl WeightSource for Fitted {
                 values.truncate(positions * width);
                 Ok(values)
             }
-            ("wte.weight", &[tokens, width]) if tokens > vocab_size => {
+            ("wte.weight" | HEAD, &[tokens, width]) if tokens > vocab_size => {
                 let mut values = self.weights.weight(name, &[vocab_size, width])?;
                 let noise = RandomWeights::new(&self.architecture, 0)
                     .weight(name, &[tokens - vocab_size, width])?;
@@ -256,15 +274,41 @@ fn mean_row(values: &[f32], width: usize) -> Vec<f32> {
 }
 
 /// Returns the settings that describe a model, by key.
-pub fn settings(model: &Architecture) -> [(&'static str, String); 7] {
-    [
+pub fn settings(model: &Architecture) -> Vec<(&'static str, String)> {
+    let defaults = Config::default();
+    // What the other shape has is as it is by default.
+    let (bias, gelu) = match model.blocks {
+        Blocks::Gpt2 { bias, gelu } => (bias, gelu),
+        Blocks::Llama(_) => (false, defaults.gelu),
+    };
+    let LlamaBlocks { kv_heads, head_size, ffn_size, rope_theta, norm_eps, tied, .. } =
+        match model.blocks {
+            Blocks::Gpt2 { .. } => LlamaBlocks {
+                kv_heads: 0,
+                head_size: 0,
+                ffn_size: 0,
+                rope_theta: defaults.rope_theta,
+                norm_eps: defaults.norm_eps,
+                tied: defaults.tie_embeddings,
+                has_head_norms: false,
+            },
+            Blocks::Llama(shape) => shape,
+        };
+    vec![
+        ("arch", model.arch().to_string()),
         ("n_layer", model.n_layer.to_string()),
         ("n_head", model.n_head.to_string()),
+        ("n_kv_head", kv_heads.to_string()),
+        ("head_size", head_size.to_string()),
         ("n_embd", model.n_embd.to_string()),
+        ("ffn_size", ffn_size.to_string()),
         ("block_size", model.block_size.to_string()),
         ("vocab_size", model.vocab_size.to_string()),
-        ("bias", model.bias.to_string()),
-        ("gelu", model.gelu.to_string()),
+        ("bias", bias.to_string()),
+        ("gelu", gelu.to_string()),
+        ("rope_theta", rope_theta.to_string()),
+        ("norm_eps", format!("{norm_eps:e}")),
+        ("tie_embeddings", tied.to_string()),
     ]
 }
 
@@ -285,6 +329,7 @@ pub fn check_same(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::WEIGHTS_FILE;
 
     struct Counting;
 
@@ -331,8 +376,7 @@ mod tests {
             n_embd: 2,
             block_size: 4,
             vocab_size: 3,
-            bias: false,
-            gelu: crate::config::Gelu::Tanh,
+            blocks: Blocks::Gpt2 { bias: false, gelu: crate::config::Gelu::Tanh },
         };
         let mut fitted = Fitted { weights: Box::new(Counting), architecture };
         assert_eq!(fitted.weight("wpe.weight", &[2, 2]).unwrap(), [0.0, 1.0, 2.0, 3.0]);

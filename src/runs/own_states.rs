@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::TrainError;
-use super::checkpoint::{Checkpoint, OPTIMIZER_FILE, saved_shape};
+use super::checkpoint::{Checkpoint, OPTIMIZER_FILE};
 use crate::config::Config;
 use crate::disk;
 use crate::model::{
-    Architecture, LossScale, Parameter, WeightError, WeightFile, WeightSource, write_tensors,
+    Architecture, LossScale, Parameter, WeightError, WeightFile, WeightSource, saved_shape,
+    write_tensors,
 };
 use crate::ranks::{Group, RANKS_FOLDER};
 

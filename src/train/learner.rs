@@ -8,11 +8,11 @@ use super::optimizer::{Masters, OUTER, Optimizer};
 use super::setup::Setup;
 use crate::gpu::Watchdog;
 use crate::model::{
-    Gpt, LossScale, Parameter, RandomWeights, WEIGHTS_FILE, WeightError, WeightSource,
+    Gpt, LossScale, Parameter, RandomWeights, WeightError, WeightSource, saved_shape,
 };
 use crate::ranks::{Sharding, SharedWeights};
 use crate::runs::OwnStates;
-use crate::runs::checkpoint::{OPTIMIZER_FILE, SavedTensors, saved_shape};
+use crate::runs::checkpoint::SavedTensors;
 
 /// Why a learner has a model wherever it is read.
 const MODEL: &str = "the model exists between updates";
@@ -43,7 +43,9 @@ impl Learner {
         let mut masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
         let mut weights = match (&origin.loaded, &origin.source) {
-            (Some((checkpoint, _)), _) => checkpoint.shared(WEIGHTS_FILE, &mut ranks.group)?,
+            (Some((checkpoint, _)), _) => {
+                checkpoint.shared_weights(architecture, &mut ranks.group)?
+            }
             (None, source) => SharedWeights::new(&mut ranks.group, || match source {
                 Some(source) => source.weights(),
                 None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
@@ -140,7 +142,7 @@ fn open_optimizer(
         origin.warnings.push(text.into());
     }
     let has_outer = config.trains_apart() && checkpoint.has_states(OUTER, group)?;
-    let mut shared = checkpoint.shared(OPTIMIZER_FILE, group)?;
+    let mut shared = checkpoint.shared_states(group)?;
     let saved = |name: &str, shape: &[usize]| {
         let shape = saved_shape(architecture, name, shape);
         let values = match &mut own.file {

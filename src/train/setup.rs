@@ -16,7 +16,7 @@ use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
 use crate::ops::OpsMode;
-use crate::plan::{self, MAX_SHARDS};
+use crate::plan::{self, HEAD, MAX_SHARDS};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
@@ -247,7 +247,8 @@ fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<()
     let Some(have) = device.max_binding else { return Ok(()) };
     for (name, shape) in architecture.shapes() {
         let need = 4 * shape.iter().map(|&n| n as u64).product::<u64>();
-        let splits = name == "wte.weight" && architecture.shards(Some(have)) <= MAX_SHARDS;
+        let splits = ["wte.weight", HEAD].contains(&name.as_str())
+            && architecture.shards(Some(have)) <= MAX_SHARDS;
         if need > have && !splits {
             let device = format!("{} ({})", device.name, device.id);
             return Err(TrainError::BindingTooLarge { name, need, have, device });

@@ -119,7 +119,7 @@ fn config_of(checkpoint: &Path) -> Result<Config, Failure> {
         return Ok(config);
     }
     let settings = runs::settings(&ModelSource::open(checkpoint)?.architecture);
-    let settings = settings.map(|(key, value)| (key.to_string(), value));
+    let settings = settings.into_iter().map(|(key, value)| (key.to_string(), value));
     Ok(resolve(vec![Layer::flags(settings)?])?.config)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::config::{Config, ConfigError, InitFrom, Layer, Resolved, resolve};
 use crate::disk;
 use crate::eval::ChatError;
+use crate::model::Architecture;
 use crate::ops::OpsMode;
 use crate::protocol::{Exit, Failure, RunSettings, StartRun};
 use crate::ranks::within;
@@ -120,6 +121,7 @@ pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, Con
     let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };
     // A model that cannot be opened is reported by the code that needs it.
     let Ok(model) = ModelSource::open(Path::new(path)) else { return Ok(resolved) };
-    layers.push(Layer::model(path, runs::settings(&model.architecture))?);
+    let architecture = Architecture { block_size: model.window(), ..model.architecture };
+    layers.push(Layer::model(path, runs::settings(&architecture))?);
     resolve(layers)
 }

@@ -11,14 +11,14 @@ import sys
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from transformers import AutoTokenizer, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NEW_TOKENS = 60
 
 
 def main(folder: str, wgpt: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
     size = model.config.vocab_size
     assert len(tokenizer) == size, f"{len(tokenizer)} tokens, the model has {size}"
 
@@ -47,7 +47,7 @@ def main(folder: str, wgpt: str) -> None:
 
     for prompt in sys.argv[3:] or ["The fox", "\n", "a  b."]:
         ids = torch.tensor([tokenizer.encode(prompt)])
-        room = model.config.n_positions - ids.shape[1]
+        room = model.config.max_position_embeddings - ids.shape[1]
         length = min(NEW_TOKENS, room)
         mask = torch.ones_like(ids)
         made = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=length, eos_token_id=None)

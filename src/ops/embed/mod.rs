@@ -37,8 +37,8 @@ pub fn embed(
     y
 }
 
-/// Returns the gradients of both embeddings from `dy` `[n, c]`: of the tokens, added to `into`, the
-/// output head's gradients of the same weights, shard by shard, and of the positions `[positions, c]`.
+/// Returns the gradients of both embeddings from `dy` `[n, c]`: of the tokens as
+/// [`embed_tokens_backward`] does, and of the positions `[positions, c]`.
 pub fn embed_backward(
     dy: Tensor<2>,
     into: Vec<Tensor<2>>,
@@ -47,14 +47,25 @@ pub fn embed_backward(
     positions: usize,
     mode: OpsMode,
 ) -> (Vec<Tensor<2>>, Tensor<2>) {
+    let shards = embed_tokens_backward(dy.clone(), into, tokens, mode);
+    (shards, sum_by_position(dy, time, positions, mode))
+}
+
+/// Returns the gradient of the tokens' embedding from `dy` `[n, c]`, added to `into`, the output head's
+/// gradients of the same weights, shard by shard.
+pub fn embed_tokens_backward(
+    dy: Tensor<2>,
+    into: Vec<Tensor<2>>,
+    tokens: &Arc<[u32]>,
+    mode: OpsMode,
+) -> Vec<Tensor<2>> {
     let mut first = 0;
     let add = |into: Tensor<2>| {
         let shard = first..first + into.dims()[0];
         first = shard.end;
         add_by_token(dy.clone(), into, tokens.clone(), shard, mode)
     };
-    let shards = into.into_iter().map(add).collect();
-    (shards, sum_by_position(dy, time, positions, mode))
+    into.into_iter().map(add).collect()
 }
 
 op! {

@@ -14,7 +14,7 @@ use burn::tensor::{DType, Tensor, TensorData, Transaction};
 use serde::{Deserialize, Serialize};
 
 use super::{Activation, OpsMode};
-use crate::config::{Config, Dtype};
+use crate::config::{Arch, Config, Dtype};
 use crate::gpu::{DeviceError, OpenDevice};
 use inputs::Inputs;
 
@@ -40,10 +40,13 @@ impl From<&Config> for KernelShapes {
         Self {
             width,
             heads,
-            kv_heads: heads,
-            head_size: width / heads,
-            activation: config.gelu.into(),
-            head_norms: false,
+            kv_heads: config.kv_heads() as usize,
+            head_size: config.head_size() as usize,
+            activation: match config.arch {
+                Arch::Gpt2 => config.gelu.into(),
+                Arch::Llama | Arch::Qwen3 => Activation::SwiGlu,
+            },
+            head_norms: config.arch == Arch::Qwen3,
             bias: config.bias,
             dropout: config.dropout > 0.0,
         }

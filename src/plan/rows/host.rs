@@ -22,10 +22,10 @@ impl Sizes<'_> {
     /// Lists what the device holds for the whole run with an offloaded optimizer: the weights (in half
     /// precision all that have two dimensions are half), and pieces on their way.
     pub(super) fn permanent_offloaded(&self) -> Vec<Row> {
-        let tables = (self.vocab + self.block_size) * self.width;
-        let vectors = self.parameters - self.matrices - tables;
+        let embeddings = self.embeddings;
+        let vectors = self.parameters - self.matrices - embeddings;
         let of_weight = if self.precision.is_half() { 2 } else { 4 };
-        let weights = of_weight * (self.matrices + tables) + 4 * vectors;
+        let weights = of_weight * (self.matrices + embeddings) + 4 * vectors;
         vec![
             Row::new("parameters", Class::Weights, weights),
             Row::new("staging", Class::Slack, DEVICE_PIECES * self.piece()),

@@ -93,7 +93,7 @@ impl Optimizer {
             let lengths: Vec<Vec<usize>> = parts.iter().map(of_part).collect();
             let is_own = sharding.as_ref().is_none_or(|sharding| sharding.owns(index));
             let all = if is_own { lengths.concat() } else { Vec::new() };
-            let rule = Rule::of(config.optimizer, &name);
+            let rule = Rule::of(config, &name);
             let mut state =
                 |kind| Ok(tensors(saved(&format!("{kind}.{name}"), &shape)?, &all, &place));
             let mut m = state("m")?.into_iter();
@@ -175,7 +175,7 @@ impl Optimizer {
         let mut saved = Vec::new();
         for Parameter { name, shape, parts } in parameters(model) {
             let own: Vec<&PartState> = own.by_ref().take(parts.len()).collect();
-            for kind in Rule::of(self.config.optimizer, &name).kinds() {
+            for kind in Rule::of(&self.config, &name).kinds() {
                 saved.push(Parameter {
                     name: format!("{kind}.{name}"),
                     shape: shape.clone(),

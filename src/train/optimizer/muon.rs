@@ -13,7 +13,7 @@
 
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::config::Precision;
+use crate::config::{Config, Precision};
 use crate::ops::{self, OpsMode};
 
 /// The decay of the momentum, which is Nesterov's.
@@ -27,14 +27,21 @@ const EPS: f64 = 1e-7;
 /// The root mean square of AdamW's updates, in units of the learning rate.
 const ADAMW_RMS: f64 = 0.2;
 
-/// Returns how many matrices the parameter `name` is made of for Muon: 3 for `c_attn`, whose columns are
-/// the queries, the keys and the values. `None` for embeddings, biases and layer norms, which are left
-/// to AdamW.
-pub(super) fn matrices_of(name: &str) -> Option<usize> {
+/// The shares of up to three matrices side by side in the columns of a weight; 0 after the last one.
+pub type Matrices = [usize; 3];
+
+/// Returns the matrices that the parameter `name` is made of for Muon: queries, keys and values, or gate
+/// and up, are matrices of their own. `None` for embeddings, biases and norms, which are left to AdamW.
+pub(super) fn matrices_of(config: &Config, name: &str) -> Option<Matrices> {
     let layer = name.strip_prefix("h.")?.strip_suffix(".weight")?;
     match layer.rsplit('.').next()? {
-        "c_attn" => Some(3),
-        "c_proj" | "c_fc" => Some(1),
+        "c_attn" => Some([1, 1, 1]),
+        "qkv_proj" => {
+            let kv_heads = config.kv_heads() as usize;
+            Some([config.n_head.get() as usize, kv_heads, kv_heads])
+        }
+        "gate_up_proj" => Some([1, 1, 0]),
+        "c_proj" | "c_fc" | "o_proj" | "down_proj" => Some([1, 0, 0]),
         _ => None,
     }
 }
@@ -64,7 +71,7 @@ impl Muon {
         half: Option<Tensor<1>>,
         grad: Tensor<1>,
         m: Tensor<1>,
-        matrices: usize,
+        matrices: Matrices,
         shape: [usize; 2],
     ) -> (Tensor<1>, Option<Tensor<1>>, Tensor<1>) {
         let elements = w.dims();
@@ -76,10 +83,7 @@ impl Muon {
         // Selected, not multiplied by 0: what is skipped may be NaN.
         let m = m.mask_where(applied.clone(), new_m);
 
-        let step = self.orthogonalize(direction.reshape(shape), matrices).reshape(elements);
-        let [rows, columns] = shape;
-        let longer = rows.max(columns / matrices) as f64;
-        let step = step * (self.learning_rate * ADAMW_RMS * longer.sqrt());
+        let step = self.step(direction.reshape(shape), matrices).reshape(elements);
         let decay = 1.0 - self.learning_rate * self.weight_decay;
         let new_w = w.clone() * decay - step;
         let w = w.mask_where(applied, new_w);
@@ -91,16 +95,26 @@ impl Muon {
         (w, half, m)
     }
 
-    /// Orthogonalizes each of the matrices that `x` is made of.
-    fn orthogonalize(&self, x: Tensor<2>, matrices: usize) -> Tensor<2> {
+    /// Returns the step along each of the matrices that `x` is made of, side by side.
+    fn step(&self, x: Tensor<2>, matrices: Matrices) -> Tensor<2> {
         // The matrices are f32, whatever activations are stored in, and are not rounded to TF32.
         let mode = self.mode.in_precision(Precision::FLOAT32);
-        if matrices == 1 {
-            return orthogonalize(x, mode);
+        let step = |x: Tensor<2>| {
+            let [rows, columns] = x.dims();
+            let longer = rows.max(columns) as f64;
+            orthogonalize(x, mode) * (self.learning_rate * ADAMW_RMS * longer.sqrt())
+        };
+        if matrices[1] == 0 {
+            return step(x);
         }
-        let columns = x.dims()[1] / matrices;
-        let part = |index| orthogonalize(x.clone().narrow(1, index * columns, columns), mode);
-        let parts = (0..matrices).map(part).collect();
+        let share = x.dims()[1] / matrices.iter().sum::<usize>();
+        let mut first = 0;
+        let part = |shares: usize| {
+            let columns = shares * share;
+            first += columns;
+            step(x.clone().narrow(1, first - columns, columns))
+        };
+        let parts = matrices.into_iter().filter(|&shares| shares > 0).map(part).collect();
         drop(x);
         Tensor::cat(parts, 1)
     }

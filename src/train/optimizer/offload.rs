@@ -19,7 +19,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use web_time::Instant;
 
-use super::muon::Muon;
+use super::muon::{Matrices, Muon};
 use super::state::pieces;
 use super::{Optimizer, PartState, Rule, decays};
 use crate::gpu::{self, Reading, Watchdog};
@@ -143,7 +143,7 @@ impl Update<'_> {
         &mut self,
         weight: Tensor<1>,
         part: &mut PartState,
-        matrices: usize,
+        matrices: Matrices,
         shape: [usize; 2],
     ) -> Tensor<1> {
         let Some(grad) = self.matrices.next() else { return weight };

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::muon::matrices_of;
+use super::muon::{Matrices, matrices_of};
 use crate::config::{Config, OptimizerKind, Precision};
 use crate::model::{Architecture, Gpt, STAGED_ELEMENTS, WeightError, WeightSource};
 
@@ -15,18 +15,17 @@ pub enum Rule {
     AdamW,
     /// Muon (Jordan et al. 2024).
     Muon {
-        /// The number of matrices side by side in the weight, in equal shares of its columns. Each is
-        /// orthogonalized on its own.
-        matrices: usize,
+        /// The matrices side by side in the weight. Each is orthogonalized on its own.
+        matrices: Matrices,
     },
 }
 
 impl Rule {
-    /// Returns the rule of the parameter `name` in a run with `optimizer`.
-    pub fn of(optimizer: OptimizerKind, name: &str) -> Self {
-        let matrices = match optimizer {
+    /// Returns the rule of the parameter `name` in a run of `config`.
+    pub fn of(config: &Config, name: &str) -> Self {
+        let matrices = match config.optimizer {
             OptimizerKind::AdamW => None,
-            OptimizerKind::Muon => matrices_of(name),
+            OptimizerKind::Muon => matrices_of(config, name),
         };
         matrices.map_or(Rule::AdamW, |matrices| Rule::Muon { matrices })
     }
@@ -114,7 +113,7 @@ pub(super) fn cut(values: &[f32], lengths: &[usize], device: &Device) -> Vec<Ten
 /// memory, whatever the model stores on its device.
 pub struct Masters {
     pub(super) host: Device,
-    optimizer: OptimizerKind,
+    config: Config,
     /// Of the parameters whose [`Rule`] keeps them, by the name of the parameter, without padding. Those that are missing are zero.
     values: HashMap<String, Vec<f32>>,
 }
@@ -124,7 +123,7 @@ impl Masters {
     /// backend would update them.
     pub fn new(config: &Config) -> Option<Self> {
         let host = host()?;
-        Some(Self { host, optimizer: config.optimizer, values: HashMap::new() })
+        Some(Self { host, config: config.clone(), values: HashMap::new() })
     }
 
     /// Builds a model with the weights of `source`, matrices and embeddings in the dtype of
@@ -157,7 +156,7 @@ struct KeepingSource<'a> {
 impl WeightSource for KeepingSource<'_> {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let values = self.source.weight(name, shape)?;
-        if Rule::of(self.masters.optimizer, name).keeps_masters(self.is_half) {
+        if Rule::of(&self.masters.config, name).keeps_masters(self.is_half) {
             self.masters.values.insert(name.to_string(), values.clone());
         }
         Ok(values)

@@ -10,6 +10,7 @@ macro_rules! each {
 mod apart;
 mod conversations;
 mod finish;
+mod llama;
 mod resume;
 mod tokenizers;
 

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
-use crate::model::{WEIGHTS_FILE, parameters};
+use crate::model::{has_weights, parameters};
 use crate::ops::OpsMode;
 use crate::plan::{self, Work};
 use crate::protocol::{Failure, FromWorker, Reply, Request, SelfTestOptions};
@@ -99,7 +99,7 @@ pub(crate) fn write_model_folder(
     tokenizer: Option<&Tokenizer>,
     output: &Path,
 ) -> Result<(), Failure> {
-    if output.join(WEIGHTS_FILE).exists() {
+    if has_weights(output) {
         let text = format!("{}: this folder already has a model", output.display());
         return Err(Failure::usage(text, "give another folder"));
     }

@@ -1,0 +1,222 @@
+//! The weights of a Hugging Face folder: in one file or in several with an index, under the names and in
+//! the layout of transformers.
+//!
+//! Llama's matrices are `[out, in]` there, and queries, keys and values are three of them. In memory they
+//! are one weight `[in, out]`, side by side, as GPT-2's `c_attn` is in its files.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Tensor;
+use serde::Deserialize;
+
+use super::weights::{Parameter, TensorFile, transpose};
+use super::{Architecture, Blocks, LlamaBlocks, WeightError, WeightFile, WeightSource};
+use crate::disk;
+use crate::plan::HEAD;
+
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+const INDEX_FILE: &str = "model.safetensors.index.json";
+
+/// The part of an index that names the files.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// Returns true if a folder has weights, in one file or several.
+pub fn has_weights(folder: &Path) -> bool {
+    [WEIGHTS_FILE, INDEX_FILE].iter().any(|file| disk::exists(&folder.join(file)))
+}
+
+/// Returns the files with the weights of a folder.
+pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, WeightError> {
+    let (single, path) = (folder.join(WEIGHTS_FILE), folder.join(INDEX_FILE));
+    if disk::exists(&single) || !disk::exists(&path) {
+        return Ok(vec![single]);
+    }
+    let text = disk::read(&path).map_err(WeightError::io(&path))?;
+    let index: Index = serde_json::from_slice(&text)
+        .map_err(|error| WeightError::corrupt(&path, format!("not an index: {error}")))?;
+    let names: BTreeSet<&String> = index.weight_map.values().collect();
+    let file = |name: &String| {
+        // An index that came with a download must not lead elsewhere.
+        let is_name = Path::new(name).file_name().is_some_and(|file| file == name.as_str());
+        let reason = || format!("{name:?} is not the name of a file in this folder");
+        is_name.then(|| folder.join(name)).ok_or_else(|| WeightError::corrupt(&path, reason()))
+    };
+    names.into_iter().map(file).collect()
+}
+
+/// The weights of a folder under the names of the model, read one at a time.
+pub struct WeightFolder {
+    path: PathBuf,
+    files: Vec<WeightFile>,
+    architecture: Architecture,
+}
+
+impl WeightFolder {
+    pub fn open(folder: &Path, architecture: &Architecture) -> Result<Self, WeightError> {
+        let files = weight_files(folder)?;
+        let files = files.iter().map(|path| WeightFile::open(path)).collect::<Result<_, _>>()?;
+        Ok(Self { path: folder.to_path_buf(), files, architecture: architecture.clone() })
+    }
+
+    /// Returns true if a file has a bias other than zero.
+    pub fn has_biases(&mut self) -> Result<bool, WeightError> {
+        for file in &mut self.files {
+            if file.has_biases()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads a tensor by its name in the files.
+    fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        match self.files.iter_mut().find(|file| file.has(name)) {
+            Some(file) => file.weight(name, shape),
+            None => Err(WeightError::missing(&self.path, name)),
+        }
+    }
+}
+
+impl WeightSource for WeightFolder {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let tensors = tensors_of(&self.architecture, name);
+        let &[rows, columns] = shape else { return self.read(&tensors[0].name, shape) };
+        if !tensors[0].is_transposed {
+            return self.read(&tensors[0].name, shape);
+        }
+        let mut packed = vec![0.0; rows * columns];
+        for FileTensor { name, columns: part, .. } in tensors {
+            let width = part.len();
+            let values = transpose(&self.read(&name, &[width, rows])?, width, rows);
+            for (to, from) in packed.chunks_exact_mut(columns).zip(values.chunks_exact(width)) {
+                to[part.clone()].copy_from_slice(from);
+            }
+        }
+        Ok(packed)
+    }
+}
+
+/// A tensor of a file that is a weight of the model, or some columns of one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct FileTensor {
+    /// The name in files.
+    pub name: String,
+    /// True if the tensor is `[out, in]` in the files and `[in, out]` in the model.
+    pub is_transposed: bool,
+    /// The columns of the weight that a transposed tensor is.
+    pub columns: Range<usize>,
+}
+
+/// Returns the tensors that the weight `name` of the model is in files. GPT-2's names and layouts are those
+/// of the model.
+pub(super) fn tensors_of(architecture: &Architecture, name: &str) -> Vec<FileTensor> {
+    let whole = |name: String| vec![FileTensor { name, is_transposed: false, columns: 0..0 }];
+    let Blocks::Llama(LlamaBlocks { kv_heads, head_size, ffn_size, .. }) = architecture.blocks
+    else {
+        return whole(name.to_string());
+    };
+    let (queries, keys) = (architecture.n_head * head_size, kv_heads * head_size);
+    let Some((block, layer)) = name.strip_prefix("h.").and_then(|rest| rest.split_once('.')) else {
+        return whole(match name {
+            "wte.weight" => "model.embed_tokens.weight".to_string(),
+            "ln_f.weight" => "model.norm.weight".to_string(),
+            other => other.to_string(),
+        });
+    };
+    let layers: &[(&str, usize)] = match layer {
+        "self_attn.qkv_proj.weight" => {
+            &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
+        }
+        "self_attn.o_proj.weight" => &[("self_attn.o_proj", architecture.n_embd)],
+        "mlp.gate_up_proj.weight" => &[("mlp.gate_proj", ffn_size), ("mlp.up_proj", ffn_size)],
+        "mlp.down_proj.weight" => &[("mlp.down_proj", architecture.n_embd)],
+        norm => return whole(format!("model.layers.{block}.{norm}")),
+    };
+    let mut end = 0;
+    let tensor = |(layer, width): &(&str, usize)| {
+        let first = end;
+        end += width;
+        let name = format!("model.layers.{block}.{layer}.weight");
+        FileTensor { name, is_transposed: true, columns: first..end }
+    };
+    layers.iter().map(tensor).collect()
+}
+
+/// A tensor of a file that is being written.
+struct SavedTensor {
+    /// Named and shaped as in the file. Its parts are those of the weight of the model.
+    parameter: Parameter,
+    /// The columns of the weight to take, and to transpose.
+    columns: Option<Range<usize>>,
+}
+
+impl SavedTensor {
+    /// Takes the values of the file from the weight, on its device.
+    fn into_parameter(self) -> Parameter {
+        let Self { parameter: Parameter { name, shape, parts }, columns } = self;
+        let Some(columns) = columns else { return Parameter { name, shape, parts } };
+        let elements: usize = parts.iter().map(|part| part.dims()[0]).sum();
+        let rows = shape[1];
+        let weight = Tensor::cat(parts, 0).reshape([rows, elements / rows]);
+        let part = weight.narrow(1, columns.start, columns.len()).transpose();
+        Parameter { name, shape, parts: vec![part.reshape([rows * columns.len()])] }
+    }
+}
+
+/// Writes the weights of a model, given in its order, to a folder's file.
+pub(crate) async fn write_weights(
+    folder: &Path,
+    architecture: &Architecture,
+    weights: Vec<Parameter>,
+) -> Result<(), WeightError> {
+    let mut tensors = Vec::new();
+    for Parameter { name, shape, parts } in weights {
+        let shape = saved_shape(architecture, &name, &shape);
+        if !matches!(architecture.blocks, Blocks::Gpt2 { .. }) {
+            for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &name) {
+                let shape =
+                    if is_transposed { vec![columns.len(), shape[0]] } else { shape.clone() };
+                let parameter = Parameter { name, shape, parts: parts.clone() };
+                let columns = is_transposed.then_some(columns);
+                tensors.push(SavedTensor { parameter, columns });
+            }
+            continue;
+        }
+        let is_layer = !name.starts_with('w');
+        let name = format!("transformer.{name}");
+        let mut push = |parameter| tensors.push(SavedTensor { parameter, columns: None });
+        if !architecture.has_biases() && is_layer {
+            // The GPT-2 of transformers always has biases and initializes missing ones at random.
+            let out = shape[shape.len() - 1];
+            push(Parameter {
+                name: name.replace(".weight", ".bias"),
+                shape: vec![out],
+                parts: vec![Tensor::zeros([out], &parts[0].device())],
+            });
+        }
+        push(Parameter { name, shape, parts });
+    }
+    tensors.sort_by(|a, b| a.parameter.name.cmp(&b.parameter.name));
+    let parameters: Vec<&Parameter> = tensors.iter().map(|tensor| &tensor.parameter).collect();
+    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let mut file = TensorFile::create(&folder.join(WEIGHTS_FILE), &parameters, metadata)?;
+    for tensor in tensors {
+        file.write(&tensor.into_parameter()).await?;
+    }
+    Ok(())
+}
+
+/// Returns the shape of a tensor in files: embeddings of tokens are saved without their padding, which
+/// is zero.
+pub fn saved_shape(architecture: &Architecture, name: &str, shape: &[usize]) -> Vec<usize> {
+    if name.ends_with("wte.weight") || name.ends_with(HEAD) {
+        vec![architecture.vocab_size, architecture.n_embd]
+    } else {
+        shape.to_vec()
+    }
+}
