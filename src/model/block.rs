@@ -44,6 +44,7 @@ pub(super) struct Mlp {
 
 /// A block in the shape of its model.
 #[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "all blocks of a model are of one shape")]
 pub(super) enum Block {
     Gpt2(Gpt2Block),
     Llama(LlamaBlock),
