@@ -68,7 +68,7 @@ pub struct Config {
     pub n_layer: NonZeroU32,
     /// Divides `n_embd`, unless `head_size` is set.
     pub n_head: NonZeroU32,
-    /// Divides `n_head`; 0 = `n_head`. [`kv_heads`](Self::kv_heads) returns the number.
+    /// Divides `n_head`; 0 = `n_head`.
     #[serde(default)]
     pub n_kv_head: u32,
     /// 0 = `n_embd / n_head`. A method returns the number, as for `ffn_size`.
