@@ -77,8 +77,8 @@ impl Config {
     }
 
     /// Returns the floating-point operations per token of a forward pass over `time` positions, first of the
-    /// products: two for each of `parameters` weights, except those of an embedding that is not the
-    /// output head. Then those of causal attention: `2 L H D T` with H heads of size D.
+    /// products: two for each of `parameters` weights, but none for an embedding that is not the output
+    /// head. Then the operations of causal attention: `2 L H D T` with H heads of size D.
     pub(crate) fn forward_operations(&self, parameters: u64, time: u32) -> [f64; 2] {
         let embeddings = parameters.saturating_sub(self.parameters(0));
         let looked_up = if self.tie_embeddings { 0 } else { embeddings / 2 };

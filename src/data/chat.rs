@@ -291,7 +291,7 @@ impl ChatTemplate {
 
     /// Returns the tokens of a message of wgpt's template, from its role to its end. A conversation is
     /// [`begin`](Self::begin) and its messages, so one that has become too long can lose the oldest.
-    /// `None` if the template is that of a model folder, where a message depends on the others.
+    /// Returns `None` for the template of a model folder, where a message depends on the others.
     pub fn message(&self, message: &Message) -> Result<Option<Vec<u32>>, DataError> {
         if self.folder.is_some() {
             Ok(None)

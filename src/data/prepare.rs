@@ -93,9 +93,9 @@ pub struct Prepared {
 /// `train.bin`, `val.bin` and `meta.json`, and with byte pairs or conversations a `tokenizer.json`.
 ///
 /// Each document ends with an end-of-text token if the tokenizer has one. `.jsonl` files of
-/// conversations are tokenized with a [`ChatTemplate`], that of the tokenizer's folder if it has one. Memory does not grow with the
-/// input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about every
-/// 256 KiB.
+/// conversations are tokenized with a [`ChatTemplate`]: the template of the tokenizer's folder, or else
+/// wgpt's own. Memory does not grow with the input, except for the longest `.jsonl` line or `.parquet`
+/// value. `progress` is called about every 256 KiB.
 pub fn prepare(
     inputs: &[PathBuf],
     out: &Path,

@@ -20,7 +20,7 @@ const NAME: &str = "chat_template";
 /// about a hundred for a message.
 const FUEL: u64 = 50_000_000;
 
-/// What follows the messages.
+/// The text after the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Nothing,
