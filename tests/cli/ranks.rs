@@ -149,7 +149,8 @@ fn mpirun_ranks_that_train_apart_continue_with_the_same_losses() {
 }
 
 /// mpirun forwards a Ctrl-C as SIGTERM after a while, and kills the remaining processes after the same
-/// time again. Meanwhile it reads nothing that its processes print.
+/// time again, in which a busy disk must have written the checkpoint. Meanwhile it reads nothing that its
+/// processes print.
 #[test]
 #[ignore = "needs Open MPI"]
 fn mpirun_stops_with_a_checkpoint() {
@@ -161,7 +162,7 @@ fn mpirun_stops_with_a_checkpoint() {
         let rarely = ["--log_interval=100000", "--eval_interval=200"];
         let args = [&[flag.as_str()], TINY, &CALM, &ENDLESS, &rarely].concat();
         let mut command = mpirun(folder.path(), 2, &args);
-        command.env("OMPI_MCA_odls_base_sigkill_timeout", "4").stdout(Stdio::null());
+        command.env("OMPI_MCA_odls_base_sigkill_timeout", "9").stdout(Stdio::null());
         let mut job = command.spawn().unwrap();
         let run = folder.path().join(&run);
         wait_for(&run.join("checkpoints/00000200/state.json"), &mut job);
@@ -179,7 +180,7 @@ fn mpirun_stops_with_a_checkpoint() {
         }
         let signalled = Instant::now();
         job.wait().unwrap();
-        assert!(signalled.elapsed() < END, "{:?}", signalled.elapsed());
+        assert!(signalled.elapsed() < 3 * END, "{:?}", signalled.elapsed());
         let recorded = fs::read_to_string(run.join("events.jsonl")).unwrap();
         let done: Value = serde_json::from_str(recorded.lines().last().unwrap()).unwrap();
         assert_eq!((&done["event"], &done["reason"]), (&"done".into(), &"stopped".into()));
