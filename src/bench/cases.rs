@@ -5,12 +5,12 @@ use std::sync::Arc;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData, activation, module};
 
 use super::kernels::{Bench, Case, Cost, Sizes};
-use super::{KernelRow, best_seconds};
+use super::{KernelRow, attention, best_seconds};
 use crate::config::Gelu;
 use crate::gpu::DeviceError;
 use crate::ops::{
-    self, Activation, AdamW, AttentionShape, CrossEntropy, Dropout, Moments, NormForm, OpsMode,
-    UpdateSettings, WeightUpdate,
+    self, Activation, AdamW, CrossEntropy, Dropout, Moments, NormForm, OpsMode, UpdateSettings,
+    WeightUpdate,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -22,15 +22,37 @@ pub(super) const CASES: &[Case] = &[
     |bench, s| linear_backward(bench, "gemm backward", mlp_in(s), None),
     |bench, s| linear_forward(bench, "gelu + gemm + bias + residual", mlp_out(s), GELU),
     |bench, s| linear_backward(bench, "gelu + gemm + bias + residual backward", mlp_out(s), GELU),
-    attention_forward,
-    attention_backward,
+    |bench, s| attention::attention_forward(bench, "attention", s, s.attention),
+    |bench, s| attention::attention_backward(bench, "attention backward", s, s.attention),
     dropout,
     loss,
     adamw,
+    // Of Llama-shaped models.
+    attention::rotary_forward,
+    attention::rotary_backward,
+    |bench, s| {
+        attention::attention_forward(
+            bench,
+            "attention, 4 heads share keys",
+            s,
+            attention::shared(s),
+        )
+    },
+    |bench, s| {
+        attention::attention_backward(
+            bench,
+            "attention backward, 4 heads share keys",
+            s,
+            attention::shared(s),
+        )
+    },
+    |bench, s| linear_forward(bench, "swiglu + gemm + residual", gated_out(s), SWIGLU),
+    |bench, s| linear_backward(bench, "swiglu + gemm + residual backward", gated_out(s), SWIGLU),
 ];
 
 const NORM: NormForm = NormForm::Layer;
 const GELU: Option<Activation> = Some(Activation::Gelu(Gelu::Tanh));
+const SWIGLU: Option<Activation> = Some(Activation::SwiGlu);
 
 /// Returns token ids that are scattered over the vocabulary.
 pub(super) fn ids(first: usize, count: usize, vocab: usize) -> Arc<[u32]> {
@@ -157,7 +179,7 @@ fn mlp_out(s: &Sizes) -> [usize; 3] {
 }
 
 /// Returns the cost of a matrix product that reads `more` further activations.
-pub(super) fn product(bench: &Bench, [m, k, n]: [usize; 3], more: usize) -> Cost {
+fn product(bench: &Bench, [m, k, n]: [usize; 3], more: usize) -> Cost {
     Cost {
         size: format!("{m} x {k} x {n}"),
         bytes: bench.bytes(m * k + m * n + more) + bench.weight_bytes(k * n),
@@ -165,35 +187,55 @@ pub(super) fn product(bench: &Bench, [m, k, n]: [usize; 3], more: usize) -> Cost
     }
 }
 
-/// Computes a layer as the op does. The bare product has neither bias nor residual.
+/// Returns the second layer of Llama's MLP, whose inputs are half as wide as its activation's.
+fn gated_out(s: &Sizes) -> [usize; 3] {
+    [s.rows, (8 * s.c / 3).next_multiple_of(64), s.c]
+}
+
+/// Returns the width of the inputs of a layer's activation, whose output has width `k`.
+fn before(form: Option<Activation>, k: usize) -> usize {
+    if form == SWIGLU { 2 * k } else { k }
+}
+
+/// Computes a layer as the op does.
 fn stock_linear(
     x: Tensor<2>,
     w: Tensor<2>,
     b: Option<Tensor<1>>,
     residual: Option<Tensor<2>>,
+    form: Option<Activation>,
 ) -> Tensor<2> {
-    match b.zip(residual) {
-        Some((b, residual)) => activation::gelu_approximate(x).matmul(w) + b.unsqueeze() + residual,
-        None => x.matmul(w),
-    }
+    let inner = w.dims()[0];
+    let h = match form {
+        None => x,
+        Some(Activation::Gelu(_)) => activation::gelu_approximate(x),
+        Some(Activation::SwiGlu) => {
+            activation::silu(x.clone().narrow(1, 0, inner)) * x.narrow(1, inner, inner)
+        }
+    };
+    let y = h.matmul(w);
+    let y = if let Some(b) = b { y + b.unsqueeze() } else { y };
+    if let Some(residual) = residual { y + residual } else { y }
 }
 
-/// Measures a layer of rows, inputs and outputs `[m, k, n]`: a bare product or, with GELU, a layer
-/// with bias and residual.
+/// Measures a layer of rows, inputs and outputs `[m, k, n]`: a bare product, or with an activation a layer
+/// with a residual, and with a bias if it is GPT-2's.
 fn linear_forward(
     bench: &Bench,
     name: &'static str,
     [m, k, n]: [usize; 3],
     form: Option<Activation>,
 ) -> Result<KernelRow, DeviceError> {
-    let (x, w) = (bench.activations([m, k]), bench.weight([k, n]));
-    let fused = form == GELU;
-    let (b, residual) = fused.then(|| (bench.random([n]), bench.activations([m, n]))).unzip();
+    let width = before(form, k);
+    let (x, w) = (bench.activations([m, width]), bench.weight([k, n]));
+    let b = (form == GELU).then(|| bench.random([n]));
+    let residual = form.map(|_| bench.activations([m, n]));
+    let more = m * (width - k) + if form.is_some() { m * n } else { 0 };
     bench.forward(
         name,
-        product(bench, [m, k, n], if fused { m * n } else { 0 }),
+        product(bench, [m, k, n], more),
         || ops::linear(x.clone(), w.clone(), b.clone(), residual.clone(), form, bench.mode),
-        || stock_linear(x.clone(), w.clone(), b.clone(), residual.clone()),
+        || stock_linear(x.clone(), w.clone(), b.clone(), residual.clone(), form),
     )
 }
 
@@ -204,86 +246,26 @@ fn linear_backward(
     [m, k, n]: [usize; 3],
     form: Option<Activation>,
 ) -> Result<KernelRow, DeviceError> {
-    let (x, w, dy) = (bench.activations([m, k]), bench.weight([k, n]), bench.activations([m, n]));
-    let fused = form == GELU;
-    let (b, residual) = fused.then(|| (bench.leaf([n]), bench.leaf([m, n]))).unzip();
-    let leaves = (bench.leaf([m, k]), bench.leaf([k, n]), b, residual);
-    let once = product(bench, [m, k, n], m * k + m * n + if fused { m * k } else { 0 });
+    let (width, biased) = (before(form, k), form == GELU);
+    let x = bench.activations([m, width]);
+    let (w, dy) = (bench.weight([k, n]), bench.activations([m, n]));
+    let leaves = (
+        bench.leaf([m, width]),
+        bench.leaf([k, n]),
+        biased.then(|| bench.leaf([n])),
+        form.map(|_| bench.leaf([m, n])),
+    );
+    // The inputs of an activation are read for both gradients, and theirs are written.
+    let passes = if form.is_some() { 3 } else { 2 };
+    let once = product(bench, [m, k, n], passes * m * width - m * k + m * n);
     bench.backward(
         name,
         Cost { bytes: once.bytes + 4 * k * n, operations: 2 * once.operations, ..once },
-        || ops::linear_backward(dy.clone(), x.clone(), w.clone(), form, fused, bench.mode),
+        || ops::linear_backward(dy.clone(), x.clone(), w.clone(), form, biased, bench.mode),
         || {
             let (x, w, b, residual) = leaves.clone();
-            stock_linear(x, w, b, residual)
+            stock_linear(x, w, b, residual, form)
         },
-    )
-}
-
-/// Computes attention with a matrix of scores `[time, time]` for each head.
-fn stock_attention(
-    qkv: Tensor<2>,
-    causal_mask: Tensor<4, burn::tensor::Bool>,
-    s: &Sizes,
-) -> Tensor<2> {
-    let AttentionShape { batch, time, heads, .. } = s.attention;
-    let size = s.c / heads;
-    let qkv = qkv.reshape([batch, time, 3, heads, size]);
-    let part = |i: usize| -> Tensor<4> {
-        let part = qkv.clone().narrow(2, i, 1);
-        part.reshape([batch, time, heads, size]).swap_dims(1, 2)
-    };
-    let scores = part(0).matmul(part(1).transpose()).mul_scalar(1.0 / (size as f32).sqrt());
-    let mask = causal_mask.expand([batch, heads, time, time]);
-    let scores = scores.mask_fill(mask, f32::NEG_INFINITY);
-    let out = activation::softmax(scores, 3).matmul(part(2));
-    out.swap_dims(1, 2).reshape([batch * time, s.c])
-}
-
-/// Returns the causal mask, true above the diagonal.
-pub(super) fn causal_mask(s: &Sizes, device: &Device) -> Tensor<4, burn::tensor::Bool> {
-    let time = s.attention.time;
-    Tensor::<2>::ones([time, time], device).tril(0).equal_elem(0.0).reshape([1, 1, time, time])
-}
-
-/// Returns the cost of attention with `products` matrix products of `batch * time^2 / 2 * c`
-/// multiply-adds each, and `tensors` tensors of `[n, c]`.
-pub(super) fn attention(bench: &Bench, s: &Sizes, products: usize, tensors: usize) -> Cost {
-    let AttentionShape { batch, time, heads, .. } = s.attention;
-    Cost {
-        size: format!("{batch} x {time}, {heads} heads of {}", s.c / heads),
-        bytes: tensors * bench.bytes(batch * time * s.c),
-        operations: products * batch * time * time * s.c,
-    }
-}
-
-fn attention_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let rows = s.attention.batch * s.attention.time;
-    let qkv = bench.activations([rows, 3 * s.c]);
-    let causal_mask = causal_mask(s, bench.device);
-    bench.forward(
-        "attention",
-        attention(bench, s, 2, 4),
-        || ops::attention(qkv.clone(), s.attention, bench.mode).0,
-        || stock_attention(qkv.clone(), causal_mask.clone(), s),
-    )
-}
-
-fn attention_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (rows, mode) = (s.attention.batch * s.attention.time, bench.mode);
-    let qkv = bench.activations([rows, 3 * s.c]);
-    let dout = bench.activations([rows, s.c]);
-    let (out, log_sum_exp) = ops::attention(qkv.clone(), s.attention, mode);
-    let leaf = bench.leaf([rows, 3 * s.c]);
-    let causal_mask = causal_mask(s, &bench.device.clone().autodiff());
-    bench.backward(
-        "attention backward",
-        attention(bench, s, 5, 8),
-        || {
-            let [dout, qkv, out] = [&dout, &qkv, &out].map(Tensor::clone);
-            ops::attention_backward(dout, qkv, out, log_sum_exp.clone(), s.attention, mode)
-        },
-        || stock_attention(leaf.clone(), causal_mask.clone(), s),
     )
 }
 

@@ -4,9 +4,9 @@
 //! burn's stock ops do the same work in the same run. The ratio of the times is meaningful where
 //! the times alone are not: on another machine, or on a software renderer.
 
+mod attention;
 mod calibrate;
 mod cases;
-mod gated;
 mod kernels;
 mod row;
 mod step;
@@ -138,7 +138,7 @@ pub(crate) fn run(
         let compare = options.compare && mode.precision == Precision::FLOAT32;
         let bench = Bench { device: &device.device, mode, compare, peaks: comparable };
         let sizes = if slow { &Sizes::SMALL } else { &Sizes::GPT2 };
-        for case in cases::CASES.iter().chain(gated::CASES) {
+        for case in cases::CASES {
             let row = case(&bench, sizes)?;
             show(Measurement::Kernel(&row));
             report.kernels.push(row);

@@ -122,12 +122,9 @@ fn require(config: &Value, plain: &[(&str, Value)]) -> Result<(), String> {
     let is_other = |(key, plain): &&(&str, Value)| {
         config.get(key).is_some_and(|value| value != plain && !value.is_null())
     };
-    match plain.iter().find(is_other) {
-        Some((key, plain)) => {
-            Err(format!("`{key}` is {}; only {plain} is supported", config[*key]))
-        }
-        None => Ok(()),
-    }
+    plain.iter().find(is_other).map_or(Ok(()), |(key, plain)| {
+        Err(format!("`{key}` is {}; only {plain} is supported", config[*key]))
+    })
 }
 
 fn gpt2(config: &Value) -> Result<Architecture, String> {
@@ -234,10 +231,8 @@ fn rope_theta(config: &Value) -> Result<f64, String> {
             return Err(format!("`{key}` is {rope}; only angles without scaling are supported"));
         }
     }
-    let place = match config.get("rope_parameters") {
-        Some(rope) if rope.get("rope_theta").is_some() => rope,
-        _ => config,
-    };
+    let rope = &config["rope_parameters"];
+    let place = if rope.get("rope_theta").is_some() { rope } else { config };
     positive(place, "rope_theta", 1e4)
 }
 

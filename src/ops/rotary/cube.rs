@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{COSINE, RADIANS, RotaryBackwardInputs, RotaryInputs, RotaryShape, SINE};
 use crate::ops::shared::cube::{CubeKernels, Gpu, each, elem, launch};
-use crate::ops::shared::kernels::{contiguous, owned};
+use crate::ops::shared::kernels::{in_place, owned};
 use crate::plan::NORM_GROUPS;
 
 /// Invocations in a workgroup: several of the largest heads.
@@ -80,6 +80,11 @@ fn either<T: Float>(qkv: &[T], rotated: &[T], at: usize, #[comptime] in_place: b
     if comptime!(in_place) { f32::cast_from(rotated[at]) } else { f32::cast_from(qkv[at]) }
 }
 
+#[cube]
+fn weight(q_norm: &[f32], k_norm: &[f32], is_query: bool, i: usize) -> f32 {
+    if is_query { q_norm[i] } else { k_norm[i] }
+}
+
 /// Normalises, if `normed`, and rotates q and k of packed qkv. If not `in_place`, it also copies the values.
 #[cube(launch_unchecked)]
 fn rotate<T: Float>(
@@ -99,10 +104,7 @@ fn rotate<T: Float>(
     let i = UNIT_POS as usize % half;
     let index = CUBE_POS * of_workgroup + nth;
     let rotating = p.heads + p.kv_heads;
-    let mut heads = rotating;
-    if comptime!(!in_place) {
-        heads += p.kv_heads;
-    }
+    let heads = rotating + comptime!(usize::from(!in_place)) * p.kv_heads;
     let row = index / heads;
     let head = index % heads;
     let at = p.at(min(row, p.rows - 1), head, half) + i;
@@ -111,23 +113,18 @@ fn rotate<T: Float>(
     if comptime!(normed) {
         let squares = head_sum(low * low + high * high, nth, half);
         let scale = 1.0f32 / (squares / comptime!(2.0 * half as f32) + p.eps).sqrt();
-        if head < p.heads {
-            low *= scale * q_norm[i];
-            high *= scale * q_norm[i + half];
-        } else if head < rotating {
-            low *= scale * k_norm[i];
-            high *= scale * k_norm[i + half];
+        if head < rotating {
+            low *= scale * weight(q_norm, k_norm, head < p.heads, i);
+            high *= scale * weight(q_norm, k_norm, head < p.heads, i + half);
         }
     }
     if nth < of_workgroup && row < p.rows {
-        if head < rotating {
-            let by = rotation(turns, i, row % p.time, p.direction);
-            rotated[at] = T::cast_from(low * by.cosine - high * by.sine);
-            rotated[at + half] = T::cast_from(high * by.cosine + low * by.sine);
-        } else {
-            rotated[at] = T::cast_from(low);
-            rotated[at + half] = T::cast_from(high);
-        }
+        let by = rotation(turns, i, row % p.time, p.direction);
+        let turns = head < rotating;
+        let first = select(turns, low * by.cosine - high * by.sine, low);
+        let second = select(turns, high * by.cosine + low * by.sine, high);
+        rotated[at] = T::cast_from(first);
+        rotated[at + half] = T::cast_from(second);
     }
 }
 
@@ -151,14 +148,13 @@ fn gradients<T: Float>(
     let nth = UNIT_POS as usize / half;
     let i = UNIT_POS as usize % half;
     let heads = p.heads + p.kv_heads;
-    let group = CUBE_POS;
-    let last = min((group + 1) * rows_per_group, p.rows) * heads;
+    let last = min((CUBE_POS + 1) * rows_per_group, p.rows) * heads;
     // Of the weights of q and of k, each in two halves.
     let mut q_low = 0.0f32;
     let mut q_high = 0.0f32;
     let mut k_low = 0.0f32;
     let mut k_high = 0.0f32;
-    let mut begin = group * rows_per_group * heads;
+    let mut begin = CUBE_POS * rows_per_group * heads;
     while begin < last {
         let index = begin + nth;
         let present = nth < of_workgroup && index < last;
@@ -175,17 +171,16 @@ fn gradients<T: Float>(
         let by = rotation(turns, i, row % p.time, p.direction);
         let mut g_low = d_low * by.cosine - d_high * by.sine;
         let mut g_high = d_high * by.cosine + d_low * by.sine;
-        if present && head < p.heads {
+        let is_query = head < p.heads;
+        if present && is_query {
             q_low += g_low * low * rstd;
             q_high += g_high * high * rstd;
-            g_low *= q_norm[i];
-            g_high *= q_norm[i + half];
         } else if present {
             k_low += g_low * low * rstd;
             k_high += g_high * high * rstd;
-            g_low *= k_norm[i];
-            g_high *= k_norm[i + half];
         }
+        g_low *= weight(q_norm, k_norm, is_query, i);
+        g_high *= weight(q_norm, k_norm, is_query, i + half);
         let products = head_sum(g_low * low + g_high * high, nth, half);
         let mean = products * rstd * rstd / comptime!(2.0 * half as f32);
         if present {
@@ -194,7 +189,7 @@ fn gradients<T: Float>(
         }
         begin += of_workgroup;
     }
-    let at = 4 * group * half;
+    let at = 4 * CUBE_POS * half;
     write_sum(partial, q_low, at, half);
     write_sum(partial, q_high, at + half, half);
     write_sum(partial, k_low, at + comptime!(2 * half), half);
@@ -225,14 +220,7 @@ fn packed(shape: RotaryShape, rows: usize, direction: f32) -> PackedLaunch {
 
 pub(super) fn forward(kernels: &CubeKernels, inputs: RotaryInputs<Gpu>) -> CubeTensor {
     let RotaryInputs { qkv, norms, shape } = inputs;
-    let qkv = contiguous(qkv);
-    let [n, width] = qkv.shape().dims();
-    let (source, rotated) = if qkv.can_mut() {
-        (None, qkv)
-    } else {
-        let rotated = kernels.queue.empty_of([n, width], qkv.dtype);
-        (Some(qkv), rotated)
-    };
+    let (source, rotated) = in_place(&kernels.queue, qkv);
     let (q_norm, k_norm) = norms.unzip();
     launch_rotation(kernels, source, &rotated, [q_norm, k_norm], shape, 1.0);
     rotated

@@ -3,7 +3,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{RotaryBackwardInputs, RotaryInputs, RotaryShape};
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, pack_of, params, shader};
-use crate::ops::shared::kernels::{contiguous, owned};
+use crate::ops::shared::kernels::{in_place, owned};
 use crate::ops::shared::wgsl::{Gpu, WgslKernels};
 use crate::plan::NORM_GROUPS;
 
@@ -77,26 +77,31 @@ fn params(spec: &Spec, shape: RotaryShape, [rows, size]: [usize; 2]) -> (Params,
 
 pub(super) fn forward(kernels: &WgslKernels, inputs: RotaryInputs<Gpu>) -> CubeTensor {
     let RotaryInputs { qkv, norms, shape } = inputs;
-    let qkv = contiguous(qkv);
-    let [n, width] = qkv.shape().dims();
-    let (in_place, size) = (qkv.can_mut(), shape.size(width));
-    let (source, rotated) = if in_place {
-        (None, qkv)
-    } else {
-        let rotated = kernels.queue.empty_of([n, width], qkv.dtype);
-        (Some(qkv), rotated)
-    };
+    let (source, rotated) = in_place(&kernels.queue, qkv);
     let (q_norm, k_norm) = norms.unzip();
-    let spec = forward_spec(Element::of(&rotated), size, in_place, q_norm.is_some());
+    rotate(kernels, source, &rotated, [q_norm, k_norm], shape, 1.0);
+    rotated
+}
+
+fn rotate(
+    kernels: &WgslKernels,
+    source: Option<CubeTensor>,
+    rotated: &CubeTensor,
+    [q_norm, k_norm]: [Option<CubeTensor>; 2],
+    shape: RotaryShape,
+    direction: f32,
+) {
+    let [n, width] = rotated.shape().dims();
+    let (in_place, size) = (source.is_none(), shape.size(width));
+    let spec = forward_spec(Element::of(rotated), size, in_place, q_norm.is_some());
     let (params, of_workgroup) = params(&spec, shape, [n, size]);
     let heads = if in_place { shape.rotated() } else { width / size };
     kernels.queue.launch(
         spec,
         Workgroups::Line((n * heads).div_ceil(of_workgroup)),
-        &[source.as_ref(), Some(&rotated), q_norm.as_ref(), k_norm.as_ref()],
-        &params,
+        &[source.as_ref(), Some(rotated), q_norm.as_ref(), k_norm.as_ref()],
+        &Params { direction, ..params },
     );
-    rotated
 }
 
 pub(super) fn backward(
@@ -106,23 +111,15 @@ pub(super) fn backward(
     let RotaryBackwardInputs { dqkv, qkv, norms, shape } = inputs;
     let dqkv = owned(dqkv);
     let [n, width] = dqkv.shape().dims();
-    let (activation, size) = (Element::of(&dqkv), shape.size(width));
     let Some((q_norm, k_norm)) = norms else {
-        let spec = forward_spec(activation, size, true, false);
-        let (params, of_workgroup) = params(&spec, shape, [n, size]);
-        kernels.queue.launch(
-            spec,
-            Workgroups::Line((n * shape.rotated()).div_ceil(of_workgroup)),
-            &[None, Some(&dqkv), None, None],
-            &Params { direction: -1.0, ..params },
-        );
+        rotate(kernels, None, &dqkv, [None, None], shape, -1.0);
         return (dqkv, None);
     };
-    let qkv = qkv.expect("qkv as the op took it");
+    let (qkv, size) = (qkv.expect("qkv as the op took it"), shape.size(width));
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let partial = kernels.queue.empty([groups, 2, size]);
-    let spec = spec(&BACKWARD, activation, size);
+    let spec = spec(&BACKWARD, Element::of(&dqkv), size);
     let (params, _) = params(&spec, shape, [n, size]);
     kernels.queue.launch(
         spec,
