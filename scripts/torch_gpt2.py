@@ -65,6 +65,11 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def gpt2(args):
+    shape = args.layers, args.heads, args.width, args.block, args.vocab
+    return Gpt2(*shape, bias=args.bias, gelu=args.gelu)
+
+
 def synchronize(device):
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -74,8 +79,7 @@ def measure(args, device, dtype, compiled, micro_batch):
     """Returns the seconds of the first step and of the fastest of the others."""
     torch.manual_seed(1337)
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    shape = args.layers, args.heads, args.width, args.block, args.vocab
-    model = Gpt2(*shape, bias=args.bias, gelu=args.gelu).to(device)
+    model = args.model(args).to(device)
     parameters = list(model.parameters())
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
@@ -165,6 +169,7 @@ def main():
         for name in names:
             if name not in known:
                 parser.error(f"{name} is not one of {', '.join(known)}")
+    args.model = gpt2
     args.heads = args.heads or max(1, args.width // 64)
     device = torch.device(args.device)
     # Compiled modes come last: they take longest, and a time limit may end them.

@@ -145,7 +145,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     #[cfg(not(feature = "gui"))]
     let command = command.expect("clap requires a subcommand in a build without the window");
     match command {
-        Subcommands::Train(args) => return train::run(args, &global, Vec::new()),
+        Subcommands::Train(args) => return train::run(args, &global, Vec::new(), 1),
         Subcommands::Launch(args) => return train::launch(args, &global),
         Subcommands::Sweep(args) => sweep::run(args, &global)?,
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,

@@ -29,7 +29,8 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let is_one_run = args.measure || args.calibrate || args.suggest || args.ranks.is_some();
     let asks_for_table = !is_named && !is_one_run && recipe::asks_for_table(&resolved);
     if recipe::chooses(is_named, &resolved) || asks_for_table {
-        let device = recipe_device(&resolved.config, args.target, global)?;
+        let mut device = recipe_device(&resolved.config, args.target, global)?;
+        device.ranks = args.ranks.unwrap_or(1);
         let data = ChosenData::open(&resolved.config)?;
         let Some(time) = resolved.config.max_time else {
             return recipe::show(&args.source, &device, &resolved, &data, args.json, global.quiet);

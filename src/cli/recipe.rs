@@ -43,8 +43,13 @@ pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
         && !about_run.iter().any(|key| resolved.is_set(key))
 }
 
-/// Adds the settings that the rule chooses to a new run that gives a time and no preset. Prints the choice.
-pub(super) fn with_choice(mut args: TrainArgs, global: &Global) -> Result<TrainArgs, Failure> {
+/// Adds the settings that the rule chooses, for this many ranks, to a new run that gives a time and no preset.
+/// Prints the choice.
+pub(super) fn with_choice(
+    mut args: TrainArgs,
+    global: &Global,
+    ranks: u32,
+) -> Result<TrainArgs, Failure> {
     let resumes = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
     if args.source.is_named() || resumes || Place::of_this_process().is_some() {
         return Ok(args);
@@ -53,7 +58,7 @@ pub(super) fn with_choice(mut args: TrainArgs, global: &Global) -> Result<TrainA
     let Some(time) = resolved.config.max_time.filter(|_| chooses(false, &resolved)) else {
         return Ok(args);
     };
-    let device = RecipeDevice::selected(&resolved.config, global)?;
+    let device = RecipeDevice { ranks, ..RecipeDevice::selected(&resolved.config, global)? };
     let data = ChosenData::open(&resolved.config)?;
     let found = device.recipe(&resolved, &data, time, global.quiet)?;
     if !global.quiet {
@@ -85,6 +90,8 @@ pub(super) struct RecipeDevice {
     profile: DeviceProfile,
     /// `None` if it need not be in this machine.
     selected: Option<(DeviceInfo, OpsMode)>,
+    /// The number of such devices, each for a rank.
+    pub ranks: u32,
     /// True once a person was told of the measurement.
     is_announced: Cell<bool>,
 }
@@ -92,7 +99,7 @@ pub(super) struct RecipeDevice {
 impl RecipeDevice {
     /// A GPU whose speed is published.
     pub fn target(profile: DeviceProfile) -> Self {
-        Self { profile, selected: None, is_announced: Cell::default() }
+        Self { profile, selected: None, ranks: 1, is_announced: Cell::default() }
     }
 
     /// Returns the device of the command.
@@ -121,6 +128,7 @@ impl RecipeDevice {
         let choose = |speed: &DeviceSpeed| {
             let is_set = &|key: &str| resolved.is_set(key) && key != "max_time";
             let ChosenData { vocab, size: data } = *data;
+            let speed = &speed.on_ranks(self.ranks);
             let question =
                 RecipeQuestion { config, is_set, vocab, data, limits: &limits, speed, time };
             recipe(question).ok_or_else(|| {

@@ -231,7 +231,7 @@ fn all_settings(
 fn chosen(source: ConfigSource, global: &Global) -> Result<Values, Failure> {
     source.clone().resolve(Vec::new(), None)?.config.require_data()?;
     let typed = source.flags.typed.len();
-    let mut settings = recipe::with_choice(TrainArgs::of(source), global)?.source.flags.typed;
+    let mut settings = recipe::with_choice(TrainArgs::of(source), global, 1)?.source.flags.typed;
     if settings.len() > typed {
         // The updates are chosen for the time. A run that found the machine busy would shorten them.
         settings.push(("max_time".into(), "0".into()));

@@ -11,6 +11,8 @@ use crate::protocol::Failure;
 /// The measurement of one model, in wgpt's words, and one mode. Other keys are ignored.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct TorchStep {
+    #[serde(default)]
+    arch: Arch,
     n_layer: u32,
     n_head: u32,
     n_embd: u32,
@@ -45,7 +47,8 @@ impl TorchStep {
         let Config { n_layer, n_head, n_embd, block_size, batch_size, .. } = *config;
         sizes == [n_layer, n_head, n_embd, block_size, batch_size].map(u32::from)
             && (vocab..vocab + PADDING).contains(&self.vocab_size)
-            && (self.bias, self.gelu, Arch::Gpt2) == (config.bias, config.gelu, config.arch)
+            && self.arch == config.arch
+            && (self.arch != Arch::Gpt2 || (self.bias, self.gelu) == (config.bias, config.gelu))
     }
 }
 

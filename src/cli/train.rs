@@ -31,15 +31,16 @@ struct RankArguments {
     elapsed: Duration,
 }
 
-/// Trains, in this process or in one that this process supervises, or with `launcher` in several;
-/// returns the exit code.
+/// Trains, in this process or in one that this process supervises, or with `launcher` in `ranks`; returns
+/// the exit code.
 pub(super) fn run(
     args: TrainArgs,
     global: &Global,
     launcher: Vec<OsString>,
+    ranks: u32,
 ) -> Result<ExitCode, Failure> {
     let json = args.json;
-    let args = recipe::with_choice(args, global)?;
+    let args = recipe::with_choice(args, global, ranks)?;
     let mut place = Place::of_this_process();
     let is_first = place.as_ref().is_none_or(Place::is_first);
     let mut output = EventPrinter::new(json, global.quiet, is_first);
@@ -67,7 +68,7 @@ pub(super) fn run(
                 }
                 return host(start, !args.no_supervise, &control, say, &mut output);
             }
-            let launch = |start: &StartRun| ranks(&launcher, &args, global, start);
+            let launch = |start: &StartRun| ranks_of(&launcher, &args, global, start);
             let emit = &mut |event: &Event| output.emit(event);
             supervise(start, Some(&launch), &control, say, emit).map_err(|error| {
                 let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
@@ -94,7 +95,7 @@ pub(super) fn launch(args: LaunchArgs, global: &Global) -> Result<ExitCode, Fail
         launcher.extend(["--hostfile".into(), file.into_os_string()]);
     }
     launcher.extend(mpi.into_iter().map(OsString::from));
-    run(arguments, global, launcher)
+    run(arguments, global, launcher, ranks)
 }
 
 /// Returns the exit code of a run that has ended. Reports the error that ends this process, if any, and ends
@@ -111,7 +112,7 @@ fn ended(code: Result<u8, Failure>, place: Option<&Place>, output: &impl RunOutp
 }
 
 /// Returns the command with which `launcher` starts the ranks of a run.
-fn ranks(
+fn ranks_of(
     launcher: &[OsString],
     args: &TrainArgs,
     global: &Global,

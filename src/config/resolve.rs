@@ -56,6 +56,12 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
             warnings.entry(name).or_insert(warning);
         }
     }
+    // A preset's GPT-2 has biases that another shape does without.
+    let source = |key: &str| provenance.get(key).map(|at| at.source);
+    let is_gpt2 = values.get("arch").and_then(toml::Value::as_str) == Some("gpt2");
+    if !is_gpt2 && source("arch") > source("bias") {
+        values.insert("bias".into(), false.into());
+    }
     let config: Config = values
         .try_into()
         .map_err(|e: toml::de::Error| ConfigError::Table(e.message().to_owned()))?;

@@ -91,6 +91,15 @@ fn the_length_of_a_run_is_set_by_a_file_a_variable_or_a_flag() {
 }
 
 #[test]
+fn another_shape_does_without_the_biases_of_a_preset() {
+    let bias = |layers| resolve(layers).unwrap().config.bias;
+    let demo = || Layer::preset("demo").unwrap();
+    assert!(bias(vec![demo()]));
+    assert!(!bias(vec![demo(), flags(&[("arch", "llama")])]));
+    assert!(bias(vec![demo(), flags(&[("arch", "gpt2")])]));
+}
+
+#[test]
 fn a_later_dataset_replaces_an_earlier_data() {
     let data = |layers| resolve(layers).unwrap().config.data;
     let demo = || Layer::preset("demo").unwrap();

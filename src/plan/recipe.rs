@@ -80,6 +80,9 @@ const LEAST_UPDATES: f64 = 2500.0;
 /// The share of the time for evaluations, and for samples and checkpoints.
 const FOR_UPDATES: f64 = 0.9;
 
+/// The share of a run in which the learning rate decays.
+const DECAY: f64 = 0.6;
+
 /// The evaluations and samples of a run, and the share of the training tokens between two of them that an
 /// evaluation reads of each split. A forward pass takes a third of the time.
 const EVALUATIONS: u64 = 20;
@@ -320,6 +323,7 @@ impl RecipeQuestion<'_> {
         self.add(set, "min_lr", "0.0");
         self.add(set, "beta2", if each < 32_768.0 { "0.99" } else { "0.95" });
         self.add(set, "schedule", "wsd");
+        self.add(set, "decay_fraction", DECAY);
         self.add(set, "warmup_iters", (updates / 50).clamp(1, 2000));
         self.add(set, "max_iters", updates);
         self.add(set, "lr_decay_iters", updates);

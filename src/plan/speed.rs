@@ -31,7 +31,8 @@ pub struct DeviceSpeed {
 const SUSTAINED: f64 = 1.0 / 3.0;
 
 /// The same with float16 matrices. An H100 sustains 1.3 times its peak in f32 (docs/benchmarks). On the
-/// GeForce cards, whose matrix units have twice that peak, docs/kernels.md expects 0.6 to 1.0 of it.
+/// GeForce cards, whose matrix units have twice that peak, docs/kernels.md expects 0.6 to 1.0 of it. AMD's
+/// have four times the peak without dual issue from RDNA 3 on; docs/time.md says why they count the same.
 const SUSTAINED_IN_MATRICES: f64 = 0.75;
 
 /// The same with CUDA's tensor cores, which multiply tf32 at the peak in f32 and bfloat16 at twice that.
@@ -82,6 +83,14 @@ impl DeviceSpeed {
     pub(crate) fn assumed(kernels: Kernels) -> Self {
         let flop_per_s = if kernels == Kernels::Cpu { 1e11 } else { 7e12 };
         Self { points: line(flop_per_s), published: Some("assumed".into()) }
+    }
+
+    /// Returns the speed of several such devices, each of which computes its share of every op. It leaves out
+    /// their network.
+    pub fn on_ranks(&self, ranks: u32) -> Self {
+        let on_ranks =
+            |point: &SpeedPoint| SpeedPoint { flop: point.flop * f64::from(ranks), ..*point };
+        Self { points: self.points.iter().map(on_ranks).collect(), ..self.clone() }
     }
 
     pub fn source(&self) -> String {
@@ -150,6 +159,16 @@ mod tests {
     use super::*;
     use crate::plan::work::tests::{VOCAB, close, gpt2, published};
     use crate::plan::{Plan, gpu_named};
+
+    #[test]
+    fn ranks_share_the_arithmetic_of_an_op() {
+        let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap(), Precision::FLOAT32);
+        let alone = speed.unwrap();
+        let three = alone.on_ranks(3);
+        for flop in [1e3, 1e8, 1e12] {
+            assert_eq!(three.seconds_per_op(3.0 * flop), alone.seconds_per_op(flop));
+        }
+    }
 
     #[test]
     fn a_published_peak_gives_the_expected_step() {
