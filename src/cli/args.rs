@@ -38,8 +38,8 @@ pub(super) use models::{ChatArgs, EvalArgs, ExportArgs, ExportFormat, SamplingAr
         #[cfg(feature = "gui")]
         ("wgpt", "open the window"),
         ("wgpt train --preset=demo", "train a first model, in minutes"),
-        ("wgpt sample -i", "write with it"),
-        ("wgpt prepare my.txt -o data/mine", "turn a text of yours into data"),
+        ("wgpt sample -i", "continue prompts that you type"),
+        ("wgpt prepare my.txt -o data/mine", "prepare your own text"),
         ("wgpt plan --preset=gpt2 --target 12GiB", "see what fits a GPU"),
     ])
 )]
@@ -50,7 +50,7 @@ pub(super) struct Arguments {
     #[cfg(feature = "gui")]
     pub window: WindowArgs,
     /// Train without a window: another spelling of `train`
-    #[arg(long = "headless")]
+    #[arg(long = "headless", hide_short_help = true)]
     // Replaced before the arguments are parsed.
     _headless: bool,
     #[command(subcommand)]
@@ -68,7 +68,7 @@ pub(super) struct Global {
     #[arg(value_parser = Suggested::new(Implementation::WORDS.iter().copied()))]
     ops: Option<String>,
     /// Rely on the device's kernels without a test
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     no_self_test: bool,
     /// Seconds that a test of kernels may take
     #[arg(long, global = true, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
@@ -81,11 +81,12 @@ pub(super) struct Global {
     pub quiet: bool,
     /// Colours of messages
     #[arg(long = "color", global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    #[arg(hide_short_help = true)]
     // Read before the arguments are parsed, whose errors have colours too.
     #[serde(skip)]
     _color: ColorChoice,
     /// Print help with the flags for debugging
-    #[arg(long = "help-all", global = true, action = ArgAction::HelpLong)]
+    #[arg(long = "help-all", global = true, action = ArgAction::HelpLong, hide_short_help = true)]
     #[serde(skip)]
     _help_all: Option<bool>,
 }
@@ -222,14 +223,15 @@ pub(super) enum Subcommands {
     },
     /// Write one page about a run: results, curves, samples, plan and settings
     #[command(after_help = examples(&[
+        ("wgpt report out/demo-1", "out/demo-1/report.html"),
         ("wgpt report out/demo-1 -o demo.html", ""),
     ]))]
     Report {
         /// Run folder [default: the newest run in out/]
         run: Option<PathBuf>,
-        /// Page to write, *.html; it needs no other file
+        /// Page to write, *.html; it needs no other file [default: report.html in the run folder]
         #[arg(short, long, value_name = "FILE")]
-        output: PathBuf,
+        output: Option<PathBuf>,
     },
     /// Write a model for other programs: a Hugging Face folder, a GGUF file, or a web page
     #[command(after_help = examples(&[
@@ -263,7 +265,7 @@ pub(super) enum Subcommands {
         #[arg(long)]
         json: bool,
     },
-    /// Report what a bug report needs: build, machine, devices, folders, and problems with them
+    /// Collect information for a bug report: build, machine, devices, folders, and their problems
     #[command(after_help = examples(&[
         ("wgpt doctor", "to read and to paste"),
         ("wgpt doctor --kernels", "to test each kernel of the best device"),
@@ -314,7 +316,7 @@ pub(super) struct WindowArgs {
     #[arg(long)]
     pub demo: bool,
     /// Save a screenshot of the window and close it; with --demo at the end of the demo
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub screenshot_to: Option<PathBuf>,
     /// Show errors in a dialog: Explorer has started wgpt
     #[cfg(windows)]
@@ -362,6 +364,12 @@ fn parse_tokenizer(name: String) -> Result<TokenizerChoice, String> {
 pub(super) struct SampleArgs {
     /// Run, checkpoint, Hugging Face folder or nanoGPT's ckpt.pt [default: the newest run in out/]
     pub model: Option<PathBuf>,
+    /// nanoGPT's way to name a run: its folder
+    #[arg(long = "out_dir", value_name = "DIR", conflicts_with = "model", hide = true)]
+    pub out_dir: Option<PathBuf>,
+    /// nanoGPT's way to name a model: resume for that of out_dir, or a folder
+    #[arg(long = "init_from", value_name = "MODEL", conflicts_with = "model", hide = true)]
+    pub init_from: Option<PathBuf>,
     /// Prompt [default: a line break]; FILE:path reads it from a file, - from stdin
     #[arg(long, value_name = "TEXT")]
     pub start: Option<String>,

@@ -65,8 +65,7 @@ impl EventPrinter {
                 if let (Some(floor), Some(best)) = (entropy_floor, best_val_loss) {
                     let above = best - floor;
                     line(&format!(
-                        "the entropy of this data is {floor:.4}: no model can get below; \
-                         {above:.4} to go"
+                        "lowest possible loss on this data: {floor:.4} ({above:.4} above it)"
                     ));
                 }
                 if let Some(next) = next_step(&self.progress) {

@@ -154,7 +154,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Subcommands::Eval(args) => eval::run(args, &global)?,
         Subcommands::Runs { folder, json } => run_list::run(folder, json, &global)?,
         Subcommands::Compare { runs, output, json } => pages::compare(&runs, output, json)?,
-        Subcommands::Report { run, output } => pages::report(run, &output, &global)?,
+        Subcommands::Report { run, output } => pages::report(run, output, &global)?,
         Subcommands::Export(args) => export::export(args, &global)?,
         Subcommands::Import { model, output } => export::import(&model, &output, &global)?,
         Subcommands::Devices { json } => commands::devices(json, &global),

@@ -7,12 +7,17 @@ use super::run_list::newest_run;
 use crate::protocol::Failure;
 use crate::report::{self, Comparison, RunRecord, SWEEP_FILE, Sweep};
 
-pub(super) fn report(run: Option<PathBuf>, page: &Path, global: &Global) -> Result<(), Failure> {
+pub(super) fn report(
+    run: Option<PathBuf>,
+    page: Option<PathBuf>,
+    global: &Global,
+) -> Result<(), Failure> {
     let run = run.map_or_else(|| newest_run(global.quiet), Ok)?;
-    if !matches!(extension(page).as_deref(), Some("html" | "htm")) {
-        return Err(not_a_page(page, "-o takes a file called *.html"));
+    let page = page.unwrap_or_else(|| run.join("report.html"));
+    if !matches!(extension(&page).as_deref(), Some("html" | "htm")) {
+        return Err(not_a_page(&page, "-o takes a file called *.html"));
     }
-    report::write(page, &report::run_page(&RunRecord::read(&run)?))?;
+    report::write(&page, &report::run_page(&RunRecord::read(&run)?))?;
     output!("{}", page.display());
     Ok(())
 }

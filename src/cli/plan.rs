@@ -59,12 +59,9 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         calibrate(&config, selected.clone(), mode, global.quiet)?;
     }
     let device = device(&config, args.target, selected.as_ref(), mode, global)?;
-    let (limits, mut budget) = device.profile.limits(config.vram_budget, config.dtype);
+    let (limits, budget) = device.profile.limits(config.vram_budget, config.dtype);
     let speed = device.profile.speed.as_ref();
     let limits = limits.sharded(&config, ranks as usize);
-    if limits.budget.is_none() && device.is_unknown {
-        budget = "none; --vram_budget, --target or --device sets one".into();
-    }
     let own = plan::of_share(&config, largest_share(&config, ranks)?);
     let (forecast, fixes) = match plan::plan(&own, vocab, &limits, speed) {
         Ok(forecast) => (forecast, None),
@@ -100,7 +97,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     if args.json {
         output!("{}", report.json());
     } else {
-        report.show(args.suggest);
+        report.show(args.suggest, global.verbose > 0);
     }
     let PlanReport { device, forecast, fixes: Some(fixes), .. } = report else { return Ok(()) };
     let holders = device.profile.holders(config.vram_budget);
@@ -164,15 +161,12 @@ struct PlannedDevice {
     profile: DeviceProfile,
     /// The precision of the run, and the reason for it.
     precision: String,
-    /// True if neither a device nor a target was given.
-    is_unknown: bool,
     /// The next step if its speed is unknown.
     no_time: String,
 }
 
-/// Returns the target GPU, or else the device, which is `selected` if that is given. With neither, only
-/// the budget of the configuration applies: no driver is loaded, and the plan is the same on every
-/// machine.
+/// Returns the target GPU, or else the device of the command, which is `selected` if that is given. A budget
+/// in bytes alone is a plan that is the same on every machine, without a driver.
 fn device(
     config: &Config,
     target: Option<Target>,
@@ -181,10 +175,10 @@ fn device(
     global: &Global,
 ) -> Result<PlannedDevice, Failure> {
     let choice = global.device()?;
-    let is_percent = matches!(config.vram_budget, Budget::Percent(_));
+    let is_budget = matches!(config.vram_budget, Budget::Bytes(_));
     let (memory, gpu) = match target {
         Some(Target { memory, gpu }) => (DeviceMemory::Target(memory), gpu),
-        None if choice == DeviceChoice::Auto && selected.is_none() && !is_percent => {
+        None if choice == DeviceChoice::Auto && selected.is_none() && is_budget => {
             (DeviceMemory::Unknown, None)
         }
         None => {
@@ -199,7 +193,7 @@ fn device(
             let no_time = format!("wgpt plan --device={} --calibrate measures it", device.id);
             let profile = runs::device_profile(&device, mode);
             let precision = profile.abilities.explain(config.dtype);
-            return Ok(PlannedDevice { profile, precision, is_unknown: false, no_time });
+            return Ok(PlannedDevice { profile, precision, no_time });
         }
     };
     // In float16 we assume that a GPU without a name has cooperative matrices, which take more memory.
@@ -224,8 +218,7 @@ fn device(
         Some(_) => "--target=\"RTX 3060\" estimates it for a GPU by name",
         None => "--target=\"RTX 3060\" or --device estimates it",
     };
-    let (is_unknown, no_time) = (target.is_none(), no_time.into());
-    Ok(PlannedDevice { profile, precision, is_unknown, no_time })
+    Ok(PlannedDevice { profile, precision, no_time: no_time.into() })
 }
 
 fn calibrate(
@@ -305,24 +298,29 @@ impl PlanReport {
         object
     }
 
-    /// Prints the verdict, the totals and the rows of the memory, in at most 80 columns.
-    fn show(&self, suggest: bool) {
+    /// Prints the verdict, the time, what the run learns, the totals, and with `rows` those of the memory, in
+    /// at most 80 columns.
+    fn show(&self, suggest: bool, rows: bool) {
         output!("{}", self.forecast.verdict());
-        line("budget", &self.budget);
-        line("dtype", &self.device.precision);
-        let of_ranks = self.ranks.as_ref().map(RanksEstimate::lines).unwrap_or_default();
+        let totals = self.totals.lines();
+        let of_time = totals.iter().position(|(label, _)| *label == "time");
+        let (totals, time) = totals.split_at(of_time.unwrap_or(totals.len()));
+        if time.is_empty() {
+            line("time", &format!("unknown; {}", self.device.no_time));
+        }
+        time.iter().for_each(|(label, text)| line(label, text));
         if let Some(recipe) = &self.recipe {
             line("chosen", &format!("expect {}; {}", recipe.expectation(), recipe.why()));
-        }
-        for (label, text) in self.totals.lines().into_iter().chain(of_ranks) {
-            line(label, &text);
-        }
-        if self.totals.time.is_none() {
-            line("time", &format!("unknown; {}", self.device.no_time));
         }
         for text in &self.advice {
             message!("warning: {text}");
         }
+        let of_ranks = self.ranks.as_ref().map(RanksEstimate::lines).unwrap_or_default();
+        for (label, text) in totals.iter().chain(&of_ranks) {
+            line(label, text);
+        }
+        line("budget", &self.budget);
+        line("dtype", &self.device.precision);
         let optimizer = match self.optimizer {
             OptimizerKind::AdamW => "AdamW",
             OptimizerKind::Muon => {
@@ -334,6 +332,20 @@ impl PlanReport {
         if !self.forecast.why.is_empty() {
             line("", &self.forecast.why);
         }
+        if rows || self.measured.is_some() {
+            self.show_rows();
+        } else {
+            line("memory", "-v lists what takes it");
+        }
+        if let (Some(fixes), true) = (&self.fixes, suggest) {
+            output!("these changes make it fit:");
+            for fix in fixes {
+                output!("  {:<40} {:>11}", fix.flags(), bytes(fix.predicted_bytes));
+            }
+        }
+    }
+
+    fn show_rows(&self) {
         let Forecast { rows, host_rows, predicted_bytes, .. } = &self.forecast;
         let names = rows.iter().chain(host_rows).map(|row| row.name.len());
         let width = names.max().unwrap_or(0).max(IN_HOST_MEMORY.len());
@@ -347,12 +359,6 @@ impl PlanReport {
             let place = if host_rows.is_empty() { "" } else { " on the device" };
             let off = (*predicted_bytes as f64 / measured as f64 - 1.0) * 100.0;
             output!("measured: {}{place} (predicted {off:+.1}%)", bytes(measured));
-        }
-        if let (Some(fixes), true) = (&self.fixes, suggest) {
-            output!("these changes make it fit:");
-            for fix in fixes {
-                output!("  {:<40} {:>11}", fix.flags(), bytes(fix.predicted_bytes));
-            }
         }
     }
 }

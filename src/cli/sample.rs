@@ -1,6 +1,7 @@
 //! `wgpt sample`: text as it is generated, for people and for programs.
 
 use std::io::{IsTerminal, Read, StdoutLock, Write};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -15,7 +16,9 @@ use crate::protocol::Failure;
 
 pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
-    let source = find_model(args.model.as_deref(), global.quiet)?;
+    let resumes = args.init_from.as_deref() == Some(Path::new("resume"));
+    let named = args.init_from.filter(|_| !resumes);
+    let source = find_model(args.model.or(named).or(args.out_dir).as_deref(), global.quiet)?;
     let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
     let start = start(args.start.as_deref(), args.interactive)?;
     let has_start = start.is_some();
@@ -27,20 +30,27 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     if args.interactive {
         return converse(&mut generator, prompt, has_start);
     }
-    for _ in 0..args.num_samples {
+    if args.sampling.seed.is_none() && options.temperature > 0.0 && !global.quiet {
+        message!("seed: {}", options.seed);
+    }
+    for index in 0..args.num_samples {
+        if index > 0 {
+            generator.write_text("---------------\n")?;
+        }
         generator.generate(&prompt, &|| false)?;
-        generator.write_text("\n---------------\n")?;
+        generator.write_text("\n")?;
     }
     Ok(())
 }
 
-/// Returns the options of the draws. The temperature must be 0 or positive.
+/// Returns the options of the draws, with a new seed if there is none. The temperature must be 0 or positive.
 pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, Failure> {
     let &SamplingArgs { temperature, top_k, seed, .. } = args;
     if !temperature.is_finite() || temperature < 0.0 {
         let hint = "--temperature takes 0 or a positive number, like 0.8";
         return Err(Failure::usage(format!("invalid temperature {temperature}"), hint));
     }
+    let seed = seed.unwrap_or_else(|| rand::random::<u32>().into());
     Ok(SampleOptions { temperature, top_k, seed })
 }
 

@@ -14,22 +14,32 @@ pub(super) struct Target {
 
 /// A number without a unit is in GiB up to this one; a larger one counts bytes.
 const MAX_GIB: u64 = 1024;
+/// No GPU that runs wgpt has less.
+const MIN_BYTES: u64 = 512 << 20;
 
+/// Reads a name, whole or without its brand (`3060`), or the memory of a GPU.
 pub(super) fn parse_target(text: &str) -> Result<Target, String> {
     let text = text.trim();
-    if let Some(gpu) = gpu_named(text) {
+    let branded = ["RTX", "GTX", "RX"].map(|brand| format!("{brand} {text}"));
+    let found = gpu_named(text).or_else(|| branded.iter().find_map(|name| gpu_named(name)));
+    if let Some(gpu) = found {
         return Ok(Target { memory: gpu.memory_gib << 30, gpu: Some(gpu) });
-    }
-    if !text.starts_with(|c: char| c.is_ascii_digit()) {
-        let known: Vec<&str> = gpu_names().collect();
-        return Err(format!("give its memory, like 12GiB, or one of {}", known.join(", ")));
     }
     let number = text.parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
     let size = number.map_or_else(|| text.to_string(), |gib| format!("{gib}GiB"));
-    match size.try_into()? {
-        Budget::Bytes(bytes) => Ok(Target { memory: bytes, gpu: None }),
-        _ => Err("give the memory of a GPU, like 12GiB".into()),
+    match size.try_into() {
+        Ok(Budget::Bytes(memory)) if memory >= MIN_BYTES => Ok(Target { memory, gpu: None }),
+        _ => Err(format!("give its memory, like 12GiB, or a name, like {}", nearest(text))),
     }
+}
+
+/// Returns the three names that are most similar to `text`.
+fn nearest(text: &str) -> String {
+    let text = text.to_lowercase();
+    let mut names: Vec<&str> = gpu_names().collect();
+    let distance = |name: &&str| strsim::damerau_levenshtein(&text, &name.to_lowercase());
+    names.sort_by_cached_key(distance);
+    names[..3].join(", ")
 }
 
 #[cfg(test)]
@@ -44,9 +54,14 @@ mod tests {
             assert_eq!(parse_target(text).unwrap().gpu.is_some(), text == "rtx 3060", "{text}");
         }
         assert_eq!((memory("12GB"), memory("1.5")), (12_000_000_000, 3 << 29));
-        for bad in ["", "0", "90%", "auto", "GTX 9999", "12 apples"] {
+        for (text, name) in [("3060", "RTX 3060"), ("4070 ti", "RTX 4070 Ti"), ("6600", "RX 6600")]
+        {
+            assert_eq!(parse_target(text).unwrap().gpu.map(|gpu| gpu.name), Some(name), "{text}");
+        }
+        for bad in ["", "0", "90%", "auto", "3061", "100MiB", "12 apples"] {
             assert!(parse_target(bad).is_err(), "{bad}");
         }
-        assert!(parse_target("GTX 9999").unwrap_err().contains("RTX 3060"));
+        let error = parse_target("RTX 3061").unwrap_err();
+        assert!(error.contains("RTX 3060") && error.split(", ").count() == 6, "{error}");
     }
 }

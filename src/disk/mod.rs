@@ -33,6 +33,12 @@ pub fn replace_json(path: &Path, value: &impl serde::Serialize) -> std::io::Resu
     replace(path, &serde_json::to_vec_pretty(value)?)
 }
 
+/// A browser does not tell.
+#[cfg(target_arch = "wasm32")]
+pub fn free_space(_path: &Path) -> Option<u64> {
+    None
+}
+
 #[cfg(not(target_arch = "wasm32"))]
 mod native;
 

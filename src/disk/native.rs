@@ -34,6 +34,11 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     sync_folder(folder)
 }
 
+/// Returns the bytes that this user may still write to the disk of a path, if the system tells.
+pub fn free_space(path: &Path) -> Option<u64> {
+    fs4::available_space(path).ok()
+}
+
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     #[cfg(test)]
     note(Call::Rename(from.as_ref().to_owned(), to.as_ref().to_owned()));

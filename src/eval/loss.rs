@@ -159,7 +159,7 @@ impl std::fmt::Display for DataLosses {
             write!(f, ", {bits:.4} bits per byte")?;
         }
         if let Some(floor) = self.entropy_floor {
-            write!(f, "\nthe entropy of this data is {floor:.4}: no model can get below")?;
+            write!(f, "\nlowest possible loss on this data: {floor:.4}")?;
         }
         Ok(())
     }

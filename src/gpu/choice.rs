@@ -208,11 +208,11 @@ pub fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
         }
     } else if let Some(software) = found.iter().find(|info| info.kind == DeviceKind::Software) {
         format!(
-            "no GPU found; {} is a software renderer, used only with --device={}",
+            "no graphics card found; {} is a software renderer, used only with --device={}",
             software.name, software.id
         )
     } else {
-        "no GPU found".into()
+        "no graphics card found".into()
     };
     (info.clone(), reason)
 }

@@ -2,7 +2,7 @@
 
 use super::Totals;
 use crate::config::{Config, InitFrom};
-use crate::text::{count, estimate, grouped, percent, two_digits};
+use crate::text::{bytes, count, estimate, grouped, percent, two_digits};
 
 /// Fewer updates teach a model little more than which words are frequent.
 const FEW_UPDATES: u64 = 1000;
@@ -70,12 +70,24 @@ impl Totals {
         ))
     }
 
+    /// Returns a warning if the checkpoints take more than the `free` bytes of their disk.
+    pub fn about_disk(&self, free: u64) -> Option<String> {
+        (self.disk_bytes > free).then(|| {
+            let [all, free, one] = [self.disk_bytes, free, self.checkpoint_bytes].map(bytes);
+            format!(
+                "the disk has {free} free, and {} checkpoints of {one} take {all}: free some, or keep \
+                 fewer with keep_checkpoints",
+                self.checkpoints
+            )
+        })
+    }
+
     fn about_passes(&self, config: &Config) -> Option<String> {
         let passes = self.epochs.filter(|&passes| passes > MANY_PASSES)?;
         let updates = (self.updates as f64 * ENOUGH_PASSES / passes) as u64;
         let dropout = if config.dropout == 0.0 { ", and dropout = 0.2 delays that" } else { "" };
         Some(format!(
-            "{} passes over the data: after about {ENOUGH_PASSES} a model learns them by heart{dropout}; \
+            "{} passes over the data: after about {ENOUGH_PASSES} a model memorises them{dropout}; \
              max_iters = {} takes {} of the time",
             two_digits(passes),
             updates.max(1),
@@ -158,5 +170,13 @@ mod tests {
         };
         begins(&advice("2e-4"), &[]);
         begins(&advice("6e-4"), &["a learning rate of 6e-4 is one for training from scratch"]);
+    }
+    #[test]
+    fn a_disk_that_is_too_small_is_told() {
+        let config = Config::of_preset("gpt2", &[]);
+        let totals = Totals::new(&config, VOCAB, &Plan::new(&config, VOCAB), None, None, false);
+        assert_eq!(totals.about_disk(totals.disk_bytes), None);
+        let told = totals.about_disk(1 << 30).unwrap();
+        assert!(told.contains("1.00 GiB free, and 4 checkpoints of 1.39 GiB"), "{told}");
     }
 }

@@ -335,8 +335,8 @@ impl RecipeQuestion<'_> {
     }
 }
 
-/// Returns the dropout for a model that sees the same text again and again, and is large enough to learn it
-/// by heart.
+/// Returns the dropout for a model that sees the same text again and again, and is large enough to
+/// memorise it.
 fn dropout(parameters: u64, unique: u64, passes: f64) -> f64 {
     match passes {
         8.0.. if parameters >= 2 * unique => 0.2,

@@ -235,7 +235,8 @@ fn prepare_train_sample_eval_export_import() {
     train(folder.path(), "r", &["--data=data"]);
     let sample = |model: &str, more: &[&str]| {
         let args = ["sample", model, "--start", "The ", "--max-new-tokens=40", "--device=cpu"];
-        ok(folder.path(), &[&args, more].concat())
+        let seed = if more.is_empty() { &["--seed=1337"] } else { more };
+        ok(folder.path(), &[&args, seed].concat())
     };
     let written = sample("r", &[]);
     assert!(written.starts_with("The ") && written.len() > 40, "{written}");

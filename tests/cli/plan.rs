@@ -26,7 +26,7 @@ fn the_verdict_comes_first_and_the_table_fits_80_columns() {
                 &["--optimizer=muon", "--dtype=float16"],
             ] {
                 let preset = format!("--preset={preset}");
-                let args = [&[preset.as_str(), "--target", target], more].concat();
+                let args = [&[preset.as_str(), "--target", target, "-v"], more].concat();
                 let (code, stdout) = plan(&args);
                 let verdict = match code {
                     Some(0) => "Fits: ",

@@ -38,6 +38,25 @@ pub(in crate::cli) struct ConfigFlags {
     pub typed: Vec<(String, String)>,
 }
 
+/// The settings that `-h` shows; `--help` shows all.
+const FREQUENT: [&str; 15] = [
+    "data",
+    "init_from",
+    "arch",
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "block_size",
+    "batch_size",
+    "vram_budget",
+    "dtype",
+    "optimizer",
+    "learning_rate",
+    "max_iters",
+    "max_time",
+    "eval_interval",
+];
+
 /// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
 
@@ -53,6 +72,7 @@ impl Args for ConfigFlags {
                 .value_name("VALUE")
                 .help(help)
                 .help_heading(key.group)
+                .hide_short_help(!FREQUENT.contains(&key.name))
                 .allow_negative_numbers(true)
                 .overrides_with(key.name);
             arg = match key.kind {

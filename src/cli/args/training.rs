@@ -32,14 +32,15 @@ pub(in crate::cli) struct TrainArgs {
     #[arg(long, hide = true, help_heading = DEBUGGING)]
     pub no_supervise: bool,
     /// With --json: stop with a checkpoint when stdin closes
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub stop_on_close: bool,
     /// With several ranks: the shares of the global batch, a number for each rank, like 2,1
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = parse_share)]
+    #[arg(hide_short_help = true)]
     pub share: Vec<f64>,
     /// With several ranks: dtype in which gradients are sent, float32 or float16
     #[arg(long = "allreduce_dtype", alias = "allreduce-dtype", value_name = "DTYPE")]
-    #[arg(default_value_t = SumDtype::Float32)]
+    #[arg(default_value_t = SumDtype::Float32, hide_short_help = true)]
     pub allreduce_dtype: SumDtype,
     /// Seconds for which a rank waits for another
     #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]

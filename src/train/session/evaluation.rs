@@ -61,11 +61,11 @@ impl Session<'_> {
         };
         let Some((iter, best)) = best else { return };
         // After a rate that is too high, both have risen.
-        let knows_by_heart = last > RISEN * best && last > RISEN * train;
-        if self.ranks.group.is_first() && knows_by_heart {
+        let has_memorised = last > RISEN * best && last > RISEN * train;
+        if self.ranks.group.is_first() && has_memorised {
             self.journal.warn(format!(
                 "the validation loss was lowest at iteration {iter}, {best:.4}, and has risen to {last:.4} \
-                 since: the model learns the data by heart. More text, dropout, or fewer updates help; \
+                 since: the model memorises the data. More text, dropout, or fewer updates help; \
                  the checkpoint of iteration {iter} is the one to use"
             ));
         }

@@ -265,7 +265,10 @@ impl Session<'_> {
             speed = DeviceSpeed::measured(vec![self.measure_micro_batch().await?]);
         }
         self.pace.is_told = speed.is_some();
-        for text in self.totals(speed.as_ref()).advice(&self.job.config) {
+        let totals = self.totals(speed.as_ref());
+        let free = crate::disk::free_space(&self.journal.folder.path);
+        let about_disk = free.and_then(|free| totals.about_disk(free));
+        for text in totals.advice(&self.job.config).into_iter().chain(about_disk) {
             self.journal.warn(text);
         }
         Ok(())

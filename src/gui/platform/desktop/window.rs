@@ -27,7 +27,7 @@ const DRIVER: &str = "install the driver of the graphics card, or a software ren
 /// The first commands for somebody who has no display.
 const FIRST_COMMANDS: &str = "the command line trains without a window. To start with:\n\
          \x20   wgpt train --preset=demo                 train a first model, in minutes\n\
-         \x20   wgpt prepare my.txt -o data/mine         turn a text of yours into data\n\
+         \x20   wgpt prepare my.txt -o data/mine         prepare your own text\n\
          \x20   wgpt plan --preset=gpt2 --target 12GiB   see what fits a GPU";
 
 /// Describes an error of winit without the path of its source file on the machine that built it.
