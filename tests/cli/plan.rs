@@ -271,7 +271,7 @@ fn ranks_are_planned_with_their_network() {
     assert!((network / apart_network - 100.0).abs() < 1e-6, "{apart_network}");
     // 124 million weights, 12 bytes each.
     assert!((1.4e9..1.6e9).contains(&every["host_bytes"].as_f64().unwrap()), "{every}");
-    let (code, stdout) = plan(&apart);
+    let (code, stdout) = plan(&[&apart[..], &["-v"]].concat());
     assert!(code == Some(0) && stdout.contains("every 100 updates"), "{stdout}");
     assert!(stdout.contains("DiLoCo") && stdout.contains("outer momentum"), "{stdout}");
     assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
