@@ -20,6 +20,18 @@ const MOST_TEXT: u64 = 1 << 30;
 /// The most different words that are kept. Rare ones are dropped beyond it: they merge last.
 const MOST_WORDS: usize = 1 << 21;
 
+/// The longest word in bytes. Longer ones are cut, because the time of a merge grows with the square of a
+/// word's length. Only base64, DNA, or text without spaces has them.
+const MOST_WORD: usize = 1 << 10;
+
+/// The bytes of all different words, beyond which no more text is counted. The trainer needs 32 bytes for
+/// each. Words of a language stay far below, [`MOST_WORDS`] of long ones do not.
+const MOST_WORD_BYTES: usize = 32 << 20;
+
+/// The longest token in bytes, as in GPT-2. In a text that repeats itself without a space, tokens would
+/// become as long as words, and checking their merges takes the square of their length.
+const MOST_TOKEN: usize = 128;
+
 /// Pieces of text that are counted at a time, by all threads.
 const BATCH: usize = 32;
 
@@ -32,6 +44,7 @@ pub(in crate::data) struct WordCounts {
     counts: HashMap<String, u64>,
     bytes: u64,
     most_words: usize,
+    word_bytes: usize,
     vocab_size: u32,
 }
 
@@ -45,13 +58,14 @@ impl WordCounts {
             counts: HashMap::new(),
             bytes: 0,
             most_words: MOST_WORDS,
+            word_bytes: 0,
             vocab_size,
         })
     }
 
     /// Returns true if more text would not be counted.
     pub fn is_full(&self) -> bool {
-        self.bytes >= MOST_TEXT
+        self.bytes >= MOST_TEXT || self.word_bytes >= MOST_WORD_BYTES
     }
 
     pub fn push(&mut self, text: &str) -> Result<(), DataError> {
@@ -83,12 +97,16 @@ impl WordCounts {
             let words = words.map_err(DataError::tokenize)?;
             let mut counts = HashMap::new();
             for word in words.find_iter(piece) {
-                let word = word.map_err(DataError::tokenize)?.as_str();
-                // Most words are known, so that their text need not be copied.
-                if let Some(count) = counts.get_mut(word) {
-                    *count += 1;
-                } else {
-                    counts.insert(word.to_owned(), 1);
+                let mut rest = word.map_err(DataError::tokenize)?.as_str();
+                while !rest.is_empty() {
+                    let (word, after) = rest.split_at(rest.floor_char_boundary(MOST_WORD));
+                    rest = after;
+                    // Most words are known, so that their text need not be copied.
+                    if let Some(count) = counts.get_mut(word) {
+                        *count += 1;
+                    } else {
+                        counts.insert(word.to_owned(), 1);
+                    }
                 }
             }
             Ok(counts)
@@ -103,6 +121,7 @@ impl WordCounts {
             self.counts.retain(|_, count| *count > rare);
             rare *= 2;
         }
+        self.word_bytes = self.counts.keys().map(String::len).sum();
         Ok(())
     }
 
@@ -118,6 +137,8 @@ impl WordCounts {
             .vocab_size(self.vocab_size as usize - 1)
             // A pair that occurs once is no pattern.
             .min_frequency(2)
+            // It compares with "less".
+            .max_token_length(Some(MOST_TOKEN + 1))
             .initial_alphabet((0..=u8::MAX).map(byte_character).collect())
             .build();
         let mut model = BPE::default();
