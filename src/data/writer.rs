@@ -18,9 +18,12 @@ pub(super) const META: &str = "meta.json";
 /// Marks an unfinished folder.
 pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
 
-/// Writes a data folder. Removes its temporary files if dropped before [`FolderWriter::finish`].
+/// Writes a data folder. Removes its temporary files, and the folders that it has created, if dropped before
+/// [`FolderWriter::finish`].
 pub(super) struct FolderWriter {
     folder: PathBuf,
+    /// The folders that it has created, the inner ones first.
+    created: Vec<PathBuf>,
     pub(super) train: TokenWriter,
     pub(super) val: TokenWriter,
     finished: bool,
@@ -40,9 +43,12 @@ impl FolderWriter {
     /// Creates the folder and the temporary files. `begin` is the token that begins a conversation, if
     /// they will hold conversations.
     pub fn create(folder: &Path, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
+        let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !disk::exists(folder);
+        let created = folder.ancestors().take_while(is_new).map(Path::to_owned).collect();
         disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
+            created,
             train: TokenWriter::create(temporary(folder, TRAIN), dtype, begin)?,
             val: TokenWriter::create(temporary(folder, VAL), dtype, begin)?,
             finished: false,
@@ -128,6 +134,11 @@ impl Drop for FolderWriter {
             for name in [TRAIN, VAL].iter().chain(&DATA_FILES) {
                 let _ = disk::remove_file(temporary(&self.folder, name));
             }
+            // A browser's folders are the paths of its files. Only empty ones are removed.
+            #[cfg(not(target_arch = "wasm32"))]
+            for folder in &self.created {
+                let _ = disk::remove_dir(folder);
+            }
         }
     }
 }
@@ -211,7 +222,11 @@ mod tests {
         let output = write(&path, Dtype::U16);
         assert_eq!(names(&path), ["train.bin.tmp", "val.bin.tmp"]);
         drop(output);
-        assert!(names(&path).is_empty());
+        assert!(names(folder.path()).is_empty(), "the folders are its own");
+
+        std::fs::create_dir(folder.path().join("new")).unwrap();
+        drop(write(&path, Dtype::U16));
+        assert_eq!(names(folder.path()), ["new"], "this one was there before");
     }
 
     #[test]
