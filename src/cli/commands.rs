@@ -77,7 +77,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         grouped(text_bytes as f64, 0),
     );
     if let Some((choice, reason)) = chosen {
-        output!("tokenizer: {choice}, because {reason}; --tokenizer takes another");
+        output!("tokenizer: {choice}, because {reason}; --tokenizer chooses another");
     }
     output!(
         "{}: {} train tokens, {} val tokens, vocabulary {} ({}), {:.2} bytes per token",

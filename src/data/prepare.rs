@@ -203,16 +203,18 @@ fn stopped() -> DataError {
     DataError::usage("stopped: nothing was written", "run the command again")
 }
 
-/// Chooses a tokenizer by the size of the text. Conversations are most often learnt by a model that has
-/// GPT-2's.
+/// Chooses a tokenizer by the size of the text, with the reason. Conversations get GPT-2's, because few have
+/// enough of them to train a model from scratch.
 fn choose(sources: &Sources) -> (TokenizerChoice, &'static str) {
     if sources.has_conversations {
-        return (TokenizerChoice::Gpt2, "conversations suit a model that knows the language");
+        return (TokenizerChoice::Gpt2, "conversations usually fine-tune GPT-2");
     }
     let choice = TokenizerChoice::for_text(sources.text_bytes());
     let reason = match choice {
         TokenizerChoice::Char => "the text is short",
-        TokenizerChoice::Trained(_) => "the text suits a small model, which needs few tokens",
+        TokenizerChoice::Trained(_) => {
+            "a text of this size suits a small model, which needs a small vocabulary"
+        }
         _ => "the text is long",
     };
     (choice, reason)

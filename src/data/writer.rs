@@ -22,11 +22,24 @@ pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
 /// [`FolderWriter::finish`].
 pub(super) struct FolderWriter {
     folder: PathBuf,
-    /// The folders that it has created, the inner ones first.
-    created: Vec<PathBuf>,
     pub(super) train: TokenWriter,
     pub(super) val: TokenWriter,
     finished: bool,
+    /// Dropped after the files are closed: Windows keeps a deleted file in its folder until then.
+    _created: CreatedFolders,
+}
+
+/// The folders that were created for a data folder, the inner ones first. Removes them when it is dropped,
+/// if they are empty.
+struct CreatedFolders(Vec<PathBuf>);
+
+impl Drop for CreatedFolders {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            // One with files stays.
+            let _ = disk::remove_dir(folder);
+        }
+    }
 }
 
 /// Returns an error if the folder already holds data, unless `force` is set.
@@ -44,14 +57,15 @@ impl FolderWriter {
     /// they will hold conversations.
     pub fn create(folder: &Path, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
         let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !disk::exists(folder);
-        let created = folder.ancestors().take_while(is_new).map(Path::to_owned).collect();
+        let created = folder.ancestors().take_while(is_new).map(Path::to_owned);
+        let created = CreatedFolders(created.collect());
         disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
-            created,
             train: TokenWriter::create(temporary(folder, TRAIN), dtype, begin)?,
             val: TokenWriter::create(temporary(folder, VAL), dtype, begin)?,
             finished: false,
+            _created: created,
         })
     }
 
@@ -133,11 +147,6 @@ impl Drop for FolderWriter {
             // some files may have been renamed.
             for name in [TRAIN, VAL].iter().chain(&DATA_FILES) {
                 let _ = disk::remove_file(temporary(&self.folder, name));
-            }
-            // A browser's folders are the paths of its files. Only empty ones are removed.
-            #[cfg(not(target_arch = "wasm32"))]
-            for folder in &self.created {
-                let _ = disk::remove_dir(folder);
             }
         }
     }
