@@ -23,9 +23,9 @@ fn prepare_tells_what_it_read_and_what_comes_next() {
     let (out, said) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}");
     for line in [
-        "read 1 file, 1 document, 2,920 bytes of text",
+        "read 1 file, 1 document, 2,880 bytes of text",
         "tokenizer: char, because the text is short; --tokenizer chooses another",
-        "my data: 2628 train tokens, 292 val tokens, vocabulary 24 (char), 1.00 bytes per token",
+        "my data: 2592 train tokens, 288 val tokens, vocabulary 23 (char), 1.00 bytes per token",
     ] {
         assert!(out.lines().any(|found| found == line), "no line {line:?} in {out}");
     }
