@@ -15,7 +15,7 @@ mod others {
     use crate::data::DataError;
 
     /// Labels to suggest: a common one for each encoding. The crate does not list the others.
-    const LABELS: &str = "utf-8 utf-16 utf-16le utf-16be latin1 latin2 latin3 latin4 latin5 latin6 latin-9 \
+    const LABELS: &str = "utf-8 utf-16 utf-16le utf-16be latin1 latin2 latin3 latin4 latin5 latin6 \
         ascii cyrillic greek arabic hebrew iso-8859-1 iso-8859-2 iso-8859-15 iso-8859-16 windows-1250 \
         windows-1251 windows-1252 windows-1253 windows-1254 windows-1257 windows-1258 windows-874 ibm866 \
         koi8-r koi8-u macintosh gbk gb18030 big5 shift_jis euc-jp iso-2022-jp euc-kr";
