@@ -75,24 +75,20 @@ fn an_interrupted_prepare_leaves_nothing() {
         command.spawn().unwrap()
     };
     for input in ["-", "story.md"] {
-        let child = started(input);
+        let mut child = started(input);
+        let mut stdin = child.stdin.take().unwrap();
         let began = Instant::now();
         if input == "-" {
-            // It has no file to wait for, but handles signals before it reads.
-            std::thread::sleep(Duration::from_secs(2));
+            // More than a pipe holds: it reads, and handles signals since before.
+            stdin.write_all(&[b'x'; 1 << 20]).unwrap();
         } else {
             while !folder.path().join("new/data/train.bin.tmp").exists() {
                 assert!(began.elapsed() < Duration::from_secs(120), "it writes nothing");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        assert!(
-            Command::new("kill")
-                .args(["-INT", &child.id().to_string()])
-                .status()
-                .unwrap()
-                .success()
-        );
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{said}");

@@ -403,7 +403,7 @@ fn a_request_to_stop_leaves_nothing() {
         let options = options(TokenizerChoice::Byte);
         let stop = options.stop.clone();
         let mut answers = Vec::new();
-        let stopped = prepare(&[input.clone()], &out, &options, &mut |progress| {
+        let stopped = prepare(std::slice::from_ref(&input), &out, &options, &mut |progress| {
             if progress.phase == phase && answers.is_empty() {
                 assert_eq!(out.join("train.bin.tmp").exists(), phase == Phase::Tokenize);
                 answers.push(stop.stop());
