@@ -1,13 +1,14 @@
 //! The arguments of the command line.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
-use crate::data::{DataError, TokenizerChoice};
+use crate::data::{DataError, TextEncoding, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::{Implementation, OpsMode};
 use crate::protocol::{Failure, SelfTestOptions};
@@ -164,7 +165,8 @@ pub(super) enum Subcommands {
     Sweep(SweepArgs),
     /// Tokenize text into training data
     #[command(after_help = examples(&[
-        ("wgpt prepare book.txt -o data/book --tokenizer char", ""),
+        ("wgpt prepare book.txt -o data/book", "a tokenizer that suits the size"),
+        ("wgpt prepare alt.txt -o data/alt --encoding latin1", "not UTF-8"),
         ("wgpt prepare texts/ more.jsonl.gz -o data/mine", ""),
         ("wgpt prepare texts/ -o data/mine --tokenizer bpe:8192", "train a tokenizer"),
     ]))]
@@ -326,18 +328,21 @@ pub(super) struct WindowArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct PrepareArgs {
-    /// Files of UTF-8 text, .jsonl or .parquet, the first two also as .gz or .zst; folders of them;
+    /// Files of text, .jsonl or .parquet, the first two also as .gz or .zst; folders of them;
     /// - reads text from stdin. Lines of .jsonl with `messages` are conversations
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
     /// Data folder to write
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Tokenizer; bpe:8192 trains one of 8192 tokens on the text, and a path takes a tokenizer.json, or
-    /// a folder that has one, with its chat template
-    #[arg(long, default_value = "gpt2", value_name = "TOKENIZER")]
-    #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(parse_tokenizer))]
-    pub tokenizer: TokenizerChoice,
+    /// Tokenizer [default: one that suits the size of the text]; bpe:8192 trains one of 8192 tokens on
+    /// the text, and a path takes a tokenizer.json, or a folder that has one, with its chat template
+    #[arg(long, value_name = "TOKENIZER")]
+    #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(|name| parse_hinted::<TokenizerChoice>(&name)))]
+    pub tokenizer: Option<TokenizerChoice>,
+    /// Encoding of plain text, by a label of the web, like latin1, windows-1251, utf-16le or shift_jis
+    #[arg(long, default_value = "utf-8", value_name = "LABEL", value_parser = parse_hinted::<TextEncoding>)]
+    pub encoding: TextEncoding,
     /// Field of .jsonl and column of .parquet files that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
@@ -356,7 +361,7 @@ pub(super) struct PrepareArgs {
     pub force: bool,
 }
 
-fn parse_tokenizer(name: String) -> Result<TokenizerChoice, String> {
+fn parse_hinted<T: FromStr<Err = DataError>>(name: &str) -> Result<T, String> {
     name.parse().map_err(|error: DataError| format!("{error}: {}", error.hint()))
 }
 

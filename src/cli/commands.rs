@@ -8,22 +8,29 @@ use serde_json::json;
 use super::activity::style;
 use super::args::{ConfigAction, Global, PrepareArgs};
 use super::find_model::{warn, warn_with_hint};
+use super::next::train_on;
 use crate::config::{KEYS, Matrices};
-use crate::data::{self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared};
+use crate::data::{
+    self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest,
+};
 use crate::doctor::DoctorReport;
 use crate::gpu::{self, DeviceInfo, Search};
 use crate::protocol::Failure;
-use crate::text::{Table, bytes};
-use crate::worker::list_devices;
+use crate::text::{Table, bytes, bytes_of, count, grouped};
+use crate::worker::{list_devices, signals};
+
+const NOTHING_WRITTEN: &str = "stopped: nothing was written";
 
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure> {
     let options = PrepareOptions {
-        tokenizer: args.tokenizer,
+        tokenizer: args.tokenizer.unwrap_or_default(),
+        encoding: args.encoding,
         text_field: args.text_field,
         skip_bad_lines: args.skip_bad_lines,
         val_fraction: args.val_fraction,
         seed: args.seed,
         force: args.force,
+        stop: StopRequest::default(),
     };
     let reads_stdin = args.inputs.iter().any(|input| input.as_os_str() == "-");
     if reads_stdin && !global.quiet && std::io::stdin().is_terminal() {
@@ -31,31 +38,61 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         message!("reading text from the terminal; end it with {end} on a line of its own");
     }
     let bar = if global.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-    let bar = bar.with_style(style("[{bar:12}] {bytes}/{total_bytes}, {eta} left, {wide_msg}"));
+    let bar = bar.with_style(style("[{bar:12}] {percent}%, {eta} left, {wide_msg}"));
+    bar.set_length(1000);
+    let stop = options.stop.clone();
+    signals::listen(move |signal| {
+        if stop.stop() {
+            message!("{NOTHING_WRITTEN}");
+            signals::exit(128 + signal);
+        }
+    })?;
     let mut show = |progress: PrepareProgress| {
-        bar.set_length(progress.bytes_total);
-        bar.set_position(progress.bytes_read);
+        bar.set_position((progress.share() * 1000.0) as u64);
+        let read = || bytes_of(progress.bytes_read, progress.bytes_total);
         bar.set_message(match progress.phase {
-            Phase::Stdin => "copying stdin".to_string(),
-            Phase::Survey => "reading".to_string(),
+            Phase::Stdin => format!("copying stdin: {}", bytes(progress.bytes_read)),
+            Phase::Survey => format!("reading: {}", read()),
             Phase::Vocabulary => "training the tokenizer".to_string(),
-            Phase::Tokenize | Phase::Done => format!("{} tokens", progress.tokens),
+            Phase::Tokenize | Phase::Done => {
+                format!("tokenizing: {}, {} tokens", read(), count(progress.tokens))
+            }
         });
     };
-    let Prepared { meta, warnings } =
-        data::prepare(&args.inputs, &args.output, &options, &mut show)?;
+    let prepared = data::prepare(&args.inputs, &args.output, &options, &mut show);
     bar.finish_and_clear();
+    if prepared.is_err() && options.stop.is_stopped() {
+        message!("{NOTHING_WRITTEN}");
+        signals::exit(128 + signals::INTERRUPT);
+    }
+    let Prepared { meta, files, text_bytes, chosen, warnings } = prepared?;
     warn(&warnings);
+    let some =
+        |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
+    let document = if meta.conversations.is_some() { "conversation" } else { "document" };
     output!(
-        "{}: {} train tokens, {} val tokens, vocabulary {} ({})",
+        "read {}, {}, {} bytes of text",
+        some(files as u64, "file"),
+        some(meta.documents, document),
+        grouped(text_bytes as f64, 0),
+    );
+    if let Some((choice, reason)) = chosen {
+        output!("tokenizer: {choice}, because {reason}; --tokenizer chooses another");
+    }
+    output!(
+        "{}: {} train tokens, {} val tokens, vocabulary {} ({}), {:.2} bytes per token",
         args.output.display(),
         meta.train_tokens,
         meta.val_tokens,
         meta.vocab_size,
         meta.tokenizer.kind(),
+        text_bytes as f64 / (meta.train_tokens + meta.val_tokens) as f64,
     );
     if let Some(ConversationCounts { train, val, longest }) = meta.conversations {
         output!("{train} train conversations, {val} val conversations, {longest} tokens at most");
+    }
+    if !global.quiet {
+        message!("{}", train_on(&args.output));
     }
     Ok(())
 }

@@ -1,4 +1,6 @@
-//! The command that follows a run, ready to be pasted into a shell.
+//! The command that follows a run or new data, ready to be pasted into a shell.
+
+use std::path::Path;
 
 use crate::protocol::{Progress, RunPhase, StopReason};
 use crate::runs::{has_chat, has_checkpoint};
@@ -9,8 +11,7 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
     let RunPhase::Finished(reason) = &progress.state else { return None };
     let path = progress.run.as_ref().filter(|run| has_checkpoint(run))?;
     let run = quoted(&path.display().to_string());
-    let program = std::env::args_os().next().unwrap_or_else(|| "wgpt".into());
-    let program = quoted(&program.to_string_lossy());
+    let program = program();
     match reason {
         StopReason::Finished if has_chat(path) => {
             Some(format!("try it with: {program} chat {run}"))
@@ -24,6 +25,18 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
         }
         StopReason::EvalOnly => None,
     }
+}
+
+/// Returns the next step after data has been prepared in `folder`, as a sentence that ends with a command.
+pub(super) fn train_on(folder: &Path) -> String {
+    let data = quoted(&folder.display().to_string());
+    format!("train on it with: {} train --data={data} --time=1h", program())
+}
+
+/// Returns the name that this program was started with.
+fn program() -> String {
+    let program = std::env::args_os().next().unwrap_or_else(|| "wgpt".into());
+    quoted(&program.to_string_lossy())
 }
 
 /// Returns the prompt of the run's last sample, or a word of its text. Both are in the vocabulary of the

@@ -71,10 +71,17 @@ impl DataError {
         Self::bad(format!("cannot tokenize the text: {reason}"), "check the input for binary data")
     }
 
+    /// Creates an error about a line of a `.jsonl` file, which is always UTF-8.
     pub(super) fn not_utf8(path: &Path, offset: u64) -> Self {
-        let hint = "convert the file to UTF-8 (it may be UTF-16 or Latin-1), or leave it out if it is \
-                    not text";
+        let hint = "convert the file to UTF-8 (it may be UTF-16 or Latin-1)";
         Self::at(path, format!("not UTF-8 at byte {offset}"), hint)
+    }
+
+    /// Creates an error about plain text that is not in the encoding of this name.
+    pub(super) fn not_encoded(path: &Path, encoding: &str, offset: u64) -> Self {
+        let hint = "name the encoding of the text, as in --encoding latin1, windows-1251 or utf-16le, \
+                    or leave the file out if it is not text";
+        Self::at(path, format!("not {encoding} at byte {offset}"), hint)
     }
 
     /// Creates an error about a token file of another length than `source` says.

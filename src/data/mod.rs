@@ -47,7 +47,11 @@ pub use error::{DataError, DataErrorKind};
 pub use hellaswag::{Question, Questions};
 pub use meta::{ConversationCounts, Dtype, Meta};
 pub use packing::Windows;
-pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, prepare};
+#[cfg(not(target_arch = "wasm32"))]
+pub use prepare::{Phase, StopRequest};
+pub use prepare::{PrepareOptions, PrepareProgress, Prepared, prepare};
+#[cfg(not(target_arch = "wasm32"))]
+pub use source::TextEncoding;
 pub use stream::TextStream;
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
 pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE};

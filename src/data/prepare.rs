@@ -14,6 +14,7 @@
 //! split is by position. Conversations are never split.
 
 mod router;
+mod stop;
 mod survey;
 
 use std::num::NonZeroUsize;
@@ -22,16 +23,19 @@ use std::thread;
 
 use super::encode::EncoderPool;
 use super::pieces::PIECE;
-use super::source::{BadLines, Sources};
+use super::source::{BadLines, Sources, TextEncoding};
 use super::writer::{FolderWriter, check_vacant};
 use super::{ChatTemplate, DataError, Dtype, Meta, Tokenizer, TokenizerChoice};
 use crate::text::percent;
 use router::Router;
+pub use stop::StopRequest;
 use survey::{SplitRule, Survey};
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct PrepareOptions {
     pub tokenizer: TokenizerChoice,
+    /// The encoding of plain text.
+    pub encoding: TextEncoding,
     /// The field of `.jsonl` files and column of `.parquet` files that holds the text.
     pub text_field: String,
     /// Leave out lines of `.jsonl` files that cannot be used, instead of an error at the first.
@@ -40,17 +44,20 @@ pub struct PrepareOptions {
     pub val_fraction: f64,
     pub seed: u64,
     pub force: bool,
+    pub stop: StopRequest,
 }
 
 impl Default for PrepareOptions {
     fn default() -> Self {
         Self {
             tokenizer: TokenizerChoice::default(),
+            encoding: TextEncoding::default(),
             text_field: "text".to_owned(),
             skip_bad_lines: false,
             val_fraction: 0.1,
             seed: 1337,
             force: false,
+            stop: StopRequest::default(),
         }
     }
 }
@@ -82,9 +89,29 @@ pub struct PrepareProgress {
     pub tokens: u64,
 }
 
+impl PrepareProgress {
+    /// Returns the share of all phases that is done, from 0 to 1.
+    pub fn share(&self) -> f32 {
+        let share = self.bytes_read as f32 / self.bytes_total.max(1) as f32;
+        match self.phase {
+            // Nobody knows how much comes.
+            Phase::Stdin => 0.0,
+            Phase::Survey => share / 2.0,
+            Phase::Vocabulary => 0.5,
+            Phase::Tokenize => 0.5 + share / 2.0,
+            Phase::Done => 1.0,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
     pub meta: Meta,
+    pub files: usize,
+    /// Bytes of the text that was read, decompressed and as UTF-8.
+    pub text_bytes: u64,
+    /// The tokenizer that was chosen, with the reason, if none was given.
+    pub chosen: Option<(TokenizerChoice, &'static str)>,
     /// Sentences about skipped files and lines and the shares of the splits.
     pub warnings: Vec<String>,
 }
@@ -109,17 +136,12 @@ pub fn prepare(
         ));
     }
     check_vacant(out, options.force)?;
-    let mut refused = None;
-    let known = match &options.tokenizer {
-        TokenizerChoice::Gpt2 => Some(Tokenizer::Gpt2),
-        TokenizerChoice::Byte => Some(Tokenizer::Byte),
-        TokenizerChoice::File(path) => {
-            let opened = Tokenizer::open(path)?;
-            refused = opened.refused.map(|reason| DataError::template(path, reason));
-            Some(opened.tokenizer)
-        }
-        TokenizerChoice::Char | TokenizerChoice::Trained(_) => None,
-    };
+    let (mut refused, mut opened) = (None, None);
+    if let TokenizerChoice::File(path) = &options.tokenizer {
+        let found = Tokenizer::open(path)?;
+        refused = found.refused.map(|reason| DataError::template(path, reason));
+        opened = Some(found.tokenizer);
+    }
     let mut reporter = Reporter { last: PrepareProgress::default(), progress };
     let mut sources = Sources::find(inputs, options, out, &mut |bytes| {
         reporter.last.bytes_total = bytes;
@@ -129,9 +151,16 @@ pub fn prepare(
     if let Some(error) = refused.filter(|_| sources.has_conversations) {
         return Err(error);
     }
+    let chosen = (options.tokenizer == TokenizerChoice::Auto).then(|| choose(&sources));
+    let choice = chosen.as_ref().map_or(&options.tokenizer, |(choice, _)| choice);
+    let known = match choice {
+        TokenizerChoice::Gpt2 => Some(Tokenizer::Gpt2),
+        TokenizerChoice::Byte => Some(Tokenizer::Byte),
+        _ => opened,
+    };
     sources.template = known.as_ref().and_then(Tokenizer::chat).cloned();
-    let mut survey = Survey::of(&sources, &options.tokenizer, &mut reporter)?;
-    if matches!(options.tokenizer, TokenizerChoice::Trained(_)) {
+    let mut survey = Survey::of(&sources, choice, &mut reporter)?;
+    if matches!(choice, TokenizerChoice::Trained(_)) {
         reporter.report(Phase::Vocabulary, sources.bytes(), 0);
     }
     let mut tokenizer = known.map_or_else(|| survey.tokenizer(), Ok)?;
@@ -141,11 +170,15 @@ pub fn prepare(
     let rule = survey.rule(options.val_fraction, options.seed);
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());
     let begin = tokenizer.chat().map(ChatTemplate::begin).filter(|_| sources.has_conversations);
+    if !options.stop.begin_writing() {
+        return Err(stopped());
+    }
     let mut output = FolderWriter::create(out, dtype, begin)?;
 
-    let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, &mut reporter)?;
+    let stop = &options.stop;
+    let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, stop, &mut reporter)?;
     survey.check_unchanged(&router)?;
-    let Router { documents, chars, .. } = router;
+    let Router { documents, chars, bytes: text_bytes, .. } = router;
     for (split, tokens) in [("train", output.train.tokens), ("val", output.val.tokens)] {
         if tokens == 0 {
             return Err(DataError::bad(
@@ -160,17 +193,35 @@ pub fn prepare(
     let meta = output.finish(tokenizer, documents, sources.names())?;
     reporter.last.tokens = meta.train_tokens + meta.val_tokens;
     reporter.report(Phase::Done, sources.bytes(), documents);
-    let warnings = [
-        skipped(&sources.skipped),
-        skipped_lines(&bad),
-        off_share(&meta, options),
-        few_pairs(&meta, options),
-    ];
-    Ok(Prepared { warnings: warnings.into_iter().flatten().collect(), meta })
+    let skipped = sources.skipped_files().into_iter().map(|files| format!("skipped {files}"));
+    let others = [skipped_lines(&bad), off_share(&meta, options), few_pairs(&meta, choice)];
+    let warnings = skipped.chain(others.into_iter().flatten()).collect();
+    Ok(Prepared { meta, files: sources.len(), text_bytes, chosen, warnings })
 }
 
-fn few_pairs(meta: &Meta, options: &PrepareOptions) -> Option<String> {
-    let TokenizerChoice::Trained(wanted) = options.tokenizer else { return None };
+fn stopped() -> DataError {
+    DataError::usage("stopped: nothing was written", "run the command again")
+}
+
+/// Chooses a tokenizer by the size of the text, with the reason. Conversations get GPT-2's, because few have
+/// enough of them to train a model from scratch.
+fn choose(sources: &Sources) -> (TokenizerChoice, &'static str) {
+    if sources.has_conversations {
+        return (TokenizerChoice::Gpt2, "conversations usually fine-tune GPT-2");
+    }
+    let choice = TokenizerChoice::for_text(sources.text_bytes());
+    let reason = match choice {
+        TokenizerChoice::Char => "the text is short",
+        TokenizerChoice::Trained(_) => {
+            "a text of this size suits a small model, which needs a small vocabulary"
+        }
+        _ => "the text is long",
+    };
+    (choice, reason)
+}
+
+fn few_pairs(meta: &Meta, choice: &TokenizerChoice) -> Option<String> {
+    let TokenizerChoice::Trained(wanted) = *choice else { return None };
     let tokens = meta.tokenizer.base().vocab_size();
     (tokens < wanted).then(|| {
         format!(
@@ -178,19 +229,6 @@ fn few_pairs(meta: &Meta, options: &PrepareOptions) -> Option<String> {
              occur twice"
         )
     })
-}
-
-fn skipped(paths: &[PathBuf]) -> Option<String> {
-    let count = match paths.len() {
-        0 => return None,
-        1 => "1 file that is".to_owned(),
-        count => format!("{count} files that are"),
-    };
-    let mut names: Vec<_> = paths.iter().take(3).map(|path| path.display().to_string()).collect();
-    if paths.len() > names.len() {
-        names.push(format!("and {} more", paths.len() - names.len()));
-    }
-    Some(format!("skipped {count} not UTF-8 text: {}", names.join(", ")))
 }
 
 fn skipped_lines(bad: &BadLines) -> Option<String> {
@@ -224,6 +262,7 @@ fn tokenize<'a>(
     tokenizer: &'a Tokenizer,
     rule: SplitRule,
     output: &mut FolderWriter,
+    stop: &StopRequest,
     reporter: &mut Reporter<'_>,
 ) -> Result<(Router<'a>, BadLines), DataError> {
     thread::scope(|scope| {
@@ -233,6 +272,9 @@ fn tokenize<'a>(
         let bad = sources.read(&mut |part, bytes| {
             router.route(part)?;
             for batch in router.batcher.ready.drain(..) {
+                if stop.is_stopped() {
+                    return Err(Some(stopped()));
+                }
                 if let Some(encoded) = pool.submit(batch)? {
                     output.write(&encoded)?;
                 }
@@ -246,6 +288,10 @@ fn tokenize<'a>(
         }
         while let Some(encoded) = pool.next()? {
             output.write(&encoded)?;
+        }
+        // From here on the folder is completed.
+        if stop.is_stopped() {
+            return Err(stopped());
         }
         Ok((router, bad))
     })

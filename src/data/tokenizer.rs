@@ -42,7 +42,9 @@ impl fmt::Display for TokenizerKind {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TokenizerChoice {
+    /// One that suits the size of the text, see [`TokenizerChoice::for_text`].
     #[default]
+    Auto,
     Gpt2,
     Char,
     Byte,
@@ -55,6 +57,37 @@ pub enum TokenizerChoice {
 /// The sizes of a vocabulary of byte pairs: the bytes and the end of a document at least. GPT-2 has
 /// 50,257; more than a million is a typing error.
 const BPE_VOCABULARIES: std::ops::RangeInclusive<u32> = BYTE_END_OF_TEXT + 1..=1 << 20;
+
+/// Below this many bytes, a text is small enough that characters teach more than words.
+const CHARACTERS: u64 = 5 << 20;
+
+/// Below this many bytes, a text suits small models, in which GPT-2's embedding would have most weights.
+const OWN_VOCABULARY: u64 = 256 << 20;
+
+impl TokenizerChoice {
+    /// Chooses by the bytes of a text. A browser trains no vocabulary.
+    pub fn for_text(bytes: u64) -> Self {
+        match bytes {
+            0..CHARACTERS => Self::Char,
+            CHARACTERS..OWN_VOCABULARY if cfg!(not(target_arch = "wasm32")) => Self::Trained(8192),
+            _ => Self::Gpt2,
+        }
+    }
+}
+
+/// The name that `--tokenizer` takes.
+impl fmt::Display for TokenizerChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Gpt2 => f.write_str("gpt2"),
+            Self::Char => f.write_str("char"),
+            Self::Byte => f.write_str("byte"),
+            Self::Trained(size) => write!(f, "bpe:{size}"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
 
 impl FromStr for TokenizerChoice {
     type Err = DataError;

@@ -18,12 +18,28 @@ pub(super) const META: &str = "meta.json";
 /// Marks an unfinished folder.
 pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
 
-/// Writes a data folder. Removes its temporary files if dropped before [`FolderWriter::finish`].
+/// Writes a data folder. Removes its temporary files, and the folders that it has created, if dropped before
+/// [`FolderWriter::finish`].
 pub(super) struct FolderWriter {
     folder: PathBuf,
     pub(super) train: TokenWriter,
     pub(super) val: TokenWriter,
     finished: bool,
+    /// Dropped after the files are closed: Windows keeps a deleted file in its folder until then.
+    _created: CreatedFolders,
+}
+
+/// The folders that were created for a data folder, the inner ones first. Removes them when it is dropped,
+/// if they are empty.
+struct CreatedFolders(Vec<PathBuf>);
+
+impl Drop for CreatedFolders {
+    fn drop(&mut self) {
+        for folder in &self.0 {
+            // One with files stays.
+            let _ = disk::remove_dir(folder);
+        }
+    }
 }
 
 /// Returns an error if the folder already holds data, unless `force` is set.
@@ -40,12 +56,16 @@ impl FolderWriter {
     /// Creates the folder and the temporary files. `begin` is the token that begins a conversation, if
     /// they will hold conversations.
     pub fn create(folder: &Path, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
+        let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !disk::exists(folder);
+        let created = folder.ancestors().take_while(is_new).map(Path::to_owned);
+        let created = CreatedFolders(created.collect());
         disk::create_dir_all(folder).map_err(DataError::io("create", folder))?;
         Ok(Self {
             folder: folder.to_owned(),
             train: TokenWriter::create(temporary(folder, TRAIN), dtype, begin)?,
             val: TokenWriter::create(temporary(folder, VAL), dtype, begin)?,
             finished: false,
+            _created: created,
         })
     }
 
@@ -211,7 +231,11 @@ mod tests {
         let output = write(&path, Dtype::U16);
         assert_eq!(names(&path), ["train.bin.tmp", "val.bin.tmp"]);
         drop(output);
-        assert!(names(&path).is_empty());
+        assert!(names(folder.path()).is_empty(), "the folders are its own");
+
+        std::fs::create_dir(folder.path().join("new")).unwrap();
+        drop(write(&path, Dtype::U16));
+        assert_eq!(names(folder.path()), ["new"], "this one was there before");
     }
 
     #[test]

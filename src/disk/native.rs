@@ -7,7 +7,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 pub use std::fs::{
-    DirEntry, File, TryLockError, create_dir_all, metadata, read, read_dir, read_to_string, write,
+    DirEntry, File, TryLockError, create_dir_all, metadata, read, read_dir, read_to_string,
+    remove_dir, write,
 };
 
 #[cfg(test)]

@@ -4,15 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{BUILTIN_STORIES, file_name};
 use crate::data::{
-    self, DataError, DataErrorKind, Dataset, Phase, PrepareOptions, PrepareProgress, Tokenizer,
-    TokenizerChoice, TokenizerKind, stories,
+    self, DataError, DataErrorKind, Dataset, PrepareOptions, PrepareProgress, Tokenizer,
+    TokenizerKind, stories,
 };
 use crate::disk;
 use crate::protocol::{DataInfo, Reply, Texts};
 use crate::train::TrainError;
-
-/// Below this size a text is small enough that characters teach more than words.
-const CHARACTERS: u64 = 5 << 20;
 
 /// Tokens at the beginning of the training split that a preview shows.
 const EXCERPT: u64 = 240;
@@ -89,24 +86,10 @@ fn prepare_files(
     let stem = inputs.first().and_then(|first| first.file_stem()).unwrap_or_default();
     let name = stem.to_string_lossy().into_owned();
     let out = free_path(folder, &name, "");
-    let all_files = inputs.iter().all(|path| disk::is_file(path));
-    let bytes = inputs.iter().filter_map(|path| disk::metadata(path).ok()).map(|file| file.len());
-    let tokenizer = match bytes.sum::<u64>() {
-        bytes if all_files && bytes < CHARACTERS => TokenizerChoice::Char,
-        _ => TokenizerChoice::default(),
-    };
-    let options = PrepareOptions { tokenizer, ..PrepareOptions::default() };
     let mut progress = |at: PrepareProgress| {
-        let share = at.bytes_read as f32 / at.bytes_total.max(1) as f32;
-        let share = match at.phase {
-            Phase::Stdin => 0.0,
-            Phase::Survey => share / 2.0,
-            Phase::Vocabulary => 0.5,
-            Phase::Tokenize => 0.5 + share / 2.0,
-            Phase::Done => 1.0,
-        };
-        reply(Reply::Preparing { name: name.clone(), share });
+        reply(Reply::Preparing { name: name.clone(), share: at.share() });
     };
+    let options = PrepareOptions::default();
     let warnings = data::prepare(inputs, &out, &options, &mut progress)?.warnings;
     Ok(Reply::Prepared { spec: out.display().to_string(), warnings })
 }

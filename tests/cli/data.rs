@@ -13,6 +13,91 @@ fn prepare(folder: &Path) {
 }
 
 #[test]
+fn prepare_tells_what_it_read_and_what_comes_next() {
+    let folder = temporary();
+    let texts = folder.path().join("my texts");
+    fs::create_dir(&texts).unwrap();
+    fs::write(texts.join("story.md"), STORY.repeat(40)).unwrap();
+    fs::write(texts.join("zero.bin"), "\0").unwrap();
+    let output = run(folder.path(), &["prepare", "my texts", "-o", "my data"]);
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    for line in [
+        "read 1 file, 1 document, 2,880 bytes of text",
+        "tokenizer: char, because the text is short; --tokenizer chooses another",
+        "my data: 2592 train tokens, 288 val tokens, vocabulary 23 (char), 1.00 bytes per token",
+    ] {
+        assert!(out.lines().any(|found| found == line), "no line {line:?} in {out}");
+    }
+    let zero = Path::new("my texts").join("zero.bin");
+    let skipped = format!("skipped 1 file that is not UTF-8 text: {}", zero.display());
+    assert!(said.contains(&skipped), "{said}");
+    let quote = if cfg!(windows) { '"' } else { '\'' };
+    let next = format!(" train --data={quote}my data{quote} --time=1h\n");
+    assert!(said.contains("train on it with: ") && said.ends_with(&next), "{said}");
+    // The default depends on the size alone, not on who gives it.
+    ok(folder.path(), &["prepare", "my texts", "-o", "same", "--tokenizer=char"]);
+    let [chosen, given] =
+        ["my data", "same"].map(|data| fs::read(folder.path().join(data).join("meta.json")));
+    assert_eq!(chosen.unwrap(), given.unwrap());
+}
+
+#[test]
+fn text_in_another_encoding_is_prepared_by_choice() {
+    let folder = temporary();
+    fs::write(folder.path().join("utf8.txt"), "le caf\u{e9} na\u{ef}f. ".repeat(99)).unwrap();
+    fs::write(folder.path().join("latin.txt"), b"le caf\xe9 na\xeff. ".repeat(99)).unwrap();
+    let refused = run(folder.path(), &["prepare", "latin.txt", "-o", "data"]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(7), "{said}");
+    assert!(
+        said.contains("latin.txt: not UTF-8 at byte 6") && said.contains("--encoding latin1"),
+        "{said}"
+    );
+    ok(folder.path(), &["prepare", "latin.txt", "-o", "latin", "--encoding=latin1"]);
+    ok(folder.path(), &["prepare", "utf8.txt", "-o", "utf8"]);
+    for name in ["train.bin", "val.bin"] {
+        let [a, b] = ["latin", "utf8"].map(|data| fs::read(folder.path().join(data).join(name)));
+        assert_eq!(a.unwrap(), b.unwrap(), "{name}");
+    }
+}
+
+/// Ctrl-C while it waits for input, and while it writes.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_prepare_leaves_nothing() {
+    let folder = temporary();
+    fs::write(folder.path().join("story.md"), STORY.repeat(1_500_000)).unwrap();
+    let started = |input: &str| {
+        let mut command = wgpt(folder.path());
+        command.args(["prepare", input, "-o", "new/data", "--tokenizer=gpt2"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    for input in ["-", "story.md"] {
+        let mut child = started(input);
+        let mut stdin = child.stdin.take().unwrap();
+        let began = Instant::now();
+        if input == "-" {
+            // More than a pipe holds: it reads, and handles signals since before.
+            stdin.write_all(&[b'x'; 1 << 20]).unwrap();
+        } else {
+            while !folder.path().join("new/data/train.bin.tmp").exists() {
+                assert!(began.elapsed() < Duration::from_secs(120), "it writes nothing");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert_eq!(said, "stopped: nothing was written\n");
+        assert!(!folder.path().join("new").exists());
+    }
+}
+
+#[test]
 fn stdin_is_prepared_like_a_file() {
     let folder = temporary();
     prepare(folder.path());

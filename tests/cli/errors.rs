@@ -82,6 +82,8 @@ fn bad_input_gets_one_clear_error() {
         (&["prepare", "story.txt", "-o", "new", "--tokenizer=bpe:7"], 2, "bpe:8192"),
         (&["prepare", "story.txt", "-o", "new", "--tokenizer=nowhere.json"], 7, "nowhere.json"),
         (&["prepare", "story.txt", "-o", "new", "--tokenizer=words.json"], 7, "BPE on bytes"),
+        (&["prepare", "story.txt", "-o", "new", "--encoding=latn1"], 2, "did you mean latin1?"),
+        (&["prepare", "latin.txt", "-o", "new"], 7, "--encoding latin1"),
     ];
     let before = listing(path);
     for (args, code, word) in cases {

@@ -15,7 +15,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["disk"], 700),
     (&["config"], 2_800),
     (&["plan"], 3_200),
-    (&["data"], 8_360),
+    (&["data"], 9_000),
     (&["gpu"], 4_325),
     (&["ops"], 10_585),
     (&["model"], 3_270),
@@ -27,18 +27,18 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["worker"], 3_200),
     (&["report"], 900),
     (&["bench", "doctor"], 1_700),
-    (&["cli"], 5_265),
+    (&["cli"], 5_385),
     (&["gui"], 8_300),
     (&["web"], 200),
 ];
 
 /// Folders above their budgets, with the lines that they may have until they shrink.
 const ABOVE: &[(&str, usize)] = &[
-    ("disk", 830),
+    ("disk", 850),
     ("config", 3_485),
-    ("plan", 4_965),
+    ("plan", 5_050),
     ("protocol", 2_715),
-    ("worker", 4_840),
+    ("worker", 4_820),
     ("report", 1_305),
     ("bench", 1_980),
 ];

@@ -20,6 +20,21 @@ const MOST_TEXT: u64 = 1 << 30;
 /// The most different words that are kept. Rare ones are dropped beyond it: they merge last.
 const MOST_WORDS: usize = 1 << 21;
 
+/// The longest word in bytes. Longer ones are cut, because the time of a merge grows with the square of a
+/// word's length. Only base64, DNA, or text without spaces has them.
+const MOST_WORD: usize = 1 << 10;
+
+/// Longer words than this many bytes are in no language.
+const LONG_WORD: usize = 64;
+
+/// The bytes of all different long words, beyond which no others are added. A merge searches every word
+/// that has its pair, and most of these have most pairs: 4 MiB take up to a minute.
+const MOST_LONG_WORDS: usize = 4 << 20;
+
+/// The longest token in bytes, as in GPT-2. In a text that repeats itself without a space, tokens would
+/// become as long as words, and checking their merges takes the square of their length.
+const MOST_TOKEN: usize = 128;
+
 /// Pieces of text that are counted at a time, by all threads.
 const BATCH: usize = 32;
 
@@ -32,6 +47,8 @@ pub(in crate::data) struct WordCounts {
     counts: HashMap<String, u64>,
     bytes: u64,
     most_words: usize,
+    /// The bytes of the long words in `counts`.
+    long_words: usize,
     vocab_size: u32,
 }
 
@@ -45,6 +62,7 @@ impl WordCounts {
             counts: HashMap::new(),
             bytes: 0,
             most_words: MOST_WORDS,
+            long_words: 0,
             vocab_size,
         })
     }
@@ -83,25 +101,41 @@ impl WordCounts {
             let words = words.map_err(DataError::tokenize)?;
             let mut counts = HashMap::new();
             for word in words.find_iter(piece) {
-                let word = word.map_err(DataError::tokenize)?.as_str();
-                // Most words are known, so that their text need not be copied.
-                if let Some(count) = counts.get_mut(word) {
-                    *count += 1;
-                } else {
-                    counts.insert(word.to_owned(), 1);
+                let mut rest = word.map_err(DataError::tokenize)?.as_str();
+                while !rest.is_empty() {
+                    let (word, after) = rest.split_at(rest.floor_char_boundary(MOST_WORD));
+                    rest = after;
+                    // Most words are known, so that their text need not be copied.
+                    if let Some(count) = counts.get_mut(word) {
+                        *count += 1;
+                    } else {
+                        counts.insert(word.to_owned(), 1);
+                    }
                 }
             }
             Ok(counts)
         };
         let counted: Vec<_> = self.pieces.par_iter().map(of_piece).collect::<Result<_, _>>()?;
         self.pieces.clear();
-        for (word, count) in counted.into_iter().flatten() {
-            *self.counts.entry(word).or_default() += count;
+        for counts in counted {
+            // Decided for a whole piece, because its words come in no order.
+            let is_full = self.long_words >= MOST_LONG_WORDS;
+            for (word, count) in counts {
+                let is_long = word.len() > LONG_WORD;
+                if let Some(known) = self.counts.get_mut(&word) {
+                    *known += count;
+                } else if !(is_long && is_full) {
+                    self.long_words += if is_long { word.len() } else { 0 };
+                    self.counts.insert(word, count);
+                }
+            }
         }
         let mut rare = 1;
         while self.counts.len() > self.most_words {
             self.counts.retain(|_, count| *count > rare);
             rare *= 2;
+            let lengths = self.counts.keys().map(String::len);
+            self.long_words = lengths.filter(|length| *length > LONG_WORD).sum();
         }
         Ok(())
     }
@@ -118,6 +152,8 @@ impl WordCounts {
             .vocab_size(self.vocab_size as usize - 1)
             // A pair that occurs once is no pattern.
             .min_frequency(2)
+            // It compares with "less".
+            .max_token_length(Some(MOST_TOKEN + 1))
             .initial_alphabet((0..=u8::MAX).map(byte_character).collect())
             .build();
         let mut model = BPE::default();
@@ -166,5 +202,52 @@ mod tests {
             counts.train().unwrap()
         };
         assert_eq!(train(1 << 20), train(777));
+    }
+    /// The counted words, longest first, of a text that arrives in one part.
+    fn counted(text: &str) -> Vec<(String, u64)> {
+        let mut counts = WordCounts::new(300).unwrap();
+        counts.push(text).unwrap();
+        counts.pieces.push(std::mem::take(&mut counts.open));
+        counts.count().unwrap();
+        let mut words: Vec<_> = counts.counts.into_iter().collect();
+        words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
+        words
+    }
+
+    #[test]
+    fn a_long_word_is_cut_at_characters() {
+        let letters = "x".repeat(MOST_WORD);
+        let words = counted(&"x".repeat(3 * MOST_WORD + 5));
+        assert_eq!(words, [(letters, 3), ("xxxxx".to_owned(), 1)]);
+        // 1024 is not a multiple of three.
+        let [(cut, 2), (rest, 1)] = &counted(&"\u{4e2d}".repeat(700))[..] else {
+            panic!("two words")
+        };
+        assert_eq!((cut.len(), rest.len()), (1023, 54));
+    }
+
+    #[test]
+    fn long_words_are_bounded_and_others_are_not() {
+        let mut text = String::new();
+        while text.len() < 2 * MOST_LONG_WORDS {
+            let word = spelled(text.len() as u32).repeat(MOST_WORD / 8);
+            text += &format!("{word} and {} ", spelled(text.len() as u32));
+        }
+        let words = counted(&format!("{text} final final"));
+        let long: usize =
+            words.iter().map(|(word, _)| word.len()).filter(|length| *length > LONG_WORD).sum();
+        assert!((MOST_LONG_WORDS..MOST_LONG_WORDS + PIECE).contains(&long), "{long}");
+        assert!(words.contains(&(" final".to_owned(), 2)));
+    }
+
+    #[test]
+    fn tokens_end_before_a_text_that_repeats_itself() {
+        let mut counts = WordCounts::new(5000).unwrap();
+        counts.push(&"x".repeat(2 * PIECE)).unwrap();
+        counts.end_document().unwrap();
+        let bpe = counts.train().unwrap();
+        let mut ids = Vec::new();
+        bpe.encode_into(&"x".repeat(MOST_TOKEN * 3), &mut ids).unwrap();
+        assert_eq!(ids.len(), 3);
     }
 }

@@ -13,13 +13,15 @@ pub(super) struct Router<'a> {
     pub(super) batcher: Batcher,
     pub(super) documents: u64,
     pub(super) chars: u64,
+    /// Bytes of text, as UTF-8.
+    pub(super) bytes: u64,
     position: u64,
 }
 
 impl<'a> Router<'a> {
     pub(super) fn new(rule: SplitRule, tokenizer: &'a Tokenizer) -> Self {
-        let (documents, chars, position) = (0, 0, 0);
-        Self { rule, tokenizer, batcher: Batcher::default(), documents, chars, position }
+        let (documents, chars, bytes, position) = (0, 0, 0, 0);
+        Self { rule, tokenizer, batcher: Batcher::default(), documents, chars, bytes, position }
     }
 
     pub(super) fn route(&mut self, part: DocumentPart<'_>) -> Result<(), DataError> {
@@ -43,6 +45,7 @@ impl<'a> Router<'a> {
             self.batcher.end(split, after);
         }
         self.chars += messages.iter().map(|m| m.content.chars().count() as u64).sum::<u64>();
+        self.bytes += messages.iter().map(|m| m.content.len() as u64).sum::<u64>();
         self.documents += 1;
         Ok(())
     }
@@ -52,6 +55,7 @@ impl<'a> Router<'a> {
         let before = self.position;
         self.position += chars;
         self.chars += chars;
+        self.bytes += text.len() as u64;
         match self.train_chars() {
             // The two parts of a document are tokenized independently.
             Some(train_chars) if before < train_chars && self.position >= train_chars => {

@@ -1,6 +1,7 @@
 use super::super::testing::{assert_says, folder};
-use super::super::{Dataset, Message, Role, TOKENIZER_FILE};
+use super::super::{Dataset, Message, Role, TOKENIZER_FILE, TokenizerKind};
 use super::*;
+use TokenizerChoice::Byte;
 use std::fs;
 
 fn read_tokens(folder: &Path, name: &str) -> Vec<u32> {
@@ -24,7 +25,7 @@ fn run(files: &[(&str, &str)], options: &PrepareOptions) -> Result<Outcome, Data
     let inputs: Vec<_> = files.iter().map(|(name, text)| (format!("in/{name}"), text)).collect();
     let folder = folder(&inputs);
     let (input, out) = (folder.path().join("in"), folder.path().join("out"));
-    let Prepared { meta, warnings } = prepare(&[input], &out, options, &mut |_| {})?;
+    let Prepared { meta, warnings, .. } = prepare(&[input], &out, options, &mut |_| {})?;
     let [train, val] = ["train.bin", "val.bin"].map(|name| read_tokens(&out, name));
     Ok(Outcome { folder, out, meta, warnings, train, val })
 }
@@ -315,4 +316,113 @@ fn one_conversation_cannot_be_split() {
     let (text, _) = conversations(1);
     let error = run(&[("a.jsonl", &text)], &options(TokenizerChoice::Byte)).err().unwrap();
     assert!(error.to_string().starts_with("the val split"), "{error}");
+}
+
+#[test]
+fn the_size_of_the_text_chooses_the_tokenizer() {
+    let chosen = |files: &[(&str, &str)]| {
+        let inputs: Vec<_> =
+            files.iter().map(|(name, text)| (format!("in/{name}"), text)).collect();
+        let folder = folder(&inputs);
+        let (input, out) = (folder.path().join("in"), folder.path().join("out"));
+        let prepared = prepare(&[input], &out, &PrepareOptions::default(), &mut |_| {}).unwrap();
+        let (choice, _) = prepared.chosen.unwrap();
+        (choice, prepared.meta.tokenizer.base().kind(), prepared.files, prepared.text_bytes)
+    };
+    let story = "The f\u{e9}x looked at the moon.\n".repeat(20);
+    let bytes = story.len() as u64;
+    let files = [("a.txt", &*story), ("b.txt", &*story)];
+    assert_eq!(chosen(&files), (TokenizerChoice::Char, TokenizerKind::Char, 2, 2 * bytes));
+    let (text, all) = conversations(3);
+    let contents = all.iter().flatten().map(|message| message.content.len() as u64).sum();
+    let of_chats = (TokenizerChoice::Gpt2, TokenizerKind::Gpt2, 1, contents);
+    assert_eq!(chosen(&[("chats.jsonl", &text)]), of_chats);
+
+    let choice = TokenizerChoice::for_text;
+    assert_eq!(choice((5 << 20) - 1), TokenizerChoice::Char);
+    assert_eq!(choice(5 << 20), TokenizerChoice::Trained(8192));
+    assert_eq!(choice((256 << 20) - 1), TokenizerChoice::Trained(8192));
+    assert_eq!(choice(256 << 20), TokenizerChoice::Gpt2);
+    for known in ["gpt2", "char", "byte", "bpe:8192", "a/tokenizer.json"] {
+        assert_eq!(known.parse::<TokenizerChoice>().unwrap().to_string(), known);
+    }
+    let given = prepare_bytes(b"some text, any text", PrepareOptions::default(), Byte).unwrap();
+    assert_eq!((given.chosen, given.text_bytes), (None, 19));
+}
+
+/// Prepares one plain text.
+fn prepare_bytes(
+    text: &[u8],
+    options: PrepareOptions,
+    tokenizer: TokenizerChoice,
+) -> Result<Prepared, DataError> {
+    let folder = folder(&[("a.txt", text)]);
+    let options = PrepareOptions { tokenizer, ..options };
+    prepare(&[folder.path().join("a.txt")], &folder.path().join("out"), &options, &mut |_| {})
+}
+
+#[test]
+fn plain_text_has_the_encoding_that_is_given() {
+    let text = "caf\u{e9} na\u{ef}ve ".repeat(40_000);
+    let latin: Vec<u8> = text.chars().map(|character| character as u8).collect();
+    let mut wide: Vec<u8> = vec![0xff, 0xfe];
+    wide.extend(text.encode_utf16().flat_map(u16::to_le_bytes));
+    let with = |label: &str| PrepareOptions {
+        encoding: label.parse().unwrap(),
+        ..PrepareOptions::default()
+    };
+    let meta = |bytes: &[u8], label| prepare_bytes(bytes, with(label), Byte).unwrap().meta;
+    let expected = meta(text.as_bytes(), "utf-8");
+    assert_eq!(meta(&latin, "latin1"), expected);
+    assert_eq!(meta(&wide, "utf-16le"), expected);
+    // The mark tells that it is UTF-16 all the same.
+    assert_eq!(meta(&wide, "latin1"), expected);
+
+    let error = prepare_bytes(&latin, with("utf-8"), Byte).unwrap_err();
+    assert_says(&error, "a.txt: not UTF-8 at byte 3");
+    assert_says(error.hint(), "--encoding latin1");
+    let error = prepare_bytes(b"ab\xff\xff", with("shift_jis"), Byte).unwrap_err();
+    assert_says(&error, "a.txt: not Shift_JIS at byte 2");
+
+    let lines = folder(&[("a.jsonl", json_lines(5)), ("b.txt", "caf".into())]);
+    let at = |name: &str| lines.path().join(name);
+    let run = |inputs: &[PathBuf]| {
+        let options = PrepareOptions { force: true, tokenizer: Byte, ..with("latin1") };
+        prepare(inputs, &at("out"), &options, &mut |_| {})
+    };
+    assert_says(run(&[at("a.jsonl")]).unwrap_err(), "an encoding is for plain text");
+    run(&[at("a.jsonl"), at("b.txt")]).unwrap();
+}
+
+#[test]
+fn a_request_to_stop_leaves_nothing() {
+    let text = "some words here. ".repeat(200_000);
+    let folder = folder(&[("a.txt", &text)]);
+    let (input, out) = (folder.path().join("a.txt"), folder.path().join("new/out"));
+    for phase in [Phase::Survey, Phase::Tokenize] {
+        let options = options(TokenizerChoice::Byte);
+        let stop = options.stop.clone();
+        let mut answers = Vec::new();
+        let stopped = prepare(std::slice::from_ref(&input), &out, &options, &mut |progress| {
+            if progress.phase == phase && answers.is_empty() {
+                assert_eq!(out.join("train.bin.tmp").exists(), phase == Phase::Tokenize);
+                answers.push(stop.stop());
+            }
+        });
+        assert_says(stopped.unwrap_err(), "nothing was written");
+        assert_eq!(answers, [phase == Phase::Survey], "the process may end before it writes");
+        assert!(!folder.path().join("new").exists());
+    }
+}
+
+#[test]
+fn the_share_of_all_phases_rises_to_one() {
+    let story = "The fox looked at the moon. The moon looked back.\n".repeat(30_000);
+    let folder = folder(&[("a.txt", &story)]);
+    let (input, out) = (folder.path().join("a.txt"), folder.path().join("out"));
+    let mut shares = vec![];
+    let options = options(TokenizerChoice::Trained(300));
+    prepare(&[input], &out, &options, &mut |progress| shares.push(progress.share())).unwrap();
+    assert!(shares.is_sorted(), "{shares:?}");
+    assert!(shares[0] < 0.3 && shares.contains(&0.5) && shares.last() == Some(&1.0), "{shares:?}");
 }

@@ -7,6 +7,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use super::encoding::TextEncoding;
 #[cfg(not(target_arch = "wasm32"))]
 use super::parquet;
 use super::{BadLines, Sink, Stop, jsonl, plain_text};
@@ -57,9 +58,13 @@ impl SourceFile {
         }
     }
 
-    /// Returns false if the file starts with bytes that are not UTF-8, or with a zero, as binary
+    pub fn is_compressed(&self) -> bool {
+        self.compression != Compression::None || self.format == Format::Parquet
+    }
+
+    /// Returns false if the file starts with bytes that are no text in `encoding`, or with a zero, as binary
     /// files do. A file that cannot be read may be text: reading it reports the error.
-    pub fn may_be_text(&self) -> bool {
+    pub fn may_be_text(&self, encoding: TextEncoding) -> bool {
         if self.format != Format::Text {
             return true;
         }
@@ -67,6 +72,10 @@ impl SourceFile {
         let read = self.open().map(|input| input.reader.take(START).read_to_end(&mut start));
         if !matches!(read, Ok(Ok(_))) {
             return true;
+        }
+        if let Some(mut decoder) = encoding.decoder() {
+            let mut text = String::new();
+            return decoder.decode(&start, false, &mut text).is_ok() && !text.contains('\0');
         }
         let is_utf8 = match str::from_utf8(&start) {
             Ok(_) => true,
@@ -85,16 +94,17 @@ impl SourceFile {
     }
 
     /// Reads every document into `sink`, from the field or column `field` if it has some, or every
-    /// conversation that `template` accepts.
+    /// conversation that `template` accepts. Plain text is in `encoding`.
     pub fn read(
         &self,
         field: &str,
+        encoding: TextEncoding,
         template: Option<&ChatTemplate>,
         bad: &mut BadLines,
         sink: &mut Sink<'_>,
     ) -> Result<(), Stop> {
         match self.format {
-            Format::Text => plain_text::read(&mut self.open()?, sink),
+            Format::Text => plain_text::read(&mut self.open()?, encoding, sink),
             Format::JsonLines => jsonl::read(&mut self.open()?, Some(field), None, bad, sink),
             Format::Conversations => jsonl::read(&mut self.open()?, None, template, bad, sink),
             #[cfg(not(target_arch = "wasm32"))]

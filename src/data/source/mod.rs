@@ -1,10 +1,11 @@
 //! Streams documents from files.
 //!
-//! `.jsonl` and `.parquet` files have a document per line or row; any other file is UTF-8 text. The
+//! `.jsonl` and `.parquet` files have a document per line or row; any other file is plain text. The
 //! lines of `.jsonl` files may be conversations instead, but then all files must have them.
 //! All but `.parquet` may be compressed as `.gz` or `.zst`. A folder means all files below it that
 //! are text, sorted by name.
 
+mod encoding;
 mod file;
 mod jsonl;
 #[cfg(not(target_arch = "wasm32"))]
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use super::pieces::PIECE;
 use super::{ChatTemplate, DataError, Message, PrepareOptions};
 use crate::disk::{self, File};
+pub use encoding::TextEncoding;
 use file::Format;
 pub(super) use file::SourceFile;
 pub(super) use jsonl::read_line;
@@ -62,6 +64,41 @@ impl BadLines {
     }
 }
 
+/// An entry of a folder that is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SkipReason {
+    NotText,
+    LinkToNothing,
+    LinkToFolder,
+    /// A socket, a pipe or a device.
+    NotAFile,
+    /// The system does not tell what it is.
+    Unreadable,
+}
+
+impl SkipReason {
+    pub const ALL: [Self; 5] =
+        [Self::NotText, Self::LinkToNothing, Self::LinkToFolder, Self::NotAFile, Self::Unreadable];
+
+    /// Returns the words for one and for several entries.
+    pub fn words(self, encoding: TextEncoding) -> [String; 2] {
+        let [one, many] = match self {
+            Self::NotText => {
+                let name = encoding.name();
+                return [
+                    format!("file that is not {name} text"),
+                    format!("files that are not {name} text"),
+                ];
+            }
+            Self::LinkToNothing => ["link to a missing file", "links to missing files"],
+            Self::LinkToFolder => ["link to a folder", "links to folders"],
+            Self::NotAFile => ["entry that is not a file", "entries that are not files"],
+            Self::Unreadable => ["file that cannot be opened", "files that cannot be opened"],
+        };
+        [one, many].map(str::to_owned)
+    }
+}
+
 /// The input files, not yet opened.
 #[derive(Debug)]
 pub(super) struct Sources {
@@ -71,8 +108,7 @@ pub(super) struct Sources {
     pub(super) has_conversations: bool,
     /// Conversations that it refuses are bad lines.
     pub(super) template: Option<ChatTemplate>,
-    /// The entries of folders that are not UTF-8 text.
-    pub(super) skipped: Vec<PathBuf>,
+    pub(super) skipped: Vec<(PathBuf, SkipReason)>,
 }
 
 impl Sources {
@@ -110,14 +146,19 @@ impl Sources {
         }
         if sources.files.is_empty() {
             let inputs: Vec<_> = inputs.iter().map(|i| i.display().to_string()).collect();
-            let skipped = match sources.skipped.len() {
-                0 => String::new(),
-                skipped => format!(" ({skipped} skipped, not UTF-8 text)"),
+            let skipped = match sources.skipped_files() {
+                skipped if skipped.is_empty() => String::new(),
+                skipped => format!(": skipped {}", skipped.join("; ")),
             };
             return Err(DataError::bad(
                 format!("no text files in {}{skipped}", inputs.join(", ")),
-                "give at least one file or folder with UTF-8 text",
+                "give at least one file or folder with text, and its --encoding if it is not UTF-8",
             ));
+        }
+        let of_text = |file: &SourceFile| file.format == Format::Text;
+        if !options.encoding.is_utf8() && !sources.files.iter().any(of_text) {
+            let problem = "an encoding is for plain text, and none of the inputs is";
+            return Err(DataError::usage(problem, "leave out --encoding: .jsonl files are UTF-8"));
         }
         for file in &mut sources.files {
             file.recognise(&options.text_field)?;
@@ -156,19 +197,54 @@ impl Sources {
                 self.add_folder(&path, out)?;
                 continue;
             }
-            // A link that leads nowhere has no metadata.
-            let metadata = disk::metadata(&path).ok().filter(|metadata| metadata.is_file());
-            let file = metadata.map(|metadata| SourceFile::new(&path, metadata.len()));
-            match file.filter(SourceFile::may_be_text) {
-                Some(file) => self.files.push(file),
-                None => self.skipped.push(path),
-            }
+            let reason = match disk::metadata(&path) {
+                Ok(metadata) if metadata.is_file() => {
+                    let file = SourceFile::new(&path, metadata.len());
+                    if file.may_be_text(self.options.encoding) {
+                        self.files.push(file);
+                        continue;
+                    }
+                    SkipReason::NotText
+                }
+                // A folder itself is read above.
+                Ok(metadata) if metadata.is_dir() => SkipReason::LinkToFolder,
+                Ok(_) => SkipReason::NotAFile,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => SkipReason::LinkToNothing,
+                Err(_) => SkipReason::Unreadable,
+            };
+            self.skipped.push((path, reason));
         }
         Ok(())
     }
 
+    /// Describes the skipped entries: a clause for each reason, with the first names.
+    pub(super) fn skipped_files(&self) -> Vec<String> {
+        let clause = |reason: SkipReason| {
+            let of_reason = self.skipped.iter().filter(|(_, why)| *why == reason);
+            let paths: Vec<_> = of_reason.map(|(path, _)| path.display().to_string()).collect();
+            let [one, many] = reason.words(self.options.encoding);
+            let what = match paths.len() {
+                0 => return None,
+                1 => format!("1 {one}"),
+                count => format!("{count} {many}"),
+            };
+            let mut names = paths[..paths.len().min(3)].to_vec();
+            if paths.len() > names.len() {
+                names.push(format!("and {} more", paths.len() - names.len()));
+            }
+            Some(format!("{what}: {}", names.join(", ")))
+        };
+        SkipReason::ALL.into_iter().filter_map(clause).collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.files.len()
+    }
+
+    /// Estimates the bytes of text: a file that is compressed has about three times its size.
+    pub(super) fn text_bytes(&self) -> u64 {
+        let factor = |file: &SourceFile| if file.is_compressed() { 3 } else { 1 };
+        self.files.iter().map(|file| file.bytes.saturating_mul(factor(file))).sum()
     }
 
     /// Returns the total size of the files on disk, in bytes.
@@ -187,12 +263,13 @@ impl Sources {
 
     /// Reads every document of every file into `sink`, in order. Returns the lines that were left out.
     pub(super) fn read(&self, sink: &mut Sink<'_>) -> Result<BadLines, DataError> {
-        let PrepareOptions { text_field, skip_bad_lines, .. } = &self.options;
+        let PrepareOptions { text_field, skip_bad_lines, encoding, .. } = &self.options;
         let mut bad = BadLines { are_skipped: *skip_bad_lines, ..BadLines::default() };
         let mut done = 0;
         for file in &self.files {
             let mut sink = |part: DocumentPart<'_>, bytes: u64| sink(part, done + bytes);
-            match file.read(text_field, self.template.as_ref(), &mut bad, &mut sink) {
+            let template = self.template.as_ref();
+            match file.read(text_field, *encoding, template, &mut bad, &mut sink) {
                 Ok(()) => done += file.bytes,
                 Err(None) => break,
                 Err(Some(error)) => return Err(error),

@@ -7,16 +7,23 @@
 use std::io::Read;
 
 use super::super::tokenizer::END_OF_TEXT;
+use super::encoding::{TextDecoder, TextEncoding};
 use super::file::{BLOCK, Input};
 use super::{DataError, DocumentPart, Sink, Stop};
 
-pub(super) fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<(), Stop> {
-    let mut splitter = Splitter::default();
+pub(super) fn read(
+    input: &mut Input<'_>,
+    encoding: TextEncoding,
+    sink: &mut Sink<'_>,
+) -> Result<(), Stop> {
+    let mut splitter = Splitter { decoder: encoding.decoder(), ..Splitter::default() };
     loop {
         let read = (&mut input.reader).take(BLOCK as u64).read_to_end(&mut splitter.bytes);
         let end = read.map_err(|error| input.failed(error))? == 0;
         let bytes_read = input.bytes_read();
-        splitter.decode(end).map_err(|offset| DataError::not_utf8(input.path, offset))?;
+        splitter
+            .decode(end)
+            .map_err(|offset| DataError::not_encoded(input.path, encoding.name(), offset))?;
         splitter.split(end, &mut |part| sink(part, bytes_read))?;
         if end {
             return Ok(());
@@ -27,6 +34,8 @@ pub(super) fn read(input: &mut Input<'_>, sink: &mut Sink<'_>) -> Result<(), Sto
 /// Splits documents at `<|endoftext|>`.
 #[derive(Default)]
 struct Splitter {
+    /// Decodes other text than UTF-8.
+    decoder: Option<TextDecoder>,
     /// Bytes that are not decoded yet. A character may continue in the next block.
     bytes: Vec<u8>,
     /// The position of `bytes` in the file.
@@ -40,6 +49,13 @@ impl Splitter {
     /// Moves the text of `bytes` to `pending`, except for an incomplete character at its end. The
     /// error is the offset of the first invalid byte.
     fn decode(&mut self, end: bool) -> Result<(), u64> {
+        if let Some(decoder) = &mut self.decoder {
+            let bytes = std::mem::take(&mut self.bytes);
+            let decoded = decoder.decode(&bytes, end, &mut self.pending);
+            decoded.map_err(|at| self.offset.saturating_add_signed(at))?;
+            self.offset += bytes.len() as u64;
+            return Ok(());
+        }
         let length = match str::from_utf8(&self.bytes) {
             Ok(text) => text.len(),
             Err(error) if error.error_len().is_none() && !end => error.valid_up_to(),

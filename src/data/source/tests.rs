@@ -97,13 +97,39 @@ fn a_folder_skips_what_is_not_text() {
         ("g.txt", b""),
     ]);
     let at = |name: &str| folder.path().join(name);
-    #[cfg(unix)]
-    std::os::unix::fs::symlink(folder.path(), at("b.folder")).unwrap();
     let sources = sources_of(folder.path().to_owned(), false);
     assert_eq!(sources.names(), ["a.py", "e.log", "g.txt"]);
-    let mut skipped = sources.skipped;
-    skipped.retain(|path| !path.ends_with("b.folder"));
-    assert_eq!(skipped, ["b.png", "c.bin", "d.tgz.gz", "f.txt"].map(at));
+    let not_text =
+        ["b.png", "c.bin", "d.tgz.gz", "f.txt"].map(|name| (at(name), SkipReason::NotText));
+    assert_eq!(sources.skipped, not_text);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_to_files_and_else_skipped_with_the_reason() {
+    use std::os::unix::fs::symlink;
+
+    let folder =
+        folder(&[("in/a.txt", b"text".as_slice()), ("in/b.bin", b"\0"), ("c.txt", b"more")]);
+    let input = folder.path().join("in");
+    let at = |name: &str| input.join(name);
+    symlink(folder.path().join("c.txt"), at("c.txt")).unwrap();
+    symlink(folder.path(), at("d.folder")).unwrap();
+    symlink(at("nowhere"), at("e.txt")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("f.socket")).unwrap();
+    // It leads to itself.
+    symlink(at("g.txt"), at("g.txt")).unwrap();
+    let sources = sources_of(input.clone(), false);
+    assert_eq!(sources.names(), ["a.txt", "c.txt"]);
+    let expected = [
+        ("1 file that is not UTF-8 text: ", "b.bin"),
+        ("1 link to a missing file: ", "e.txt"),
+        ("1 link to a folder: ", "d.folder"),
+        ("1 entry that is not a file: ", "f.socket"),
+        ("1 file that cannot be opened: ", "g.txt"),
+    ];
+    let expected = expected.map(|(why, name)| format!("{why}{}", at(name).display()));
+    assert_eq!(sources.skipped_files(), expected);
 }
 
 #[test]
@@ -136,5 +162,8 @@ fn errors_name_the_file() {
     }
     fs::remove_dir_all(folder.path().join("b")).unwrap();
     let empty = documents(folder.path().to_owned(), "text").unwrap_err().to_string();
-    assert!(empty.contains("no text files") && empty.contains("1 skipped"), "{empty}");
+    assert!(
+        empty.contains("no text files") && empty.contains("skipped 1 file that is not UTF-8"),
+        "{empty}"
+    );
 }
