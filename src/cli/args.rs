@@ -165,7 +165,7 @@ pub(super) enum Subcommands {
     Sweep(SweepArgs),
     /// Tokenize text into training data
     #[command(after_help = examples(&[
-        ("wgpt prepare book.txt -o data/book", "a tokenizer that suits the size"),
+        ("wgpt prepare book.txt -o data/book", "tokenizer by size"),
         ("wgpt prepare alt.txt -o data/alt --encoding latin1", "not UTF-8"),
         ("wgpt prepare texts/ more.jsonl.gz -o data/mine", ""),
         ("wgpt prepare texts/ -o data/mine --tokenizer bpe:8192", "train a tokenizer"),
