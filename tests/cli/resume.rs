@@ -297,7 +297,7 @@ fn a_run_without_optimizer_state_can_be_sampled() {
     train(folder.path(), "r", &["--max_iters=20"]);
     let checkpoints = folder.path().join("r/checkpoints");
     let sample = || {
-        let args = ["sample", "r", "--max-new-tokens=20", "--device=cpu"];
+        let args = ["sample", "r", "--max-new-tokens=20", "--seed=1", "--device=cpu"];
         let output = run(folder.path(), &args);
         assert!(output.status.success(), "{}", text(&output.stderr));
         (text(&output.stdout), text(&output.stderr))

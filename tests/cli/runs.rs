@@ -58,7 +58,9 @@ fn the_newest_run_is_the_default() {
         used.join("checkpoints").join("00000010").display()
     );
     let short = "--max-new-tokens=3";
-    for command in [&["sample", short][..], &["eval", "--windows=1"], &["export", "-o", "hf"]] {
+    for command in
+        [&["sample", short, "--seed=1"][..], &["eval", "--windows=1"], &["export", "-o", "hf"]]
+    {
         let output = run(folder.path(), &[command, &["--device=cpu"]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(text(&output.stderr), said, "{command:?}");
