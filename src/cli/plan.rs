@@ -298,8 +298,8 @@ impl PlanReport {
         object
     }
 
-    /// Prints the verdict, the time, what the run learns, the totals, and with `rows` those of the memory, in
-    /// at most 80 columns.
+    /// Prints the verdict, the time, what the run learns and the totals, in at most 80 columns. With `rows`,
+    /// also prints the tensors that take the memory.
     fn show(&self, suggest: bool, rows: bool) {
         output!("{}", self.forecast.verdict());
         let totals = self.totals.lines();

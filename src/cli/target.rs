@@ -20,26 +20,29 @@ const MIN_BYTES: u64 = 512 << 20;
 /// Reads a name, whole or without its brand (`3060`), or the memory of a GPU.
 pub(super) fn parse_target(text: &str) -> Result<Target, String> {
     let text = text.trim();
-    let branded = ["RTX", "GTX", "RX"].map(|brand| format!("{brand} {text}"));
-    let found = gpu_named(text).or_else(|| branded.iter().find_map(|name| gpu_named(name)));
-    if let Some(gpu) = found {
+    let names = ["", "RTX ", "GTX ", "RX "].map(|brand| format!("{brand}{text}"));
+    if let Some(gpu) = names.iter().find_map(|name| gpu_named(name)) {
         return Ok(Target { memory: gpu.memory_gib << 30, gpu: Some(gpu) });
     }
     let number = text.parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
     let size = number.map_or_else(|| text.to_string(), |gib| format!("{gib}GiB"));
     match size.try_into() {
         Ok(Budget::Bytes(memory)) if memory >= MIN_BYTES => Ok(Target { memory, gpu: None }),
-        _ => Err(format!("give its memory, like 12GiB, or a name, like {}", nearest(text))),
+        _ => Err(format!("give its memory, like 12GiB, or a name, like {}", nearest(&names))),
     }
 }
 
-/// Returns the three names that are most similar to `text`.
-fn nearest(text: &str) -> String {
-    let text = text.to_lowercase();
-    let mut names: Vec<&str> = gpu_names().collect();
-    let distance = |name: &&str| strsim::damerau_levenshtein(&text, &name.to_lowercase());
-    names.sort_by_cached_key(distance);
-    names[..3].join(", ")
+/// Returns the three GPUs whose names are most similar to one of `typed`.
+fn nearest(typed: &[String]) -> String {
+    let similarity = |name: &str| {
+        let to = |typed: &String| {
+            strsim::normalized_damerau_levenshtein(&typed.to_lowercase(), &name.to_lowercase())
+        };
+        typed.iter().map(to).fold(0.0, f64::max)
+    };
+    let mut known: Vec<_> = gpu_names().map(|name| (similarity(name), name)).collect();
+    known.sort_by(|a, b| b.0.total_cmp(&a.0));
+    known[..3].iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -61,7 +64,9 @@ mod tests {
         for bad in ["", "0", "90%", "auto", "3061", "100MiB", "12 apples"] {
             assert!(parse_target(bad).is_err(), "{bad}");
         }
-        let error = parse_target("RTX 3061").unwrap_err();
-        assert!(error.contains("RTX 3060") && error.split(", ").count() == 6, "{error}");
+        for text in ["RTX 3061", "3061"] {
+            let error = parse_target(text).unwrap_err();
+            assert!(error.contains("RTX 3060") && error.split(", ").count() == 6, "{error}");
+        }
     }
 }

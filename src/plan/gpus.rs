@@ -19,7 +19,7 @@ pub struct Gpu {
     cores: Cores,
 }
 
-/// What the cores of a GPU compute with, besides float32; each has what the ones before have.
+/// The types that a GPU's cores compute in besides float32. Each variant includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Cores {
     F32,

@@ -342,10 +342,10 @@ fn a_plan_follows_what_the_driver_grants() {
     assert!((5 * GIB..5 * GIB + (64 << 20)).contains(&others), "{others}");
 }
 
-/// Returns the planned memory of a run, in bytes.
+/// Returns the planned memory of a run on any device, in bytes.
 fn plan(args: &[String]) -> f64 {
     let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
-        .args(["plan", "--json"])
+        .args(["plan", "--json", "--vram_budget=1024GiB"])
         .args(args)
         .stdin(Stdio::null())
         .output()

@@ -19,7 +19,7 @@ pub(in crate::cli) struct SamplingArgs {
     /// Draw only from the N most likely tokens; 0 = from all
     #[arg(long, alias = "top_k", default_value_t = 200, value_name = "N")]
     pub top_k: usize,
-    /// Seed of the random draws [default: another one each time]
+    /// Seed of the random draws [default: a new one each time]
     #[arg(long)]
     pub seed: Option<u64>,
 }
