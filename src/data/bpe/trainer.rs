@@ -28,7 +28,7 @@ const MOST_WORD: usize = 1 << 10;
 const LONG_WORD: usize = 64;
 
 /// The bytes of all different long words, beyond which no others are added. A merge searches every word
-/// that has its pair, and most of these have most pairs: 4 MiB take up to a minute.
+/// that has its pair, and most of these have most pairs: 4 MiB take seconds.
 const MOST_LONG_WORDS: usize = 4 << 20;
 
 /// The longest token in bytes, as in GPT-2. In a text that repeats itself without a space, tokens would
