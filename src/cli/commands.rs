@@ -1,8 +1,6 @@
 //! The short commands: prepare, devices, doctor, config.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -43,10 +41,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
     let bar = bar.with_style(style("[{bar:12}] {percent}%, {eta} left, {wide_msg}"));
     bar.set_length(1000);
     let stop = options.stop.clone();
-    let last = Arc::new(AtomicI32::new(signals::INTERRUPT));
-    let noted = last.clone();
     signals::listen(move |signal| {
-        noted.store(signal, Ordering::SeqCst);
         if stop.stop() {
             message!("{NOTHING_WRITTEN}");
             signals::exit(128 + signal);
@@ -68,7 +63,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
     bar.finish_and_clear();
     if prepared.is_err() && options.stop.is_stopped() {
         message!("{NOTHING_WRITTEN}");
-        signals::exit(128 + last.load(Ordering::SeqCst));
+        signals::exit(128 + signals::INTERRUPT);
     }
     let Prepared { meta, files, text_bytes, chosen, warnings } = prepared?;
     warn(&warnings);

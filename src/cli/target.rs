@@ -20,7 +20,7 @@ const MIN_BYTES: u64 = 512 << 20;
 /// Reads a name, whole or without its brand (`3060`), or the memory of a GPU.
 pub(super) fn parse_target(text: &str) -> Result<Target, String> {
     let text = text.trim();
-    let names = ["", "RTX ", "GTX ", "RX "].map(|brand| format!("{brand}{text}"));
+    let names = ["", "rtx ", "gtx ", "rx "].map(|brand| format!("{brand}{text}").to_lowercase());
     if let Some(gpu) = names.iter().find_map(|name| gpu_named(name)) {
         return Ok(Target { memory: gpu.memory_gib << 30, gpu: Some(gpu) });
     }
@@ -32,17 +32,14 @@ pub(super) fn parse_target(text: &str) -> Result<Target, String> {
     }
 }
 
-/// Returns the three GPUs whose names are most similar to one of `typed`.
+/// Returns the three GPUs whose names are most similar to one of `typed`, in lower case.
 fn nearest(typed: &[String]) -> String {
-    let similarity = |name: &str| {
-        let to = |typed: &String| {
-            strsim::normalized_damerau_levenshtein(&typed.to_lowercase(), &name.to_lowercase())
-        };
-        typed.iter().map(to).fold(0.0, f64::max)
-    };
-    let mut known: Vec<_> = gpu_names().map(|name| (similarity(name), name)).collect();
-    known.sort_by(|a, b| b.0.total_cmp(&a.0));
-    known[..3].iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+    let mut names: Vec<&str> = gpu_names().collect();
+    names.sort_by_cached_key(|name| {
+        let name = name.to_lowercase();
+        typed.iter().map(|typed| strsim::damerau_levenshtein(typed, &name)).min()
+    });
+    names[..3].join(", ")
 }
 
 #[cfg(test)]
