@@ -149,8 +149,7 @@ fn mpirun_ranks_that_train_apart_continue_with_the_same_losses() {
 }
 
 /// mpirun forwards a Ctrl-C as SIGTERM after a while, and kills the remaining processes after the same
-/// time again, in which a busy disk must have written the checkpoint. Meanwhile it reads nothing that its
-/// processes print.
+/// time again. Meanwhile it reads nothing that its processes print.
 #[test]
 #[ignore = "needs Open MPI"]
 fn mpirun_stops_with_a_checkpoint() {
@@ -158,14 +157,15 @@ fn mpirun_stops_with_a_checkpoint() {
     for (first, then) in [("-INT", None), ("-TERM", None), ("-INT", Some("-TERM"))] {
         let run = format!("r{first}{}", then.is_some());
         let flag = format!("--run={run}");
-        // This prints less than fits into the pipe to mpirun.
-        let rarely = ["--log_interval=100000", "--eval_interval=200"];
+        // A rank that writes to a full pipe waits, and does not stop. So few lines may be printed while
+        // mpirun reads nothing, on a fast machine too.
+        let rarely = ["--log_interval=100000", "--eval_interval=1000"];
         let args = [&[flag.as_str()], TINY, &CALM, &ENDLESS, &rarely].concat();
         let mut command = mpirun(folder.path(), 2, &args);
-        command.env("OMPI_MCA_odls_base_sigkill_timeout", "9").stdout(Stdio::null());
+        command.env("OMPI_MCA_odls_base_sigkill_timeout", "4").stdout(Stdio::null());
         let mut job = command.spawn().unwrap();
         let run = folder.path().join(&run);
-        wait_for(&run.join("checkpoints/00000200/state.json"), &mut job);
+        wait_for(&run.join("checkpoints/00001000/state.json"), &mut job);
         let id = job.id().to_string();
         match then {
             None => signal(&id, first),
@@ -180,7 +180,7 @@ fn mpirun_stops_with_a_checkpoint() {
         }
         let signalled = Instant::now();
         job.wait().unwrap();
-        assert!(signalled.elapsed() < 3 * END, "{:?}", signalled.elapsed());
+        assert!(signalled.elapsed() < END, "{:?}", signalled.elapsed());
         let recorded = fs::read_to_string(run.join("events.jsonl")).unwrap();
         let done: Value = serde_json::from_str(recorded.lines().last().unwrap()).unwrap();
         assert_eq!((&done["event"], &done["reason"]), (&"done".into(), &"stopped".into()));
