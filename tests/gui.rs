@@ -179,8 +179,6 @@ fn runs_are_listed_and_a_crashed_one_can_be_continued() {
     assert!(harness.query_by_label("first").is_some());
     assert!(harness.query_by_label("Continue first").is_none());
     harness.get_by_label("first").click();
-    harness.run_steps(4);
-    harness.get_by_label("Show").click();
     wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
 }
 
@@ -311,17 +309,21 @@ fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
     std::fs::write(run.join("events.jsonl"), RECORDED).unwrap();
     let mut harness = window(Theme::Dark, Options::default());
     harness.state_mut().look_for_runs_in(folder.path());
-    wait(&mut harness, |harness| harness.query_by_label("first").is_some());
-    harness.get_by_label("first").click();
+    // The newest run is shown by itself.
+    wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
+    harness.run_steps(4);
+    harness.get_by_label("Menu of first").click();
     harness.run_steps(4);
     harness.get_by_label("Rename...").click();
     harness.run_steps(4);
     harness.get_by_label("Name").type_text("Foxes");
     harness.run_steps(4);
     harness.get_by_label("Save").click();
-    wait(&mut harness, |harness| harness.query_by_label("Foxes").is_some());
+    wait(&mut harness, |harness| harness.query_by_label("Menu of Foxes").is_some());
     assert!(read(&run.join("about.toml")).contains("Foxes"));
 
+    harness.get_by_label("Menu of Foxes").click();
+    harness.run_steps(4);
     harness.get_by_label("Delete...").click();
     harness.run_steps(4);
     assert!(harness.query_by_label("Move Foxes to the trash?").is_some());
@@ -329,6 +331,38 @@ fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
     harness.run_steps(4);
     assert!(harness.query_by_label("Move Foxes to the trash?").is_none());
     assert!(run.exists());
+}
+
+/// A wide window has a column for samples, and the curves of a finished run stay where they are.
+#[test]
+fn a_wide_window_has_four_columns() {
+    let mut harness = window(Theme::Light, still());
+    harness.set_size(egui::vec2(1920.0, 1080.0));
+    let events = recorded_events();
+    let (done, before) = events.split_last().unwrap();
+    harness.state_mut().apply(before);
+    harness.run_steps(8);
+    let place = harness.get_by_label_contains("loss chart").rect();
+    harness.state_mut().apply(std::slice::from_ref(done));
+    harness.run_steps(8);
+    assert_eq!(harness.get_by_label_contains("loss chart").rect(), place);
+    assert!(harness.get_by_label("Prompt").rect().left() > place.right());
+    harness.snapshot("wide");
+}
+
+/// Three ways lead from an empty window to a first run.
+#[test]
+fn an_empty_window_offers_ways_to_a_first_run() {
+    let mut harness = window(Theme::Dark, still());
+    harness.run_steps(4);
+    for label in ["Start the demo", "Choose files..."] {
+        assert!(is_enabled(&harness, label), "{label}");
+    }
+    assert!(harness.query_by_label_contains("time left").is_none(), "figures of no run");
+    harness.state_mut().apply(&recorded_events()[..2]);
+    harness.run_steps(4);
+    assert!(harness.query_by_label("Start the demo").is_none());
+    assert!(harness.query_by_label_contains("time left").is_some());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::ops::OpsMode;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
 use crate::runs::kernel_verdicts::avoid_faulty;
-use crate::worker::{Proven, Watched, prove, select, watch};
+use crate::worker::{Proven, Watched, prove, select, unknown_tokenizer, watch};
 
 /// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, Failure> {
@@ -86,13 +86,6 @@ pub(super) fn check_tokenizer(
     let way = "this data was tokenized in another way than the model";
     let text = format!("{data}: {way} {} tokenizes text", source.path.display());
     Err(Failure::usage(text, hint))
-}
-
-pub(super) fn unknown_tokenizer(source: &ModelSource) -> Failure {
-    Failure::usage(
-        format!("{}: the tokenizer of the model is unknown", source.path.display()),
-        "give the data folder that it was trained on with --data",
-    )
 }
 
 /// Opens the device of a command that trains nothing, and loads a model onto it. Returns the model with

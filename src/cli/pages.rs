@@ -13,7 +13,7 @@ pub(super) fn report(
     global: &Global,
 ) -> Result<(), Failure> {
     let run = run.map_or_else(|| newest_run(global.quiet), Ok)?;
-    let page = page.unwrap_or_else(|| run.join("report.html"));
+    let page = page.unwrap_or_else(|| run.join(report::REPORT_FILE));
     if !matches!(extension(&page).as_deref(), Some("html" | "htm")) {
         return Err(not_a_page(&page, "-o takes a file called *.html"));
     }

@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use eframe::egui::{self, RichText, Ui, util::History};
-use egui_tiles::{Tile, Tree};
+use eframe::egui::{self, RichText, Ui};
 
 use super::control::{self, ControlBar};
 use super::form::{SettingsForm, capitalize};
-use super::layout::{self, Pane};
+use super::layout::{Pane, PanelLayout};
 use super::platform::{Outbox, Platform};
-use super::{Intent, Options, Shared, finished, theme};
+use super::{Intent, Options, Shared, finished, theme, tiles};
 use crate::protocol::{Command, Event, Obstacle, RunSettings, StopReason};
 use crate::worker::Client;
 
@@ -35,7 +34,7 @@ const SETTINGS: &str = "wgpt";
 
 /// The key of the layout. It is stored separately, so that another version's layout does not lose
 /// the settings.
-const LAYOUT: &str = "layout";
+const LAYOUT: &str = "panels";
 
 /// The time between two lists of the runs.
 const LIST_RUNS: Duration = Duration::from_secs(5);
@@ -46,12 +45,10 @@ const USUAL_PACE: u64 = 50;
 /// usual pace training took five times as long.
 const SLOW_PACE: u64 = 2000;
 
-const FRAMES: usize = 240;
-
 pub struct App {
     options: Options,
     shared: Shared,
-    tree: Tree<Pane>,
+    panels: PanelLayout,
     requests: Requests,
     platform: Platform,
     /// What the platform requests: files that were chosen or dropped.
@@ -59,8 +56,6 @@ pub struct App {
     /// The delay between a reply or an event and the frame that draws it, in milliseconds; threads
     /// of the service read it.
     pace: Arc<AtomicU64>,
-    /// Times of the last frames, without waiting for the display, in seconds.
-    frames: History<f32>,
     /// The settings of the form with its overrides, and the form that is stored as long as they are
     /// unchanged.
     overridden: Option<(RunSettings, SettingsForm)>,
@@ -79,7 +74,7 @@ impl App {
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
         // What another version wrote may not be readable.
         let settings = storage.and_then(|storage| eframe::get_value(storage, SETTINGS));
-        let tree = storage.and_then(|storage| eframe::get_value(storage, LAYOUT));
+        let panels = storage.and_then(|storage| eframe::get_value(storage, LAYOUT));
         let (ctx, pace) = (creation.egui_ctx.clone(), Arc::new(AtomicU64::new(USUAL_PACE)));
         let waking = pace.clone();
         let client = Client::new(move || ctx.request_repaint_after(delay(&waking)));
@@ -87,12 +82,11 @@ impl App {
         let outbox = Outbox { ctx: creation.egui_ctx.clone(), sender };
         let mut app = Self {
             shared: Shared { settings: settings.unwrap_or_default(), ..Shared::default() },
-            tree: tree.unwrap_or_else(layout::tree),
+            panels: panels.unwrap_or_default(),
             requests: Requests::new(client),
             platform: Platform::new(outbox, &options),
             queue,
             pace,
-            frames: History::new(0..FRAMES, f32::INFINITY),
             overridden: None,
             obstacles: Vec::new(),
             control: ControlBar::default(),
@@ -149,7 +143,7 @@ impl App {
 
     /// Brings the panel of this title to the front of its tabs.
     pub fn bring_up(&mut self, title: &str) {
-        self.tree.make_active(|_, tile| matches!(tile, Tile::Pane(pane) if pane.title() == title));
+        self.panels.bring_up(title);
     }
 
     /// Types a setting, as if into its field.
@@ -183,16 +177,16 @@ impl App {
                 });
             });
         }
-        if self.shared.shown.has_finished {
-            let notice = egui::Panel::top("finished");
-            intents.extend(notice.show(ui, |ui| finished::show(ui, &mut self.shared)).inner);
+        if !self.shared.shown.is_empty() {
+            let figures = egui::Panel::top("figures").exact_size(tiles::HEIGHT);
+            intents.extend(figures.show(ui, |ui| tiles::show(ui, &mut self.shared)).inner);
+            egui::Panel::bottom("control").show(ui, |ui| {
+                let shown = &self.shared.shown;
+                intents.extend(self.control.show(ui, &shown.progress, shown.is_live()));
+            });
         }
-        egui::Panel::bottom("control").show(ui, |ui| {
-            let shown = &self.shared.shown;
-            intents.extend(self.control.show(ui, &shown.progress, shown.is_live()));
-        });
         egui::CentralPanel::no_frame().show(ui, |ui| {
-            intents.extend(layout::show(&mut self.tree, ui, &mut self.shared));
+            intents.extend(self.panels.show(ui, &mut self.shared));
         });
         self.shared.samples.selection.end_pass(ui.ctx());
         intents
@@ -214,11 +208,11 @@ impl App {
         });
         ui.separator();
         if ui.button("Reset layout").clicked() {
-            self.tree = layout::tree();
+            self.panels = PanelLayout::default();
             ui.close();
         }
         ui.separator();
-        let command = match self.platform.link() {
+        match self.platform.link() {
             Some(link) => {
                 if ui.button("Copy a link with these settings").clicked() {
                     ui.ctx().copy_text(link);
@@ -227,20 +221,12 @@ impl App {
                 None
             }
             None => self.shared.settings.when_closed.choice(ui),
-        };
-        if let Some(seconds) = self.frames.average() {
-            ui.separator();
-            ui.weak(format!("a frame takes {:.1} ms", 1e3 * seconds));
         }
-        command
     }
 }
 
 impl eframe::App for App {
-    fn logic(&mut self, ctx: &egui::Context, frame: &mut eframe::Frame) {
-        if let Some(seconds) = frame.info().cpu_usage {
-            self.frames.add(ctx.input(|input| input.time), seconds);
-        }
+    fn logic(&mut self, ctx: &egui::Context, _frame: &mut eframe::Frame) {
         for reply in self.requests.client.replies() {
             self.take(reply);
         }
@@ -286,7 +272,7 @@ impl eframe::App for App {
         let own = self.overridden.as_ref().map(|(_, own)| own.clone());
         let edited = own.map(|own| std::mem::replace(form, own));
         eframe::set_value(storage, SETTINGS, &self.shared.settings);
-        eframe::set_value(storage, LAYOUT, &self.tree);
+        eframe::set_value(storage, LAYOUT, &self.panels);
         if let Some(edited) = edited {
             self.shared.settings.form = edited;
         }

@@ -4,6 +4,7 @@ mod axes;
 mod plot;
 mod ribbon;
 
+use std::f64::consts::LN_2;
 use std::path::PathBuf;
 
 use eframe::egui::{self, RichText, Ui};
@@ -14,7 +15,7 @@ use self::axes::{Scale, Unit, XAxis};
 use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{Mark, Space};
 use super::widgets::combo;
-use super::{Intent, Shared, theme};
+use super::{Intent, Shared, theme, welcome};
 use crate::plan::Throttle;
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
 use crate::text::{bytes, grouped};
@@ -54,47 +55,71 @@ pub(super) struct ChartState {
 /// Draws training and validation loss, with the lowest possible loss where it is known, below the
 /// samples.
 pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    if shared.shown.is_empty() {
+        return welcome::show(ui);
+    }
     let Shared { settings, shown, library, samples, .. } = shared;
     let (progress, overlays, state) = (&shown.progress, &library.overlays, &mut settings.charts);
     let runs = || std::iter::once(progress).chain(overlays.iter().map(|overlay| &overlay.progress));
     let raw: Vec<&Series> = runs().map(|run| &run.curves.loss).collect();
     let validation = &progress.curves.eval_val;
     state.begin(ui, progress, raw.iter().chain([&validation]).all(|series| series.is_empty()))?;
-    state.controls(ui);
+    let is_per_byte = tokenizers_differ(runs());
+    let factor = |run: &Progress| match run.bytes_per_token.filter(|_| is_per_byte) {
+        Some(bytes) => 1.0 / (bytes * LN_2),
+        None => 1.0,
+    };
+    state.controls(ui, is_per_byte);
     let ChartState { averages, view, log, axis, .. } = state;
     let averages = follow(averages, state.half_life, &raw);
     let mut chart = Chart::new("loss", Unit::Loss, *axis, progress);
     (chart.scale.log, chart.legend) = (*log, Some(Corner::RightTop));
-    let color = theme::series_color(ui, 0);
-    let training = chart.add("training", raw[0], color);
+    let (color, own) = (theme::series_color(ui, 0), factor(progress));
+    // Next to other runs, the curves of the shown one have its name, too.
+    let name = progress.run.as_deref().filter(|_| !overlays.is_empty());
+    let name = name.map(|run| format!("{} ", library.title(run))).unwrap_or_default();
+    let names = ["training", "validation"].map(|split| format!("{name}{split}"));
+    let training = chart.add(&names[0], raw[0], color);
+    training.factor = own;
     if let Some(average) = averages.first() {
         // The raw loss is faint behind its average.
         (training.color, training.width) = (color.gamma_multiply(FAINT), 1.0);
-        chart.add("training", average, color).hover_name = "training, smoothed".into();
+        let smoothed = chart.add(&names[0], average, color);
+        (smoothed.factor, smoothed.hover_name) = (own, format!("{}, smoothed", names[0]));
     }
-    chart.add("validation", validation, theme::series_color(ui, 1)).dots = true;
+    let curve = chart.add(&names[1], validation, theme::series_color(ui, 1));
+    (curve.factor, curve.dots) = (own, true);
     for (nth, Overlay { name, progress, .. }) in (1..).zip(overlays) {
         let (curves, color) = (&progress.curves, theme::series_color(ui, nth + 1));
+        let factor = factor(progress);
         let training = averages.get(nth).unwrap_or(&raw[nth]);
         for (series, split, dashed) in
             [(*training, "training", false), (&curves.eval_val, "validation", true)]
         {
             let hover_name = format!("{name}, {split}");
             let curve = Curve::new(name, series, axis.count(curves), color);
-            chart.overlays.push(Curve { hover_name, width: 1.0, dashed, ..curve });
+            chart.overlays.push(Curve { hover_name, factor, width: 1.0, dashed, ..curve });
         }
     }
     if let Some(value) = progress.entropy_floor {
         let color = ui.visuals().weak_text_color();
         let name = "lowest possible".into();
-        chart.references.push(ReferenceLine { name, value, color });
+        chart.references.push(ReferenceLine { name, value: own * value, color });
     }
-    let marks = marks(progress, *axis, chart.scale);
+    let marks = marks(progress, *axis, chart.scale, own);
     let space = if marks.is_empty() { None } else { Space::allocate(ui) };
     if let Some(drawn) = chart.show(ui, view) {
         ribbon::show(ui, space, &drawn, &marks, &mut samples.selection);
     }
     None
+}
+
+/// Returns true if the tokens of these runs stand for different numbers of bytes, all known: their losses
+/// per token cannot be compared.
+fn tokenizers_differ<'a>(mut runs: impl Iterator<Item = &'a Progress>) -> bool {
+    let Some(first) = runs.next().and_then(|run| run.bytes_per_token) else { return false };
+    let others: Option<Vec<f64>> = runs.map(|run| run.bytes_per_token).collect();
+    others.is_some_and(|others| others.iter().any(|bytes| (bytes / first - 1.0).abs() > 1e-6))
 }
 
 /// Returns the moving averages of training losses, all with the same half-life; none if that is 0.
@@ -112,11 +137,11 @@ fn follow<'a>(
 
 /// Returns the samples of a run and their places on its validation curve, or on its training curve
 /// before the first evaluation.
-fn marks(progress: &Progress, axis: XAxis, scale: Scale) -> Vec<Mark<'_>> {
+fn marks(progress: &Progress, axis: XAxis, scale: Scale, factor: f64) -> Vec<Mark<'_>> {
     let curves = &progress.curves;
     let line = if curves.eval_val.is_empty() { &curves.loss } else { &curves.eval_val };
     let place = |iter: f64| {
-        let loss = line.interpolate(iter).and_then(|loss| scale.position(loss));
+        let loss = line.interpolate(iter).and_then(|loss| scale.position(factor * loss));
         PlotPoint::new(axis.place(curves, iter), loss.unwrap_or_default())
     };
     let samples = progress.samples.iter();
@@ -203,7 +228,7 @@ impl ChartState {
     fn begin(&mut self, ui: &mut Ui, progress: &Progress, is_empty: bool) -> Option<()> {
         if is_empty {
             ui.weak(match progress.state {
-                RunPhase::Idle => "No run yet. Start one on the left.",
+                RunPhase::Idle => "No run is shown.",
                 RunPhase::Starting => {
                     "The run is starting. Curves appear with its first iterations."
                 }
@@ -222,8 +247,14 @@ impl ChartState {
         Some(())
     }
 
-    fn controls(&mut self, ui: &mut Ui) {
+    fn controls(&mut self, ui: &mut Ui, is_per_byte: bool) {
         ui.horizontal_wrapped(|ui| {
+            if is_per_byte {
+                ui.strong("bits per byte").on_hover_text(
+                    "These runs split text into different tokens, so their losses per token cannot \
+                     be compared.",
+                );
+            }
             ui.checkbox(&mut self.log, "log").on_hover_text(
                 "Logarithmic loss axis: small improvements late in a run stay visible.",
             );
@@ -325,6 +356,18 @@ impl VisibleRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_are_per_byte_where_tokens_differ() {
+        let run = |bytes_per_token| Progress { bytes_per_token, ..Progress::default() };
+        let differ = |of: &[Option<f64>]| {
+            let runs: Vec<Progress> = of.iter().map(|bytes| run(*bytes)).collect();
+            tokenizers_differ(runs.iter())
+        };
+        assert!(!differ(&[Some(1.0)]) && !differ(&[Some(3.5), Some(3.5)]));
+        assert!(differ(&[Some(1.0), Some(1.0), Some(3.5)]));
+        assert!(!differ(&[Some(1.0), None]) && !differ(&[None, Some(1.0)]));
+    }
 
     #[test]
     fn the_view_follows_the_newest_iteration_until_follow_is_off() {

@@ -1,19 +1,18 @@
-//! The control bar: progress and figures of the run, and its buttons. The headline: device and state
-//! of the run, and the title of the window.
+//! The control bar: progress of the run, and its buttons. The headline: device and state of the run,
+//! and the title of the window.
 
 use std::time::Duration;
 
-use eframe::egui::{self, Button, Color32, RichText, Ui};
+use eframe::egui::{self, Button, RichText, Ui};
 
-use super::platform::Choice;
 use super::widgets::{action, dot, entered};
-use super::{Intent, theme};
+use super::{Intent, export, theme};
 use crate::config::DecayLength;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{
     Command, DeviceLine, Level, Progress, RunError, RunPhase, Setting, StopReason, Waiting,
 };
-use crate::text::{bytes, clock, grouped, known, percent_done};
+use crate::text::{grouped, percent_done};
 
 /// The control bar, with input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
@@ -44,7 +43,7 @@ impl ControlBar {
         Some((seconds as f64 - (now - since)).ceil().max(0.0) as u64)
     }
 
-    /// Draws the progress bar, buttons and figures. `live` is true while a process trains the run.
+    /// Draws the progress bar and the buttons. `live` is true while a process trains the run.
     pub fn show(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let can_stop =
             matches!(progress.state, RunPhase::Running | RunPhase::Paused | RunPhase::Waiting(_));
@@ -61,10 +60,7 @@ impl ControlBar {
         let row = ui.horizontal_wrapped(|ui| {
             let clicked = self.buttons(ui, progress, live);
             ui.separator();
-            let new_rate = self.learning_rate(ui, progress, live);
-            ui.separator();
-            figures(ui, progress);
-            clicked.or(new_rate)
+            clicked.or(self.learning_rate(ui, progress, live))
         });
         ui.add_space(2.0);
         row.inner
@@ -115,11 +111,8 @@ impl ControlBar {
         }
         let newest = progress.checkpoints.last();
         let missing = newest.is_none().then_some("There is no checkpoint yet.");
-        let help = "Export the newest checkpoint as a Hugging Face folder (Ctrl+E).";
-        if button(ui, "Export", missing, help) {
-            intent = newest.map(|newest| Intent::Choose(Choice::Export(newest.path.clone())));
-        }
-        intent
+        let exported = export::menu(ui, newest.map(|newest| newest.path.as_path()), missing);
+        exported.or(intent)
     }
 
     /// Draws the learning rate as a text field. A number entered there holds for the rest of the run.
@@ -187,42 +180,6 @@ fn parse_rate(typed: &str) -> Option<f64> {
     ((value as f32) > 0.0 && (value as f32).is_finite()).then_some(value)
 }
 
-/// Draws loss, speed, time left and memory, each in a fixed width so that nothing moves.
-fn figures(ui: &mut Ui, progress: &Progress) {
-    let loss = |loss| known(loss, |loss: f64| format!("{loss:.4}"));
-    let speed = known(progress.tokens_per_s, |speed| grouped(speed, 0));
-    let left = known(progress.remaining(), clock);
-    let color = ui.visuals().text_color();
-    figure(ui, "loss", &loss(progress.loss), 7, color);
-    let validation = figure(ui, "val loss", &loss(progress.val_loss), 7, color);
-    if let Some(best) = progress.best_val_loss {
-        validation.on_hover_text(format!("The best so far is {best:.4}."));
-    }
-    figure(ui, "tokens/s", &speed, 9, color);
-    figure(ui, "time left", &left, 8, color)
-        .on_hover_text("At the current speed, evaluations not included.");
-    let Some(held) = progress.last_step.as_ref().and_then(|step| step.vram_bytes) else { return };
-    let budget = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
-    let (text, width) = match budget {
-        Some(budget) => (format!("{} of {}", bytes(held), bytes(budget)), 24),
-        None => (bytes(held), 10),
-    };
-    let is_over = budget.is_some_and(|budget| held > budget);
-    figure(ui, "memory", &text, width, if is_over { theme::warning(ui) } else { color })
-        .on_hover_text("GPU memory that the run holds, and its budget.");
-}
-
-/// Draws a name and its value as one label, so that rows wrap between figures only.
-fn figure(ui: &mut Ui, name: &str, value: &str, width: usize, color: Color32) -> egui::Response {
-    let mut job = egui::text::LayoutJob::default();
-    let body = egui::TextStyle::Body.resolve(ui.style());
-    let mono = egui::TextStyle::Monospace.resolve(ui.style());
-    let weak = ui.visuals().weak_text_color();
-    job.append(&format!("{name} "), 0.0, egui::TextFormat::simple(body, weak));
-    job.append(&format!("{value:<width$}"), 0.0, egui::TextFormat::simple(mono, color));
-    ui.add(egui::Label::new(job).extend())
-}
-
 /// Width reserved for the buttons to the right of the headline, in points.
 const MENU_WIDTH: f32 = 140.0;
 
@@ -278,11 +235,6 @@ pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar)
         let kind = kind(device);
         if kind != device.name {
             ui.weak(kind);
-        }
-        if !device.kind.is_gpu() {
-            ui.colored_label(theme::warning(ui), "no graphics card: slow").on_hover_text(
-                "This run uses no graphics card. If this computer has one, choose it under Setup.",
-            );
         }
         ui.separator();
     }

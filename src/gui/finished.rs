@@ -4,44 +4,33 @@ use eframe::egui::{self, RichText, Ui};
 
 use super::platform::Choice;
 use super::widgets::button;
-use super::{Intent, Shared, theme};
+use super::{Intent, Shared, export, theme};
 use crate::protocol::Progress;
 use crate::text::grouped;
 
-/// Draws the notice. A click in it closes it.
+/// Draws the notice in a row of tiles. A click in it closes it.
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let progress = &shared.shown.progress;
     let name = shared.shown_name().unwrap_or("The run");
     let best = progress.checkpoints.iter().rev().find(|checkpoint| checkpoint.best);
     let checkpoint = best.or(progress.checkpoints.last()).map(|best| best.path.clone());
     let missing = checkpoint.is_none().then_some("The run has no checkpoint.");
-    let export = checkpoint.map(|best| Intent::Choose(Choice::Export(best)));
-    let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color);
-    let frame = frame.stroke((1.0, theme::good(ui))).corner_radius(4.0).inner_margin(8.0);
-    let clicked = frame.show(ui, |ui| {
-        ui.set_min_width(ui.available_width());
-        ui.horizontal_wrapped(|ui| {
-            ui.label(RichText::new(format!("{name} has finished")).strong().color(theme::good(ui)));
-            ui.label(result(progress));
-        });
-        let buttons = [
-            ("Try it", missing, "Type a prompt, and the model continues it", Some(Intent::Try)),
-            ("Export...", missing, "Export the best checkpoint as a Hugging Face folder", export),
-            (
-                "Train on your text...",
-                None,
-                "Choose text files of yours for the next run",
-                Some(Intent::Choose(Choice::Texts)),
-            ),
-            ("Close", None, "Close this notice", None),
-        ];
-        let row = ui.horizontal_wrapped(|ui| {
+    let clicked = ui.vertical(|ui| {
+        let text = format!("{name} has finished {}", result(progress));
+        let text = RichText::new(text).strong().color(theme::good(ui));
+        ui.add(egui::Label::new(text).truncate());
+        ui.horizontal(|ui| {
             // All are drawn, also those after the one that is clicked.
-            buttons.map(|(text, missing, help, intent)| {
-                button(ui, text, missing, help).then_some(intent)
-            })
-        });
-        row.inner.into_iter().flatten().next()
+            let help = "Type a prompt, and the model continues it";
+            let again = button(ui, "Try it", missing, help).then_some(Some(Intent::Try));
+            let export = export::menu(ui, checkpoint.as_deref(), missing).map(Some);
+            let help = "Choose text files of yours for the next run";
+            let texts = button(ui, "Train on your text...", None, help);
+            let texts = texts.then_some(Some(Intent::Choose(Choice::Texts)));
+            let close = button(ui, "Close", None, "Close this notice").then_some(None);
+            again.or(export).or(texts).or(close)
+        })
+        .inner
     });
     let intent = clicked.inner?;
     shared.shown.has_finished = false;

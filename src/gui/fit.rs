@@ -16,7 +16,7 @@ use crate::plan::{
 use crate::protocol::{Command, DataInfo, Progress, RankLine, RankStep, RunPhase, Setting, Step};
 use crate::text::{GIB, bytes, known, percent};
 
-mod bar;
+pub(super) mod bar;
 
 #[derive(Default)]
 pub(super) struct FitState {

@@ -9,7 +9,7 @@ use crate::config::{
 };
 use crate::protocol::{DataInfo, RunSettings};
 
-type Typed = BTreeMap<String, String>;
+pub(super) type Typed = BTreeMap<String, String>;
 
 /// A configuration that is being edited.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -220,7 +220,7 @@ fn base(preset: &str) -> Typed {
 }
 
 /// Returns the values of a configuration as they would be typed.
-fn values(config: &Config) -> Typed {
+pub(super) fn values(config: &Config) -> Typed {
     let table = toml::Table::try_from(config).unwrap_or_default();
     let text = |key: &Key| match table.get(key.name) {
         Some(toml::Value::String(text)) => text.clone(),

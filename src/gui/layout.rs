@@ -1,10 +1,10 @@
-//! The panels, and their layout: three columns of tabs that can be dragged and resized.
+//! The panels, and their layout: columns of tabs that can be dragged and resized.
 
 use eframe::egui::{self, Ui};
-use egui_tiles::{Linear, LinearDir, SimplificationOptions, TileId, Tiles, Tree};
+use egui_tiles::{EditAction, Linear, LinearDir, SimplificationOptions, Tile, TileId, Tiles, Tree};
 use serde::{Deserialize, Serialize};
 
-use super::{Intent, Shared, charts, fit, log, run_list, samples, setup};
+use super::{Intent, Shared, charts, fit, log, run_list, run_tab, samples, setup};
 
 /// A panel, under its name in stored layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,7 @@ pub(super) enum Pane {
     Rate,
     Speed,
     Memory,
+    Run,
     Samples,
     Runs,
     Log,
@@ -26,12 +27,13 @@ type Draw = fn(&mut Ui, &mut Shared) -> Option<Intent>;
 impl Pane {
     fn row(self) -> (&'static str, Draw) {
         match self {
-            Self::Setup => ("Setup", setup::show),
+            Self::Setup => ("Next run", setup::show),
             Self::Fit => ("Will it fit?", fit::show),
             Self::Loss => ("Loss", charts::loss),
             Self::Rate => ("Learning rate", charts::rate),
             Self::Speed => ("Speed", charts::speed),
             Self::Memory => ("Memory", charts::memory),
+            Self::Run => ("Run", run_tab::show),
             Self::Samples => ("Samples", samples::show),
             Self::Runs => ("Runs", run_list::show),
             Self::Log => ("Log", log::show),
@@ -43,9 +45,41 @@ impl Pane {
     }
 }
 
-/// Returns the default layout: settings on the left, charts and samples in the middle, memory and
-/// runs on the right.
-pub(super) fn tree() -> Tree<Pane> {
+/// The layout of the panels, and whether a person has changed it.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct PanelLayout {
+    tree: Option<Tree<Pane>>,
+    /// True if `tree` is for a wide window.
+    is_wide: bool,
+    /// True once a panel was moved or resized: the layout then no longer follows the window's width.
+    is_edited: bool,
+}
+
+/// The width from which a window has room for four columns, in points.
+const WIDE: f32 = 1600.0;
+
+impl PanelLayout {
+    /// Brings the panel of this title to the front of its tabs.
+    pub fn bring_up(&mut self, title: &str) {
+        let tree = self.tree.get_or_insert_with(|| tree(self.is_wide));
+        tree.make_active(|_, tile| matches!(tile, Tile::Pane(pane) if pane.title() == title));
+    }
+
+    pub fn show(&mut self, ui: &mut Ui, shared: &mut Shared) -> Vec<Intent> {
+        let is_wide = ui.available_width() >= WIDE;
+        if is_wide != self.is_wide && !self.is_edited {
+            *self = Self { is_wide, ..Self::default() };
+        }
+        let tree = self.tree.get_or_insert_with(|| tree(is_wide));
+        let mut drawing = Drawing { shared, intents: Vec::new(), is_edited: &mut self.is_edited };
+        tree.ui(&mut drawing, ui);
+        drawing.intents
+    }
+}
+
+/// Returns the default layout: the next run on the left, charts and samples in the middle, the plan and
+/// the list of runs on the right. In a wide window, samples have a column of their own.
+fn tree(is_wide: bool) -> Tree<Pane> {
     let mut tiles = Tiles::default();
     let tabs = |tiles: &mut Tiles<Pane>, panes: &[Pane]| {
         let panes = panes.iter().map(|&pane| tiles.insert_pane(pane)).collect();
@@ -57,26 +91,31 @@ pub(super) fn tree() -> Tree<Pane> {
         tiles.insert_container(linear)
     };
     let setup = tabs(&mut tiles, &[Pane::Setup]);
-    let charts = tabs(&mut tiles, &[Pane::Loss, Pane::Rate, Pane::Speed, Pane::Memory]);
-    let samples = tabs(&mut tiles, &[Pane::Samples, Pane::Log]);
     let fit = tabs(&mut tiles, &[Pane::Fit]);
     let runs = tabs(&mut tiles, &[Pane::Runs]);
-    let middle = split(&mut tiles, LinearDir::Vertical, &[(charts, 0.62), (samples, 0.38)]);
     let right = split(&mut tiles, LinearDir::Vertical, &[(fit, 0.5), (runs, 0.5)]);
-    let columns = [(setup, 0.25), (middle, 0.47), (right, 0.28)];
+    let columns = if is_wide {
+        let loss = tabs(&mut tiles, &[Pane::Loss]);
+        let others =
+            tabs(&mut tiles, &[Pane::Speed, Pane::Memory, Pane::Rate, Pane::Run, Pane::Log]);
+        let charts = split(&mut tiles, LinearDir::Vertical, &[(loss, 0.6), (others, 0.4)]);
+        let samples = tabs(&mut tiles, &[Pane::Samples]);
+        vec![(setup, 0.18), (charts, 0.38), (samples, 0.23), (right, 0.21)]
+    } else {
+        let charts = [Pane::Loss, Pane::Rate, Pane::Speed, Pane::Memory, Pane::Run];
+        let charts = tabs(&mut tiles, &charts);
+        let samples = tabs(&mut tiles, &[Pane::Samples, Pane::Log]);
+        let middle = split(&mut tiles, LinearDir::Vertical, &[(charts, 0.62), (samples, 0.38)]);
+        vec![(setup, 0.25), (middle, 0.47), (right, 0.28)]
+    };
     let root = split(&mut tiles, LinearDir::Horizontal, &columns);
     Tree::new(egui::Id::unique("panels"), root, tiles)
-}
-
-pub(super) fn show(tree: &mut Tree<Pane>, ui: &mut Ui, shared: &mut Shared) -> Vec<Intent> {
-    let mut drawing = Drawing { shared, intents: Vec::new() };
-    tree.ui(&mut drawing, ui);
-    drawing.intents
 }
 
 struct Drawing<'a> {
     shared: &'a mut Shared,
     intents: Vec<Intent>,
+    is_edited: &'a mut bool,
 }
 
 impl egui_tiles::Behavior<Pane> for Drawing<'_> {
@@ -92,6 +131,10 @@ impl egui_tiles::Behavior<Pane> for Drawing<'_> {
             });
         });
         egui_tiles::UiResponse::None
+    }
+
+    fn on_edit(&mut self, action: EditAction) {
+        *self.is_edited |= matches!(action, EditAction::TileResized | EditAction::TileDropped);
     }
 
     fn tab_title_for_pane(&mut self, pane: &Pane) -> egui::WidgetText {

@@ -8,6 +8,7 @@ mod app;
 mod charts;
 mod control;
 mod conversation;
+mod export;
 mod finished;
 mod fit;
 mod form;
@@ -16,12 +17,15 @@ mod log;
 mod platform;
 mod prompt;
 mod run_list;
+mod run_tab;
 mod samples;
 mod setup;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod theme;
+mod tiles;
+mod welcome;
 mod widgets;
 
 use std::path::PathBuf;
@@ -67,6 +71,8 @@ enum Intent {
     Send(Command),
     Ask(Request),
     Start,
+    /// Starts the demo: its settings replace those of the form.
+    Demo,
     Continue(PathBuf),
     /// Shows a run or a model, and follows the run if it trains in another process.
     Show(PathBuf),

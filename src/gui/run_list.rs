@@ -1,20 +1,21 @@
-//! The stored runs: a table, actions on the selected ones, and a comparison of two.
+//! The stored runs: a table, a menu of actions for each, and a comparison of two.
 
 use std::path::Path;
 
 use eframe::egui::{self, Button, Label, RichText, Ui};
 
+use super::charts::Overlay;
 use super::platform::{Choice, IS_PAGE};
 use super::shared::Library;
 use super::widgets::button;
-use super::{Intent, Shared, theme};
+use super::{Intent, Shared, export, theme};
 use crate::protocol::{Request, StorageUsage};
 use crate::runs::{RunState, RunSummary};
 use crate::text::bytes;
 pub(super) use dialogs::Dialog;
 
-mod buttons;
 mod dialogs;
+mod menu;
 mod table;
 
 /// Crashed runs offered for continuation at a time.
@@ -34,17 +35,9 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         ui.weak(format!("No runs yet. Start one on the left{or_choose}."));
         return intent;
     }
-    let Library { runs, selected, .. } = library;
-    selected.retain(|path| runs.iter().any(|run| run.path == *path));
     intent = intent.or(offers(ui, library));
-    intent = intent.or(buttons::show(ui, library, shown));
-    ui.separator();
-    let before = library.selected.clone();
     intent = intent.or(table::show(ui, library, shown));
-    // After a change of selection, `difference` still belongs to the previous two.
-    if before == library.selected {
-        comparison(ui, library);
-    }
+    comparison(ui, library, shown);
     intent
 }
 
@@ -67,7 +60,7 @@ fn models(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
                 intent = Some(Intent::Ask(Request::Fork { checkpoint: path() }));
             }
             if button(ui, "Export", "Download it as a zip") {
-                intent = Some(Intent::Choose(Choice::Export(path())));
+                intent = Some(export::hugging_face(path()));
             }
             if button(ui, "Delete...", "Delete it from this browser") {
                 library.dialog = Some(Dialog::Remove { path: path(), name: text.clone() });
@@ -145,8 +138,9 @@ fn usage_in_words(usage: StorageUsage) -> String {
     format!("Stored in this browser: {} of {}{until}", bytes(used), bytes(quota))
 }
 
-fn comparison(ui: &mut Ui, library: &Library) {
-    let [a, b] = &library.selected[..] else { return };
+/// Draws the settings in which the shown run and the last overlay differ.
+fn comparison(ui: &mut Ui, library: &Library, shown: Option<&Path>) {
+    let (Some(a), Some(Overlay { run: b, .. })) = (shown, library.overlays.last()) else { return };
     ui.separator();
     ui.add(Label::new(RichText::new("Differences").strong()).truncate());
     match &library.difference {

@@ -1,17 +1,13 @@
-//! The setup panel: preset, data, device and settings of the next run.
-
-use std::path::Path;
+//! The next run: its data, time, device and settings.
 
 use eframe::egui::{self, Align, RichText, Ui};
 
 use super::form::SettingsForm;
-use super::shared::ShownRun;
-use super::widgets::{action, cell, note};
+use super::widgets::{action, cell, note, weak_note};
 use super::{AUTO, Intent, Shared, fit, platform, theme};
-use crate::config::{Budget, preset_names};
+use crate::config::preset_names;
 use crate::plan::DeviceKind;
 use crate::protocol::DeviceLine;
-use crate::runs;
 use crate::text::estimate;
 
 mod data_choice;
@@ -60,11 +56,11 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let chosen = data_choice::show(ui, shared);
     ui.add_space(2.0);
     let measured = time_choice::show(ui, shared);
+    ui.add_space(2.0);
+    device(ui, &mut shared.settings.device, &shared.devices);
     ui.add_space(4.0);
     let started = start(ui, shared);
-    pending_changes(ui, &shared.settings.form, &shared.shown);
-    ui.add_space(4.0);
-    device(ui, &mut shared.settings.device, &shared.devices);
+    ui.add_space(8.0);
     if preset(ui, &mut shared.settings.form, shared.time.title()) {
         shared.time.clear();
     }
@@ -102,37 +98,6 @@ fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     }
     fit::fixes(ui, form, &fixes.unwrap_or_default());
     is_clicked.then_some(Intent::Start)
-}
-
-/// Notes that changed settings do not affect the active run.
-fn pending_changes(ui: &mut Ui, form: &SettingsForm, shown: &ShownRun) {
-    let progress = &shown.progress;
-    let (Some(running), Ok(config)) = (&progress.config, form.config()) else { return };
-    if !shown.is_live() {
-        return;
-    }
-    // The active run receives a new budget at once.
-    let sent = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
-    let is_sent = matches!(config.vram_budget, Budget::Bytes(budget) if Some(budget) == sent);
-    let changes: Vec<String> = runs::difference(config, running)
-        .into_iter()
-        .filter(|(key, next, now)| !(is_same(key, next, now) || *key == "vram_budget" && is_sent))
-        .map(|(key, next, now)| format!("{key}: {} (now {})", visible(&next), visible(&now)))
-        .collect();
-    if !changes.is_empty() {
-        note(ui, "Changed settings apply to the next run", theme::warning(ui))
-            .on_hover_text(changes.join("\n"));
-    }
-}
-
-/// Returns true if a setting is as it was typed, apart from what a run resolves when it starts: its
-/// dtype, and the path of its data.
-fn is_same(key: &str, typed: &str, resolved: &str) -> bool {
-    match key {
-        "dtype" => typed == AUTO,
-        "data" => std::path::absolute(typed).is_ok_and(|path| path == Path::new(resolved)),
-        _ => false,
-    }
 }
 
 /// Draws the list of presets, with `instead` as the chosen one. Returns true if another one was chosen.
@@ -194,7 +159,10 @@ fn device(ui: &mut Ui, choice: &mut String, devices: &[DeviceLine]) {
         Some(info) if info.kind == DeviceKind::Software => {
             "This is a software renderer, not a GPU: very slow."
         }
-        None if devices.is_empty() => "Looking for devices...",
+        None if devices.is_empty() => {
+            weak_note(ui, "Looking for devices...");
+            return;
+        }
         None if is_auto && devices.iter().all(|info| !info.kind.is_gpu()) => {
             "No graphics card found. Training on the CPU is slow."
         }
@@ -228,15 +196,6 @@ fn visible(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn values_that_a_run_resolves_are_not_changes() {
-        let data = std::path::absolute("data/mine").unwrap();
-        assert!(is_same("data", "data/mine", &data.display().to_string()));
-        assert!(!is_same("data", "data/other", &data.display().to_string()));
-        assert!(is_same("dtype", "auto", "float32") && !is_same("dtype", "float16", "float32"));
-        assert!(!is_same("n_layer", "2", "3"));
-    }
 
     #[test]
     fn every_preset_has_a_title() {

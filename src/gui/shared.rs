@@ -15,7 +15,7 @@ use super::platform::{IS_PAGE, RUNS};
 use super::run_list::Dialog;
 use super::samples::SampleState;
 use super::setup::{DataChoice, TimeChoice};
-use crate::protocol::{DeviceLine, Progress, StorageUsage, StoredData, StoredModel};
+use crate::protocol::{DeviceLine, Progress, RunPhase, StorageUsage, StoredData, StoredModel};
 use crate::runs::RunSummary;
 use crate::worker::Trainer;
 
@@ -84,6 +84,11 @@ impl ShownRun {
         trained.is_some() && trained == self.folder.as_ref()
     }
 
+    /// Returns true if no run and no model is shown.
+    pub fn is_empty(&self) -> bool {
+        self.folder.is_none() && self.progress.state == RunPhase::Idle
+    }
+
     pub fn has_own_trainer(&self) -> bool {
         self.trainer.as_ref().is_some_and(|trainer| trainer.is_own)
     }
@@ -99,11 +104,10 @@ impl ShownRun {
 #[derive(Default)]
 pub(super) struct Library {
     pub runs: Vec<RunSummary>,
-    /// The selected runs, in the order of selection. Actions on one run apply to the last.
-    pub selected: Vec<PathBuf>,
     /// Runs whose curves are drawn with the shown run's curves, in the order of their colors.
     pub overlays: Vec<Overlay>,
-    /// Settings in which two selected runs differ, as key and both values; `None` until loaded.
+    /// Settings in which the shown run and the last overlay differ, as key and both values; `None`
+    /// until loaded.
     pub difference: Option<Vec<(&'static str, String, String)>>,
     /// Crashed runs that are no longer offered, with their time of change: a new crash is offered
     /// again.

@@ -8,6 +8,7 @@ use egui_kittest::kittest::{NodeT, Queryable};
 use web_time::SystemTime;
 
 use super::control::ControlBar;
+use super::platform::ExportFormat;
 use super::shared::{Library, ShownRun};
 use super::*;
 use crate::config::DecayLength;
@@ -75,7 +76,16 @@ fn the_control_bar_sends_commands_to_a_live_run() {
     assert_eq!(bar.click("Checkpoint now"), [Intent::Send(Command::Checkpoint)]);
     let finish = Command::Finish { decay: DecayLength::default() };
     assert_eq!(bar.click("Finish now"), [Intent::Send(finish)]);
-    assert_eq!(bar.click("Export"), [Intent::Choose(Choice::Export(CHECKPOINT.into()))]);
+    assert_eq!(bar.click("Export"), []);
+    for (label, format) in [
+        ("Hugging Face folder...", ExportFormat::HuggingFace),
+        ("GGUF file...", ExportFormat::Gguf),
+        ("Web page...", ExportFormat::Page),
+    ] {
+        let export = Intent::Choose(Choice::Export(CHECKPOINT.into(), format));
+        assert_eq!(bar.click(label), [export]);
+        bar.click("Export");
+    }
     assert_eq!(bar.click("Stop and save"), [Intent::Send(Command::Stop)]);
     assert!(!bar.is_enabled("Pause"), "the run is stopping");
     let mut bar = control(progress(RunPhase::Paused), true);
@@ -121,7 +131,7 @@ fn run(name: &str, state: RunState) -> RunSummary {
 }
 
 #[test]
-fn the_list_of_runs_acts_on_the_selected_run() {
+fn a_run_of_the_list_is_shown_and_has_a_menu() {
     let runs = vec![
         run("a", RunState::Finished),
         run("b", RunState::Stopped),
@@ -132,28 +142,32 @@ fn the_list_of_runs_acts_on_the_selected_run() {
     let shown = ShownRun { folder: Some("out/a".into()), ..ShownRun::default() };
     let shared = Shared { library, shown, ..Shared::default() };
     let mut panel = Alone::panel(run_list::show, shared);
-    assert!(!panel.is_enabled("Show"), "no run is selected");
     assert_eq!(panel.click("Choose..."), [Intent::Choose(Choice::RunsFolder)]);
     assert_eq!(panel.click("Open model..."), [Intent::Choose(Choice::Model)]);
     assert_eq!(panel.click("Continue d"), [Intent::Continue("out/d".into())]);
     panel.click("Not now");
     assert!(panel.harness.query_by_label("Continue d").is_none());
-    assert_eq!(panel.click("b"), []);
+    assert_eq!(panel.click("b"), [Intent::Show("out/b".into())]);
+    let export = Choice::Export("out/b".into(), ExportFormat::Gguf);
     for (label, intent) in [
-        ("Show", Intent::Show("out/b".into())),
         ("Continue", Intent::Continue("out/b".into())),
         ("New run from it", Intent::Ask(Request::Fork { checkpoint: "out/b".into() })),
-        ("Overlay", Intent::Overlay(vec!["out/b".into()])),
+        ("Compare", Intent::Overlay(vec!["out/b".into()])),
+        ("GGUF file...", Intent::Choose(export)),
         ("Open folder", Intent::OpenFolder("out/b".into())),
     ] {
+        panel.click("Menu of b");
         assert_eq!(panel.click(label), [intent]);
     }
-    panel.click("Delete...");
-    assert_eq!(panel.click("Keep"), []);
-    panel.click("Delete...");
-    let remove = Intent::Ask(Request::Remove { path: "out/b".into() });
-    assert_eq!(panel.click("Move to the trash"), [remove]);
-    panel.click("c");
+    for (label, intents) in [
+        ("Keep", vec![]),
+        ("Move to the trash", vec![Intent::Ask(Request::Remove { path: "out/b".into() })]),
+    ] {
+        panel.click("Menu of b");
+        panel.click("Delete...");
+        assert_eq!(panel.click(label), intents);
+    }
+    panel.click("Menu of c");
     assert!(!panel.is_enabled("Continue") && !panel.is_enabled("Delete..."), "it is running");
 }
 

@@ -197,6 +197,12 @@ impl Progress {
         Duration::try_from_secs_f64(self.last_step.as_ref()?.ms * 1e-3 * left as f64).ok()
     }
 
+    /// Returns the time spent on updates, in all processes of the run; `None` before the first step.
+    pub fn trained(&self) -> Option<Duration> {
+        let [iter, _] = self.curves.loss.last()?;
+        Duration::try_from_secs_f64(self.curves.seconds.at(iter)).ok()
+    }
+
     /// Applies the start of a process. It repeats what a former one did after its last checkpoint.
     fn begin(&mut self, resumed_from: Option<u64>) {
         match resumed_from {

@@ -46,8 +46,11 @@ pub(crate) enum Request {
     Compare { runs: [PathBuf; 2] },
     /// Reads the configuration for a new run that begins with existing weights: [`Reply::Config`].
     Fork { checkpoint: PathBuf },
-    /// Writes a checkpoint, a run or a model as a Hugging Face folder: [`Reply::Exported`].
+    /// Writes a checkpoint, a run or a model for other programs: [`Reply::Exported`].
     Export { checkpoint: PathBuf, to: Destination },
+    #[cfg(not(target_arch = "wasm32"))]
+    /// Writes the report page of a run into its folder: [`Reply::Reported`].
+    Report { run: PathBuf },
     /// Unpacks a GPT-2 folder or a checkpoint into a new one below `folder`: [`Reply::Imported`].
     Import {
         folder: PathBuf,
@@ -168,6 +171,9 @@ pub(crate) enum Reply {
         )]
         zip: Vec<u8>,
     },
+    /// A page that was written about a run.
+    #[cfg(not(target_arch = "wasm32"))]
+    Reported { page: PathBuf },
     /// A model that was stored.
     Imported { model: StoredModel },
     /// True if a run or a model was trained on conversations.
@@ -211,9 +217,13 @@ pub(crate) enum View {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Destination {
-    /// Into this folder if it is empty, else into a new one below it.
+    /// A Hugging Face folder: this one if it is empty, else a new one below it.
     Folder(PathBuf),
-    /// Into a zip that the reply carries.
+    /// A GGUF file in this folder.
+    Gguf(PathBuf),
+    /// A web page: this folder if it is empty, else a new one below it.
+    Page(PathBuf),
+    /// A zip of the Hugging Face folder, which the reply carries.
     Zip,
 }
 
@@ -307,6 +317,8 @@ impl Request {
         match self {
             Request::Prepare { .. } => Job::Prepare,
             Request::Export { .. } => Job::Export,
+            #[cfg(not(target_arch = "wasm32"))]
+            Request::Report { .. } => Job::Export,
             Request::Import { .. } => Job::Import,
             Request::Sample(_) | Request::StopSample => Job::Sample,
             _ => Job::Other,

@@ -11,6 +11,9 @@ use crate::version::VERSION;
 /// The mark of every page and table of wgpt: no other file is overwritten.
 const MARK: &str = "<!-- made by wgpt -->";
 
+/// The page about a run, in its folder.
+pub(crate) const REPORT_FILE: &str = "report.html";
+
 /// Fills a template. `{{name}}` becomes the value of that name, escaped, and `{{&name}}` the markup of
 /// that name. A paragraph whose markup is empty is left out.
 pub(super) fn fill(

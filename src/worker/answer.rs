@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::data_requests::{self as data, free_path};
 #[cfg(not(target_arch = "wasm32"))]
-use super::desktop::{export_folder, list_devices, select};
+use super::desktop::{export, list_devices, select};
 use crate::config::{Config, Dtype, Layer, resolve};
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::data::Dataset;
@@ -17,6 +17,8 @@ use crate::ops::OpsMode;
 use crate::protocol::{Destination, Failure, Progress, Reply, Request, StoredModel};
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::protocol::{StorageUsage, StoredData};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::report;
 use crate::runs::{self, Tail};
 use crate::runs::{CHECKPOINTS_FOLDER, ModelSource, archive};
 use crate::train::TrainError;
@@ -75,8 +77,14 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
             Reply::Config { config: Box::new(config_of(&checkpoint)?), checkpoint }
         }
         Request::Export { checkpoint, to: Destination::Zip } => export_zip(&checkpoint)?,
-        Request::Export { checkpoint, to: Destination::Folder(folder) } => {
-            Reply::Exported { to: export_folder(&checkpoint, folder)?, zip: Vec::new() }
+        Request::Export { checkpoint, to } => {
+            Reply::Exported { to: export(&checkpoint, to)?, zip: Vec::new() }
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Report { run } => {
+            let page = run.join(report::REPORT_FILE);
+            report::write(&page, &report::run_page(&report::RunRecord::read(&run)?))?;
+            Reply::Reported { page }
         }
         Request::Import { folder, name, zip } => {
             Reply::Imported { model: import(&free_path(&folder, &name, ""), zip)? }
@@ -134,9 +142,8 @@ fn export_zip(checkpoint: &Path) -> Result<Reply, Failure> {
 }
 
 #[cfg(target_arch = "wasm32")]
-fn export_folder(_: &Path, folder: std::path::PathBuf) -> Result<std::path::PathBuf, Failure> {
-    let text = format!("{}: a page cannot write into folders", folder.display());
-    Err(Failure::new(text, "export a zip"))
+fn export(_: &Path, _: Destination) -> Result<std::path::PathBuf, Failure> {
+    Err(Failure::new("a page cannot write into folders", "export a zip"))
 }
 
 /// Unpacks a model into `folder`, which is removed again if the zip has no model.

@@ -27,8 +27,8 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["worker"], 3_200),
     (&["report"], 900),
     (&["bench", "doctor"], 1_700),
-    (&["cli"], 5_385),
-    (&["gui"], 8_300),
+    (&["cli"], 5_300),
+    (&["gui"], 8_530),
     (&["web"], 200),
 ];
 
@@ -37,9 +37,9 @@ const ABOVE: &[(&str, usize)] = &[
     ("disk", 850),
     ("config", 3_485),
     ("plan", 5_050),
-    ("protocol", 2_715),
-    ("worker", 4_820),
-    ("report", 1_305),
+    ("protocol", 2_735),
+    ("worker", 4_975),
+    ("report", 1_310),
     ("bench", 1_980),
 ];
 

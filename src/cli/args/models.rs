@@ -81,9 +81,10 @@ pub(in crate::cli) struct ExportArgs {
     /// With gguf: the type that matrices are stored in
     #[arg(long = "type", value_name = "TYPE", default_value = "f16", value_parser = gguf_type())]
     pub kind: GgufType,
-    /// With page: the folder that web/build.sh has written, or the unpacked page of this release
-    #[arg(long, value_name = "DIR", default_value = "web/dist")]
-    pub web: PathBuf,
+    /// With page: the unpacked wgpt-VERSION-page.zip of this release [default: web/dist, which
+    /// web/build.sh writes, else the folder `page` next to the program]
+    #[arg(long, value_name = "DIR")]
+    pub web: Option<PathBuf>,
     /// Data folder with the tokenizer, for a model without one
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,

@@ -7,7 +7,7 @@ use eframe::egui::{self, Grid, Key, KeyboardShortcut, Label, Modifiers, RichText
 use crate::gui::platform::{self, Choice, IS_PAGE};
 use crate::gui::shared::ShownRun;
 use crate::gui::widgets::button;
-use crate::gui::{Intent, control};
+use crate::gui::{Intent, control, export};
 use crate::protocol::{Command, Request};
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ pub(super) fn shortcuts(ui: &Ui, help: &mut Help, shown: &ShownRun) -> Vec<Inten
         (CTRL, Key::O, Some(Intent::Choose(Choice::Texts))),
         (CTRL, Key::S, live(Command::Checkpoint)),
         (CTRL, Key::Period, live(Command::Stop)),
-        (CTRL, Key::E, newest.map(|newest| Intent::Choose(Choice::Export(newest.path.clone())))),
+        (CTRL, Key::E, newest.map(|newest| export::hugging_face(newest.path.clone()))),
         (Modifiers::NONE, Key::Space, space.filter(|_| !has_focus)),
     ];
     let of_pressed = |(modifiers, key, intent): (_, _, Option<Intent>)| {

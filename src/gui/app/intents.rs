@@ -30,6 +30,10 @@ impl App {
             Intent::Send(command) => self.send_command(&command),
             Intent::Ask(request) => self.requests.client.send(request),
             Intent::Start => self.start_run(),
+            Intent::Demo => {
+                self.shared.settings.form = SettingsForm::of_preset("demo");
+                self.start_run();
+            }
             Intent::Continue(run) => self.continue_run(absolute(&run)),
             Intent::Show(run) => self.requests.show(absolute(&run)),
             Intent::Overlay(runs) => self.overlay(runs),

@@ -74,7 +74,7 @@ fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
     match choice {
         _ if text.is_empty() => Err("Type a path.".into()),
         // An export creates its folder.
-        Choice::Export(_) if !exists => {
+        Choice::Export(..) if !exists => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             if parent.is_none_or(crate::disk::is_dir) {
                 return Ok(path);
@@ -93,6 +93,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::gui::platform::ExportFormat;
 
     #[test]
     fn a_typed_path_has_to_exist_unless_it_is_an_export() {
@@ -100,7 +101,7 @@ mod tests {
         let file = folder.path().join("a.txt");
         std::fs::write(&file, "Once").unwrap();
         let text = |path: &Path| path.display().to_string();
-        let export = || Choice::Export("out/a".into());
+        let export = || Choice::Export("out/a".into(), ExportFormat::HuggingFace);
         let new = folder.path().join("new");
         for (path, choice, is_taken) in [
             (text(&file), Choice::Texts, true),

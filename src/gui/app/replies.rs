@@ -8,13 +8,13 @@ use eframe::egui;
 
 use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE};
 use crate::disk::absolute;
-use crate::gui::Shared;
 use crate::gui::conversation::ChatState;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::shared::ShownRun;
+use crate::gui::{Intent, Shared};
 use crate::plan::DeviceKind;
 use crate::protocol::{Job, Obstacle, Reply, Request, RunPhase, Sample, View};
-use crate::runs;
+use crate::runs::{self, RunState, RunSummary};
 use crate::worker::Client;
 
 /// The time between two reads of the record of another process's run.
@@ -49,7 +49,7 @@ impl Requests {
 
     /// Requests what has changed since it was requested last. `now` is in seconds.
     pub fn update(&mut self, shared: &mut Shared, now: f64) {
-        let Shared { settings, library, fit, .. } = shared;
+        let Shared { settings, library, shown, fit, .. } = shared;
         if self.listed.is_none_or(|at| now - at >= LIST_RUNS.as_secs_f64()) {
             self.listed = Some(now);
             self.client.send(Request::ListRuns { folder: absolute(&settings.runs) });
@@ -69,12 +69,13 @@ impl Requests {
             self.device = Some((settings.device.clone(), now));
             self.client.send(Request::Device { choice: settings.device.clone() });
         }
-        if let [a, b] = &library.selected[..]
-            && self.comparison != library.selected
+        let compared = shown.folder.iter().zip(library.overlays.last());
+        if let Some((a, b)) = compared.last()
+            && self.comparison[..] != [a.clone(), b.run.clone()]
         {
             library.difference = None;
-            self.client.send(Request::Compare { runs: [a.clone(), b.clone()] });
-            self.comparison.clone_from(&library.selected);
+            self.comparison = vec![a.clone(), b.run.clone()];
+            self.client.send(Request::Compare { runs: [a.clone(), b.run.clone()] });
         }
     }
 }
@@ -124,14 +125,14 @@ impl App {
             Reply::Runs { folder, .. } if folder != absolute(&shared.settings.runs) => {}
             Reply::Runs { runs, .. } => {
                 shared.library.runs = runs;
-                // A page that is loaded again shows the newest run.
-                if IS_PAGE
-                    && shared.shown.folder.is_none()
+                // A window that is opened again shows the run that trains, else the newest.
+                let is_live = |run: &&RunSummary| run.state == RunState::Running;
+                let runs = &shared.library.runs;
+                if shared.shown.is_empty()
                     && self.requests.run.is_none()
-                    && let Some(newest) = shared.library.runs.first()
+                    && let Some(first) = runs.iter().find(is_live).or(runs.first())
                 {
-                    shared.library.selected = vec![newest.path.clone()];
-                    self.requests.show(newest.path.clone());
+                    self.requests.show(first.path.clone());
                 }
             }
             Reply::Stored { data, models, usage } => {
@@ -174,6 +175,8 @@ impl App {
                 }
             }
             Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
+            #[cfg(not(target_arch = "wasm32"))]
+            Reply::Reported { page } => self.carry_out(Intent::OpenFolder(page)),
             Reply::Imported { model } => {
                 // To be prompted, unless that would hide a run that trains.
                 if !shared.shown.is_live() {

@@ -7,6 +7,7 @@ use egui_kittest::kittest::Queryable;
 
 use super::*;
 use crate::config::Config;
+use crate::disk::absolute;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
 use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
 
@@ -152,11 +153,12 @@ fn a_new_run_begins_with_the_settings_and_the_weights_of_another() {
 }
 
 #[test]
-fn two_selected_runs_are_compared_once_their_settings_arrive() {
+fn an_overlaid_run_is_compared_once_its_settings_arrive() {
     let mut window = window();
     let runs = ["out/a", "out/b"].map(PathBuf::from);
     let app = window.state_mut();
-    app.shared.library.selected = runs.to_vec();
+    app.shared.shown.folder = Some(runs[0].clone());
+    app.carry_out(Intent::Overlay(vec![runs[1].clone()]));
     app.requests.update(&mut app.shared, 0.0);
     let other = Config { n_layer: 3.try_into().unwrap(), ..Config::default() };
     let configs = Box::new([Config::default(), other]);
@@ -185,4 +187,33 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
     }];
     window.state_mut().take(Reply::Devices { devices });
     assert!(has(&mut window, "No graphics card found"));
+}
+
+#[test]
+fn a_window_shows_the_run_that_trains_else_the_newest() {
+    use crate::runs::{RunState, RunSummary};
+    let run = |name: &str, state| RunSummary {
+        path: format!("out/{name}").into(),
+        name: name.into(),
+        state,
+        about: Default::default(),
+        iteration: 1,
+        max_iters: None,
+        loss: None,
+        val_loss: None,
+        best_val_loss: None,
+        device: None,
+        modified: web_time::SystemTime::UNIX_EPOCH,
+        has_checkpoint: false,
+    };
+    for (first, second, shown) in [
+        (RunState::Finished, RunState::Running, "out/b"),
+        (RunState::Finished, RunState::Crashed, "out/a"),
+    ] {
+        let mut window = window();
+        let app = window.state_mut();
+        let folder = absolute(&app.shared.settings.runs);
+        app.take(Reply::Runs { folder, runs: vec![run("a", first), run("b", second)] });
+        assert_eq!(app.requests.run, Some(shown.into()));
+    }
 }

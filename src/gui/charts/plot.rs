@@ -34,6 +34,8 @@ const DOT_DISTANCE: usize = 8;
 
 pub(super) struct Curve<'a> {
     pub series: &'a Series,
+    /// Values are multiplied by it.
+    pub factor: f64,
     /// What the x axis counts; `None` for iterations.
     pub count: Option<&'a Cumulative>,
     /// Name in the legend, where curves of equal names share an entry.
@@ -53,7 +55,8 @@ impl<'a> Curve<'a> {
         color: Color32,
     ) -> Self {
         let hover_name = name.to_string();
-        Self { series, count, name, hover_name, color, width: 1.5, dashed: false, dots: false }
+        let (factor, width, dashed, dots) = (1.0, 1.5, false, false);
+        Self { series, factor, count, name, hover_name, color, width, dashed, dots }
     }
 
     /// Returns the points from x = `from` to `to`, with the curve clipped at both ends: a
@@ -62,7 +65,7 @@ impl<'a> Curve<'a> {
         let shown = self.series.window(self.count, [from, to], columns);
         let mut points: Vec<PlotPoint> = shown
             .into_iter()
-            .filter_map(|[x, y]| scale.position(y).map(|y| PlotPoint::new(x, y)))
+            .filter_map(|[x, y]| Some(PlotPoint::new(x, scale.position(self.factor * y)?)))
             .collect();
         if let [first, second, ..] = points[..]
             && first.x < from
@@ -98,7 +101,8 @@ impl<'a> Curve<'a> {
         let [first, last] = self.extent()?;
         let is_inside = x >= first - tolerance && x <= last + tolerance;
         let iter = self.count.map_or(x, |count| count.iterations(x));
-        self.series.nearest(iter).filter(|_| is_inside)
+        let [iter, value] = self.series.nearest(iter).filter(|_| is_inside)?;
+        Some([iter, self.factor * value])
     }
 }
 
@@ -251,7 +255,7 @@ impl<'a> Chart<'a> {
     fn description(&self) -> String {
         let latest = |curve: &Curve<'_>| {
             let [_, value] = curve.series.last()?;
-            Some(format!(", {} {}", curve.hover_name, self.scale.value(value)))
+            Some(format!(", {} {}", curve.hover_name, self.scale.value(curve.factor * value)))
         };
         let values: String = self.curves.iter().filter_map(latest).collect();
         format!("{} chart, latest values{values}", self.name)

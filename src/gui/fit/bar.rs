@@ -24,7 +24,7 @@ const THIN: f32 = 5.0;
 
 /// Draws the bar and its legend: the memory that the run needs, by class, and that of `others`, of
 /// the `total` of the device. `now` is the last step of an active run.
-pub(super) fn show(
+pub(in crate::gui) fn show(
     ui: &mut Ui,
     forecast: &Forecast,
     others: Option<u64>,

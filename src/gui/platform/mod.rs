@@ -49,7 +49,15 @@ pub(super) enum Choice {
     /// The folder of a model. On a page, its zip.
     Model,
     /// A folder for this checkpoint. On a page, a zip among the browser's downloads.
-    Export(PathBuf),
+    Export(PathBuf, ExportFormat),
+}
+
+/// The form in which a model is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExportFormat {
+    HuggingFace,
+    Gguf,
+    Page,
 }
 
 impl Choice {
@@ -58,7 +66,8 @@ impl Choice {
             Choice::Texts | Choice::DataFolder => "Data to train on",
             Choice::RunsFolder => "Folder with runs",
             Choice::Model => "Folder of a model",
-            Choice::Export(_) => "Empty folder for the model",
+            Choice::Export(_, ExportFormat::Gguf) => "Folder for the file",
+            Choice::Export(..) => "Empty folder for the model",
         }
     }
 }
@@ -88,8 +97,13 @@ pub(super) fn chosen(choice: Choice, paths: Vec<PathBuf>) -> Option<Intent> {
                 format!("{} has no model: no model.safetensors, no ckpt.pt", first.display());
             Some(Intent::Unreadable(text))
         }
-        Choice::Export(checkpoint) => {
-            Some(Intent::Ask(Request::Export { checkpoint, to: Destination::Folder(first) }))
+        Choice::Export(checkpoint, format) => {
+            let to = match format {
+                ExportFormat::HuggingFace => Destination::Folder,
+                ExportFormat::Gguf => Destination::Gguf,
+                ExportFormat::Page => Destination::Page,
+            };
+            Some(Intent::Ask(Request::Export { checkpoint, to: to(first) }))
         }
     }
 }

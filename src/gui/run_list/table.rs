@@ -1,26 +1,25 @@
 //! The table of the runs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use eframe::egui::{self, Rect, Sense, TextStyle, Ui, pos2, vec2};
 
-use super::{GAP, Library};
+use super::{GAP, Library, menu};
 use crate::gui::{Intent, theme};
 use crate::runs::{RunState, RunSummary};
 use crate::text::{age, percent_done};
 
-/// Draws the table. Clicks select runs; a double-click shows one.
+/// Draws the table. A click on a run shows it.
 pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> Option<Intent> {
-    let Library { runs, selected, overlays, .. } = library;
+    let Library { runs, overlays, dialog, .. } = library;
     let columns = Columns::new(ui.available_width());
     let height = ui.text_style_height(&TextStyle::Small);
     let (header, _) = ui.allocate_exact_size(vec2(columns.width, height), Sense::hover());
-    let progress = if columns.counts { "iteration" } else { "done" };
     let color = ui.visuals().weak_text_color();
-    let headings = ["name", "state", progress, "val loss", "age"];
+    let headings = ["name", "done", "val loss", "age"];
     cells(ui, header, &columns, headings, TextStyle::Small, color);
     let available = ui.available_height();
-    let is_comparing = selected.len() == 2;
+    let is_comparing = shown.is_some() && !overlays.is_empty();
     let height = if is_comparing { (available / 2.0).max(80.0) } else { available };
     let mut intent = None;
     ui.scope(|ui| {
@@ -33,13 +32,13 @@ pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> 
                 let overlay = overlays.iter().position(|overlay| overlay.run == run.path);
                 // The colors of its curves.
                 let series = if is_shown { Some(0) } else { overlay.map(|index| index + 2) };
-                let response = row(ui, &columns, run, selected.contains(&run.path), series);
-                if response.double_clicked() {
-                    *selected = vec![run.path.clone()];
+                let (response, more) = row(ui, &columns, run, is_shown, series);
+                if response.clicked() {
                     intent = Some(Intent::Show(run.path.clone()));
-                } else if response.clicked() {
-                    let is_toggle = ui.input(|input| input.modifiers.command);
-                    select(selected, &run.path, is_toggle);
+                }
+                let mut items = |ui: &mut Ui| menu::items(ui, run, overlays, shown, dialog);
+                for popup in [egui::Popup::menu(&more), egui::Popup::context_menu(&response)] {
+                    intent = popup.show(&mut items).and_then(|it| it.inner).or(intent.take());
                 }
             }
         });
@@ -47,96 +46,89 @@ pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> 
     intent
 }
 
-/// Selects `run` alone, or adds it to the selected runs or removes it (Ctrl+click).
-fn select(selected: &mut Vec<PathBuf>, run: &Path, is_toggle: bool) {
-    match selected.iter().position(|path| path == run) {
-        _ if !is_toggle => *selected = vec![run.to_path_buf()],
-        Some(index) => drop(selected.remove(index)),
-        None => selected.push(run.to_path_buf()),
-    }
-}
-
+/// Room for the dot of the state and for the button of the menu, in points.
 const DOT: f32 = 14.0;
+const MENU: f32 = 22.0;
 
 /// The columns of the table, in points.
 struct Columns {
     width: f32,
-    /// The left and right ends of name, state, iteration, loss and age.
-    spans: [(f32, f32); 5],
-    /// True if the row is wide enough for iteration counts; else it shows percentages.
-    counts: bool,
+    /// The left and right ends of name, progress, loss and age.
+    spans: [(f32, f32); 4],
 }
 
 impl Columns {
     fn new(width: f32) -> Self {
-        let counts = width >= 360.0;
-        let mut spans = [(GAP, 0.0); 5];
-        let mut right = width - GAP / 2.0;
-        let iteration = if counts { 104.0 } else { 40.0 };
+        let mut spans = [(GAP + DOT, 0.0); 4];
+        let mut right = width - MENU - GAP / 2.0;
         // A narrow row has no age, and the name gets the remaining width.
-        let age = if width >= 290.0 { 42.0 } else { 0.0 };
-        for (column, width) in [(4, age), (3, 52.0), (2, iteration), (1, 66.0)] {
+        let age = if width >= 260.0 { 42.0 } else { 0.0 };
+        for (column, width) in [(3, age), (2, 52.0), (1, 40.0)] {
             spans[column] = (right - width, right);
             right -= if width > 0.0 { width + GAP } else { 0.0 };
         }
         spans[0].1 = right;
-        Self { width, spans, counts }
+        Self { width, spans }
     }
 }
 
-/// Draws a run. `series` is the color of its curves, if they are drawn.
+/// Draws a run. `series` is the color of its curves, if they are drawn. Returns the row and the button
+/// of its menu.
 fn row(
     ui: &mut Ui,
     columns: &Columns,
     run: &RunSummary,
-    is_selected: bool,
+    is_shown: bool,
     series: Option<usize>,
-) -> egui::Response {
+) -> (egui::Response, egui::Response) {
     let size = vec2(columns.width, ui.spacing().interact_size.y);
     let (rect, response) = ui.allocate_exact_size(size, Sense::click());
     response.widget_info(|| {
         let role = egui::Role::Button;
-        let info = egui::WidgetInfo::selected(role, ui.is_enabled(), is_selected, run.title());
+        let info = egui::WidgetInfo::selected(role, ui.is_enabled(), is_shown, run.title());
         egui::WidgetInfo { current_text_value: Some(run.state.name().into()), ..info }
     });
     if ui.is_rect_visible(rect) {
-        let visuals = ui.style().interact_selectable(&response, is_selected);
-        if is_selected || response.hovered() || response.has_focus() {
+        let visuals = ui.style().interact_selectable(&response, is_shown);
+        if is_shown || response.hovered() || response.has_focus() {
             ui.painter().rect_filled(rect, 2.0, visuals.weak_bg_fill);
         }
         if let Some(series) = series {
             let bar = Rect::from_min_size(rect.min, vec2(3.0, rect.height()));
             ui.painter().rect_filled(bar, 0.0, theme::series_color(ui, series));
         }
-        let progress = progress(run, columns.counts);
+        let done = run.max_iters.map(|all| percent_done(run.iteration, all)).unwrap_or_default();
         let loss = run.val_loss.map(|loss| format!("{loss:.4}")).unwrap_or_default();
         let age = age(run.modified.elapsed().unwrap_or_default());
-        let texts = [run.title(), run.state.name(), &progress, &loss, &age];
+        let texts = [run.title(), &done, &loss, &age];
         cells(ui, rect, columns, texts, TextStyle::Body, visuals.text_color());
-        dot(ui, pos2(rect.left() + columns.spans[1].0 + 4.0, rect.center().y), &run.state);
+        dot(ui, pos2(rect.left() + GAP + 4.0, rect.center().y), &run.state);
     }
-    response.on_hover_ui(|ui| details(ui, run, series == Some(0)))
+    let right = Rect::from_min_max(pos2(rect.right() - MENU, rect.top()), rect.max);
+    let more = ui.put(right.shrink(1.0), egui::Button::new("…").frame(false));
+    let more = more.on_hover_text("What can be done with this run");
+    let more = more.accessible_name(format!("Menu of {}", run.title()));
+    (response.on_hover_ui(|ui| details(ui, run, is_shown)), more)
 }
 
-/// Paints the texts of a row: name and state left-aligned, numbers right-aligned.
+/// Paints the texts of a row: the name left-aligned, numbers right-aligned.
 fn cells(
     ui: &Ui,
     rect: Rect,
     columns: &Columns,
-    texts: [&str; 5],
+    texts: [&str; 4],
     style: TextStyle,
     color: egui::Color32,
 ) {
     let font = style.resolve(ui.style());
     for (column, (text, (from, to))) in texts.into_iter().zip(columns.spans).enumerate() {
-        let from = if column == 1 { from + DOT } else { from };
         if from >= to || text.is_empty() {
             continue;
         }
         let mut job = egui::text::LayoutJob::simple_singleline(text.into(), font.clone(), color);
         job.wrap = egui::text::TextWrapping::truncate_at_width(to - from);
         let galley = ui.painter().layout_job(job);
-        let x = if column < 2 { from } else { (to - galley.size().x).max(from) };
+        let x = if column < 1 { from } else { (to - galley.size().x).max(from) };
         let corner = pos2(rect.left() + x, rect.center().y - galley.size().y / 2.0);
         ui.painter().galley(corner, galley, color);
     }
@@ -157,16 +149,6 @@ fn dot(ui: &Ui, center: egui::Pos2, state: &RunState) {
         ui.painter().circle_filled(center, 4.0, color);
     } else {
         ui.painter().circle_stroke(center, 3.5, egui::Stroke::new(1.5, color));
-    }
-}
-
-/// Formats the progress of a run as a count, `50/120`, or as a percentage.
-fn progress(run: &RunSummary, counts: bool) -> String {
-    match (run.max_iters, counts) {
-        (Some(all), true) => format!("{}/{all}", run.iteration),
-        (Some(all), false) => percent_done(run.iteration, all),
-        (None, true) => run.iteration.to_string(),
-        (None, false) => String::new(),
     }
 }
 
@@ -200,28 +182,6 @@ fn details(ui: &mut Ui, run: &RunSummary, is_shown: bool) {
     ui.weak(if is_shown {
         "The other panels show this run."
     } else {
-        "Double-click to show it, Ctrl+click to compare two or to overlay more."
+        "Click to show it, right-click to compare it with the shown run and for more."
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_click_selects_one_run_and_ctrl_click_any_number() {
-        let mut selected = Vec::new();
-        for (run, is_toggle, expected) in [
-            ("a", false, "a"),
-            ("b", true, "ab"),
-            ("c", true, "abc"),
-            ("b", true, "ac"),
-            ("b", false, "b"),
-            ("b", false, "b"),
-        ] {
-            select(&mut selected, Path::new(run), is_toggle);
-            let names: String = selected.iter().map(|run| run.to_string_lossy()).collect();
-            assert_eq!(names, expected);
-        }
-    }
 }

@@ -140,7 +140,7 @@ fn excerpt(ui: &mut Ui, text: &str) {
     });
 }
 
-/// Returns how many times the schedule of `config` goes over `tokens` training tokens.
+/// Returns the number of passes of `config` over `tokens` training tokens.
 fn epochs(config: &Config, tokens: u64) -> f64 {
     let per_update = config.global_batch() as f64 * f64::from(config.block_size.get());
     config.max_iters.get() as f64 * per_update / tokens.max(1) as f64
@@ -148,11 +148,9 @@ fn epochs(config: &Config, tokens: u64) -> f64 {
 
 fn epochs_in_words(epochs: f64) -> String {
     match epochs {
-        0.0..0.995 => format!("The schedule reads {} of them.", percent(epochs.max(0.01), 0)),
-        0.995..10.0 => format!("The schedule goes over them {epochs:.1} times."),
-        _ => {
-            format!("The schedule goes over them {} times.", count_in_words(epochs.round() as u64))
-        }
+        0.0..0.995 => format!("The run reads {} of the data.", percent(epochs.max(0.01), 0)),
+        0.995..10.0 => format!("{epochs:.1} passes over the data."),
+        _ => format!("{} passes over the data.", count_in_words(epochs.round() as u64)),
     }
 }
 
@@ -189,14 +187,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_schedule_is_measured_in_epochs() {
+    fn passes_over_the_data_are_counted() {
         let found = epochs(&Config::of_preset("shakespeare-char", &[]), 1_003_854);
         assert!((found - 5000.0 * 64.0 * 256.0 / 1_003_854.0).abs() < 1e-9);
         for (count, words) in [
-            (found, "The schedule goes over them 82 times."),
-            (1.0, "The schedule goes over them 1.0 times."),
-            (0.25, "The schedule reads 25% of them."),
-            (294_912.0, "The schedule goes over them 295 thousand times."),
+            (found, "82 passes over the data."),
+            (1.0, "1.0 passes over the data."),
+            (0.25, "The run reads 25% of the data."),
+            (294_912.0, "295 thousand passes over the data."),
         ] {
             assert_eq!(epochs_in_words(count), words);
         }

@@ -8,8 +8,6 @@ use crate::gui::form::{SettingsForm, is_same};
 use crate::gui::theme;
 use crate::gui::widgets::{cell, note};
 
-const OPEN: &[&str] = &["model", "batch and memory"];
-
 /// Width of the name as a fraction of the row, and its maximum in points.
 const NAME_SHARE: f32 = 0.54;
 const NAME_WIDTH: f32 = 190.0;
@@ -31,7 +29,7 @@ pub(super) fn show(ui: &mut Ui, form: &mut SettingsForm, filter: &mut String) {
         found = true;
         if query.is_empty() {
             let header = egui::CollapsingHeader::new(heading(ui, form, first.group, &keys));
-            let header = header.id_salt(first.group).default_open(OPEN.contains(&first.group));
+            let header = header.id_salt(first.group).default_open(false);
             header.show_unindented(ui, |ui| keys.iter().for_each(|key| row(ui, form, key)));
         } else {
             ui.weak(first.group);
@@ -180,6 +178,5 @@ mod tests {
         assert_eq!(found("context length"), ["block_size"]);
         assert_eq!(found("zzz"), Vec::<&str>::new());
         assert_eq!(found("").len(), KEYS.len());
-        assert!(OPEN.iter().all(|group| KEYS.iter().any(|key| key.group == *group)));
     }
 }

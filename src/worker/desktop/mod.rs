@@ -1,6 +1,7 @@
 //! The service on the desktop: a thread for each request, a process for each run.
 
 mod commands;
+mod export;
 mod integrated;
 mod jobs;
 mod listing;
@@ -28,9 +29,9 @@ use crate::runs::{self, Tail};
 use run::{RunFolder, RunProcess};
 
 pub(crate) use commands::Control;
+pub(in crate::worker) use export::export;
+pub(crate) use export::{unknown_tokenizer, write_gguf, write_model_folder, write_page};
 pub(crate) use integrated::measure_speed;
-pub(in crate::worker) use jobs::export_folder;
-pub(crate) use jobs::write_model_folder;
 pub(crate) use listing::{list_devices, select};
 #[cfg(windows)]
 pub(crate) use pipe::detach;
@@ -79,7 +80,7 @@ impl Client {
                 }
             }
             // They take the memory of a whole model.
-            Request::Export { .. } | Request::Measure { .. } => {
+            Request::Export { .. } | Request::Report { .. } | Request::Measure { .. } => {
                 std::thread::spawn(move || {
                     let job = request.job();
                     reply(ask(request).unwrap_or_else(|failure| Reply::failed(job, failure)));

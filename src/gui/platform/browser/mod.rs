@@ -77,7 +77,7 @@ impl Platform {
             Choice::Texts => files::TEXTS,
             Choice::DataFolder | Choice::RunsFolder | Choice::Model => files::ZIPS,
             // The best checkpoint of the run, or a model, as a zip for the browser's downloads.
-            Choice::Export(checkpoint) => {
+            Choice::Export(checkpoint, _) => {
                 // `runs/NAME` of a checkpoint in it.
                 let checkpoint = checkpoint.components().take(2).collect();
                 let request = Request::Export { checkpoint, to: Destination::Zip };

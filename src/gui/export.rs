@@ -1,0 +1,68 @@
+//! The menu of everything that a run or a model can be exported as.
+
+use std::path::{Path, PathBuf};
+
+use eframe::egui::{self, Ui};
+
+use super::Intent;
+use super::platform::{Choice, ExportFormat, IS_PAGE};
+use super::widgets::button;
+
+const FORMATS: [(&str, ExportFormat, &str); 3] = [
+    (
+        "Hugging Face folder...",
+        ExportFormat::HuggingFace,
+        "For transformers, and to train on with other programs (Ctrl+E)",
+    ),
+    ("GGUF file...", ExportFormat::Gguf, "For llama.cpp, Ollama and LM Studio"),
+    (
+        "Web page...",
+        ExportFormat::Page,
+        "A page on which visitors prompt the model on their own GPU, for any static host",
+    ),
+];
+
+const ZIP_HELP: &str = "Download it as a zip with a Hugging Face folder";
+
+/// Draws the button of the menu. It is disabled if there is a reason for it. A page has one format and
+/// no menu.
+pub(super) fn menu(
+    ui: &mut Ui,
+    checkpoint: Option<&Path>,
+    disabled: Option<&str>,
+) -> Option<Intent> {
+    if IS_PAGE {
+        let is_clicked = button(ui, "Export", disabled, ZIP_HELP);
+        return checkpoint.filter(|_| is_clicked).map(|path| hugging_face(path.into()));
+    }
+    let response = ui.add_enabled(disabled.is_none(), egui::Button::new("Export"));
+    let response = response.on_disabled_hover_text(disabled.unwrap_or_default());
+    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, checkpoint?));
+    shown?.inner
+}
+
+/// Draws the entries of the menu for a run, a checkpoint or a model.
+pub(super) fn entries(ui: &mut Ui, checkpoint: &Path) -> Option<Intent> {
+    if IS_PAGE {
+        return button(ui, "Export", None, ZIP_HELP).then(|| hugging_face(checkpoint.into()));
+    }
+    let mut intent = None;
+    for (text, format, help) in FORMATS {
+        if ui.button(text).on_hover_text(help).clicked() {
+            intent = Some(Intent::Choose(Choice::Export(checkpoint.into(), format)));
+        }
+    }
+    #[cfg(not(target_arch = "wasm32"))]
+    if let Some(run) = checkpoint.ancestors().take(3).find(|folder| crate::runs::is_run(folder))
+        && ui.button("Report").on_hover_text("A page with curves, samples and settings").clicked()
+    {
+        let run = run.to_path_buf();
+        intent = Some(Intent::Ask(crate::protocol::Request::Report { run }));
+    }
+    intent
+}
+
+/// Returns the intent of an export as a Hugging Face folder.
+pub(super) fn hugging_face(checkpoint: PathBuf) -> Intent {
+    Intent::Choose(Choice::Export(checkpoint, ExportFormat::HuggingFace))
+}

@@ -1,0 +1,81 @@
+//! The menu of a run in the list.
+
+use std::path::{Path, PathBuf};
+
+use eframe::egui::Ui;
+
+use super::Dialog;
+use crate::gui::charts::Overlay;
+use crate::gui::platform::IS_PAGE;
+use crate::gui::widgets::button;
+use crate::gui::{Intent, export};
+use crate::protocol::Request;
+use crate::runs::{RunState, RunSummary};
+
+/// Draws the entries for `run`. `shown` is the run that the other panels show.
+pub(super) fn items(
+    ui: &mut Ui,
+    run: &RunSummary,
+    overlays: &[Overlay],
+    shown: Option<&Path>,
+    dialog: &mut Option<Dialog>,
+) -> Option<Intent> {
+    let path = || run.path.clone();
+    let no_checkpoint = (!run.has_checkpoint).then_some("It has no checkpoint yet.");
+    let is_live = matches!(run.state, RunState::Running | RunState::Paused);
+    let running = is_live.then_some("It is running: stop it first.");
+    let entry = |ui: &mut Ui, text: &str, disabled: Option<&str>, help: &str, intent: Intent| {
+        button(ui, text, disabled, help).then_some(intent)
+    };
+    let help = "Continue from its newest checkpoint";
+    let resume = Intent::Continue(path());
+    let mut intent = entry(ui, "Continue", running.or(no_checkpoint), help, resume);
+    let help = "Set up a new run with its settings that starts with its weights";
+    let fork = Intent::Ask(Request::Fork { checkpoint: path() });
+    intent = intent.or(entry(ui, "New run from it", no_checkpoint, help, fork));
+    let is_overlaid = overlays.iter().any(|known| known.run == run.path);
+    let is_shown = shown == Some(run.path.as_path());
+    let (text, help) = match is_overlaid {
+        true => ("Hide its curves", "Draw only the curves of the shown run"),
+        false => ("Compare", "Draw its curves with the curves of the shown run"),
+    };
+    let disabled = match shown {
+        None => Some("Show another run first."),
+        Some(_) => is_shown.then_some("This run is shown."),
+    };
+    let overlay = Intent::Overlay(toggled(overlays, &run.path));
+    intent = intent.or(entry(ui, text, disabled, help, overlay));
+    ui.separator();
+    if run.has_checkpoint {
+        intent = intent.or(export::entries(ui, &run.path));
+        ui.separator();
+    }
+    if button(ui, "Rename...", None, "Give it another name in this list, and a note") {
+        *dialog = Some(Dialog::describe(run));
+        ui.close();
+    }
+    if !IS_PAGE {
+        let open = Intent::OpenFolder(path());
+        intent = intent.or(entry(ui, "Open folder", None, "Show its files", open));
+    }
+    let [desktop, page] =
+        ["Move it to the trash, with its checkpoints", "Delete it from this browser"];
+    if button(ui, "Delete...", running, if IS_PAGE { page } else { desktop }) {
+        *dialog = Some(Dialog::remove(run));
+        ui.close();
+    }
+    if intent.is_some() {
+        ui.close();
+    }
+    intent
+}
+
+/// Removes `run` from the overlaid ones if it is one of them, else adds it.
+fn toggled(overlays: &[Overlay], run: &Path) -> Vec<PathBuf> {
+    let others = overlays.iter().map(|known| known.run.clone()).filter(|known| known != run);
+    let mut runs: Vec<PathBuf> = others.collect();
+    if runs.len() == overlays.len() {
+        runs.push(run.into());
+    }
+    runs
+}

@@ -1,0 +1,66 @@
+//! The figures of the shown run, in tiles above the charts. Once the run has finished, what can follow.
+
+use eframe::egui::{self, Align, Color32, Layout, Response, Ui};
+
+use super::{Intent, Shared, finished, theme};
+use crate::protocol::Progress;
+use crate::text::{bytes, clock, grouped, known};
+
+/// The height of the row, in points. It stays the same when the run finishes, so that nothing below
+/// it moves.
+pub(super) const HEIGHT: f32 = 52.0;
+
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let row = |ui: &mut Ui| {
+        let progress = &shared.shown.progress;
+        let color = ui.visuals().strong_text_color();
+        let loss = |loss| known(loss, |loss: f64| format!("{loss:.4}"));
+        tile(ui, "loss", &loss(progress.loss), 88.0, color);
+        let validation = tile(ui, "validation loss", &loss(progress.val_loss), 104.0, color);
+        if let Some(best) = progress.best_val_loss {
+            validation.on_hover_text(format!("The best so far is {best:.4}."));
+        }
+        let trained = known(progress.trained(), clock);
+        tile(ui, "training time", &trained, 96.0, color)
+            .on_hover_text("Of all updates, without evaluations, samples, checkpoints and pauses.");
+        if shared.shown.has_finished {
+            return finished::show(ui, shared);
+        }
+        tile(ui, "time left", &known(progress.remaining(), clock), 96.0, color)
+            .on_hover_text("At the current speed, evaluations not included.");
+        let speed = known(progress.tokens_per_s, |speed| grouped(speed, 0));
+        tile(ui, "tokens per second", &speed, 124.0, color);
+        memory(ui, progress);
+        None
+    };
+    ui.with_layout(Layout::left_to_right(Align::Center), row).inner
+}
+
+fn memory(ui: &mut Ui, progress: &Progress) {
+    let Some(held) = progress.last_step.as_ref().and_then(|step| step.vram_bytes) else { return };
+    let budget = progress.forecast.as_ref().and_then(|forecast| forecast.budget_bytes);
+    let text = match budget {
+        Some(budget) => format!("{} of {}", bytes(held), bytes(budget)),
+        None => bytes(held),
+    };
+    let is_over = budget.is_some_and(|budget| held > budget);
+    let color = if is_over { theme::warning(ui) } else { ui.visuals().strong_text_color() };
+    tile(ui, "GPU memory", &text, 176.0, color)
+        .on_hover_text("GPU memory that the run holds, and its budget.");
+}
+
+/// Draws a value below its name, in a fixed width so that nothing moves. Both are one label.
+fn tile(ui: &mut Ui, name: &str, value: &str, width: f32, color: Color32) -> Response {
+    let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).corner_radius(4.0);
+    let shown = frame.inner_margin(egui::Margin::symmetric(8, 3)).show(ui, |ui| {
+        ui.set_width(width);
+        let mut job = egui::text::LayoutJob::default();
+        let small = egui::TextStyle::Small.resolve(ui.style());
+        let weak = ui.visuals().weak_text_color();
+        job.append(&format!("{name}\n"), 0.0, egui::TextFormat::simple(small, weak));
+        let large = egui::FontId::proportional(17.0);
+        job.append(value, 0.0, egui::TextFormat::simple(large, color));
+        ui.add(egui::Label::new(job).extend())
+    });
+    shown.inner
+}

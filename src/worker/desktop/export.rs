@@ -1,0 +1,192 @@
+//! Writes models for other programs.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Gelu;
+use crate::data::{TOKENIZER_FILE, Tokenizer};
+use crate::disk;
+use crate::gpu::{self, DeviceChoice};
+use crate::model::{Blocks, GgufFile, GgufType, has_weights, parameters};
+use crate::protocol::{Destination, Failure};
+use crate::report::write_model_card;
+use crate::runs::{ModelSource, archive, checkpoint};
+use crate::train::TrainError;
+use crate::worker::answer::name_of;
+
+/// Writes a run, a checkpoint or a model for a window. Returns the path of the folder or file.
+pub(in crate::worker) fn export(checkpoint: &Path, to: Destination) -> Result<PathBuf, Failure> {
+    let source = ModelSource::open(checkpoint)?;
+    let tokenizer = source.tokenizer.as_ref();
+    let known = || tokenizer.ok_or_else(|| unknown_tokenizer(&source));
+    let elsewhere = |failure| Failure { hint: "choose another folder".into(), ..failure };
+    let name = format!("model-{}", name_of(checkpoint));
+    match to {
+        Destination::Folder(folder) => {
+            let out = free_folder(folder, &name);
+            write_model_folder(&source, tokenizer, &out).map_err(elsewhere)?;
+            write_model_card(&source, tokenizer, &out).map_err(elsewhere)?;
+            Ok(out)
+        }
+        Destination::Gguf(folder) => {
+            let out = folder.join(format!("{name}.gguf"));
+            write_gguf(&source, known()?, &out, GgufType::F16, &mut |_, _| {}).map(|_| out)
+        }
+        Destination::Page(folder) => {
+            let out = free_folder(folder, &format!("page-{}", name_of(checkpoint)));
+            write_page(&source, tokenizer, None, &out).map(|()| out)
+        }
+        Destination::Zip => Err(Failure::new("only a page exports a zip", "choose a folder")),
+    }
+}
+
+/// Returns `folder` if it is empty, else a folder called `name` below it.
+fn free_folder(folder: PathBuf, name: &str) -> PathBuf {
+    let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
+    if empty { folder } else { folder.join(name) }
+}
+
+pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
+    Failure::usage(
+        format!("{}: the tokenizer of the model is unknown", source.path.display()),
+        "give the data folder that it was trained on with --data",
+    )
+}
+
+/// Writes a model as a Hugging Face folder, which must have no model yet.
+pub(crate) fn write_model_folder(
+    source: &ModelSource,
+    tokenizer: Option<&Tokenizer>,
+    output: &Path,
+) -> Result<(), Failure> {
+    if has_weights(output) {
+        let text = format!("{}: this folder already has a model", output.display());
+        return Err(Failure::usage(text, "give another folder"));
+    }
+    let cpu: DeviceChoice = "cpu".parse()?;
+    let model = source.model(&gpu::open(cpu)?.device)?;
+    disk::create_dir_all(output).map_err(TrainError::io("create", output))?;
+    let written =
+        checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
+    pollster::block_on(written)?;
+    // One that wgpt cannot use is the model's nevertheless; without it, GPT-2's would be assumed.
+    let own = source.path.join(TOKENIZER_FILE);
+    if tokenizer.is_none() && own.exists() {
+        let file = disk::read(&own).map_err(TrainError::io("read", &own))?;
+        let to = output.join(TOKENIZER_FILE);
+        disk::write(&to, file).map_err(TrainError::io("write", &to))?;
+    }
+    Ok(())
+}
+
+const INDEX: &str = "index.html";
+
+/// Finds the browser build: in this folder or, without one, where `web/build.sh` writes it or next to the
+/// program. Returns its folder and its first file.
+fn browser_build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
+    let of_program = std::env::current_exe().ok();
+    let of_program = of_program.and_then(|program| Some(program.parent()?.join("page")));
+    let usual = || [Some("web/dist".into()), of_program].into_iter().flatten().collect();
+    let folders: Vec<PathBuf> = given.map_or_else(usual, |folder| vec![folder.to_path_buf()]);
+    let found = folders.iter().map(|folder| (folder.clone(), folder.join(INDEX)));
+    found.into_iter().find(|(_, index)| index.exists()).ok_or_else(|| {
+        let text = match given {
+            Some(folder) => format!("{}: not the browser build of wgpt", folder.display()),
+            None => "the browser build of wgpt was not found".into(),
+        };
+        let hint = format!(
+            "unpack wgpt-{}-page.zip, which every release has, and give its folder with --web",
+            env!("CARGO_PKG_VERSION")
+        );
+        Failure::usage(text, &hint)
+    })
+}
+
+/// Writes the browser build with a model that it imports when it opens. `web` is the folder of the browser
+/// build; `None` looks for it.
+pub(crate) fn write_page(
+    source: &ModelSource,
+    tokenizer: Option<&Tokenizer>,
+    web: Option<&Path>,
+    output: &Path,
+) -> Result<(), Failure> {
+    let (web, index) = browser_build(web)?;
+    if output.join(INDEX).exists() {
+        let text = format!("{}: this folder already has a page", output.display());
+        return Err(Failure::usage(text, "give another folder with -o"));
+    }
+    if tokenizer.is_none() {
+        return Err(unknown_tokenizer(source));
+    }
+    let unpacked = tempfile::tempdir().map_err(Failure::file(output))?;
+    write_model_folder(source, tokenizer, unpacked.path())?;
+    disk::create_dir_all(output).map_err(Failure::file(output))?;
+    for entry in disk::read_dir(&web).map_err(Failure::file(&web))?.flatten() {
+        if entry.path().is_file() && entry.file_name() != INDEX {
+            let to = output.join(entry.file_name());
+            let file = disk::read(&entry.path()).map_err(Failure::file(&entry.path()))?;
+            disk::write(&to, file).map_err(Failure::file(&to))?;
+        }
+    }
+    let name = format!("{}.zip", safe_name(output));
+    let zip = output.join(&name);
+    let file = disk::File::create(&zip).map_err(Failure::file(&zip))?;
+    archive::pack(unpacked.path(), file)?;
+    let text = disk::read_to_string(&index).map_err(Failure::file(&index))?;
+    // The page imports a model once, and knows it by its hash.
+    let hash = &source.fingerprint()?[..16];
+    let meta =
+        format!("<meta name=\"wgpt-model\" content=\"{name}\" data-hash=\"{hash}\">\n</head>");
+    // It is written last, because a folder without it is no page.
+    let to = output.join(INDEX);
+    disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(Failure::file(&to))
+}
+
+/// Returns the name of a folder as a part of a URL.
+fn safe_name(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '-' };
+    let name: String = name.chars().map(safe).collect();
+    if name.is_empty() { "model".into() } else { name }
+}
+
+/// Writes a model as a GGUF file, with matrices of type `kind`. Passes the tensors that are written, and
+/// their number, to `show`. Returns warnings.
+pub(crate) fn write_gguf(
+    source: &ModelSource,
+    tokenizer: &Tokenizer,
+    path: &Path,
+    kind: GgufType,
+    show: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<&'static str>, Failure> {
+    if path.exists() {
+        let text = format!("{}: this file exists already", path.display());
+        return Err(Failure::usage(text, "give another file with -o"));
+    }
+    let mut vocabulary = tokenizer.vocabulary().map_err(|reason| {
+        let text = format!("a gguf file cannot have the tokenizer of this model: {reason}");
+        let hint = "export a Hugging Face folder with --format hf, which has any tokenizer";
+        Failure::usage(text, hint)
+    })?;
+    let (architecture, mut warnings) = (&source.architecture, Vec::new());
+    vocabulary.pad(architecture.vocab_size);
+    if matches!(architecture.blocks, Blocks::Gpt2 { gelu: Gelu::Erf, .. }) {
+        warnings.push(
+            "llama.cpp computes GELU in its tanh form, but this model was trained with the \
+             exact one: its logits will be slightly different",
+        );
+    }
+    if vocabulary.end.is_none() {
+        warnings.push(
+            "the tokenizer has no token that ends a text; programs that read the file may \
+             take another one for it",
+        );
+    }
+    if let Some(folder) = path.parent() {
+        disk::create_dir_all(folder).map_err(Failure::file(folder))?;
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let mut weights = source.weights()?;
+    let file = GgufFile { name: &name, architecture, vocabulary: &vocabulary, dtype: kind };
+    file.write(path, &mut *weights, show)?;
+    Ok(warnings)
+}
