@@ -88,7 +88,7 @@ fn settings_that_a_person_has_typed_stay() {
     assert!(recipe.set.iter().all(|(key, _)| typed.iter().all(|(set, _)| set != key)));
 }
 
-/// The runs of docs/recipes.md: two cores that do 116 GFLOP/s, on characters and on man pages.
+/// The runs of docs/rule.md: two cores that do 116 GFLOP/s, on characters and on man pages.
 #[test]
 fn two_minutes_of_two_cores_are_the_best_of_the_runs_that_were_tried() {
     let point = SpeedPoint { flop: 3.3e7, seconds: 2.85e-4 };
