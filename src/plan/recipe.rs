@@ -1,6 +1,6 @@
 //! The recipe of a run: what to train on some data, with some device, in a given time.
 //!
-//! docs/recipes.md has the rule with its sources, and the runs that check it.
+//! docs/rule.md has the rule with its sources, and the runs that check it.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -90,12 +90,12 @@ const EVALUATED: f64 = 0.07;
 
 /// The part of the embedding that counts as parameters in the law. The laws were measured on large models,
 /// where it does not matter; for small ones with a large vocabulary, all of it predicts models that are too
-/// small, and none of it models that are too large (docs/recipes.md).
+/// small, and none of it models that are too large (docs/rule.md).
 const OF_EMBEDDING: f64 = 0.35;
 
 /// The fewest tokens of an update where the time is the limit: Muon costs as much for fewer, and their gradients
 /// are noisier. Where the data are, more updates cost nothing.
-const LEAST_BATCH: f64 = 4096.0;
+const LEAST_BATCH: f64 = 2048.0;
 const LEAST_BATCH_WITH_LITTLE_DATA: f64 = 512.0;
 
 /// The worth of a token with Muon in tokens with AdamW: it needs at least a third fewer (docs/optimizers.md).

@@ -107,7 +107,7 @@ fn two_minutes_of_two_cores_are_the_best_of_the_runs_that_were_tried() {
         let Config { n_layer, n_embd, block_size, batch_size, .. } =
             recipe(question).unwrap().config;
         assert_eq!((n_layer.get(), n_embd.get(), block_size.get()), (2, 96, block), "{vocab}");
-        assert_eq!(batch_size.get() * block, 4096, "{vocab}");
+        assert_eq!(batch_size.get() * block, 2048, "{vocab}");
     }
 }
 
