@@ -90,12 +90,36 @@ pub(super) fn launch(args: LaunchArgs, global: &Global) -> Result<ExitCode, Fail
             "give a file with a machine a line, like `box1 slots=1`",
         ));
     }
+    if refuses_root(&mpirun) && !mpi.iter().any(|argument| argument == AS_ROOT) {
+        return Err(Failure::usage(
+            "Open MPI starts nothing for the user root",
+            &format!("run as another user; in a container, add --mpi={AS_ROOT}"),
+        ));
+    }
     let mut launcher: Vec<OsString> = vec![mpirun.into(), "-np".into(), ranks.to_string().into()];
     if let Some(file) = hostfile {
         launcher.extend(["--hostfile".into(), file.into_os_string()]);
     }
     launcher.extend(mpi.into_iter().map(OsString::from));
     run(arguments, global, launcher, ranks)
+}
+
+/// The argument and the variables that make Open MPI start processes for root.
+const AS_ROOT: &str = "--allow-run-as-root";
+const ROOT_ALLOWED: [&str; 2] = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
+
+/// Returns true if this launcher is Open MPI's and refuses to run for the present user.
+fn refuses_root(launcher: &str) -> bool {
+    #[cfg(unix)]
+    let is_root = std::fs::metadata("/proc/self")
+        .is_ok_and(|process| std::os::unix::fs::MetadataExt::uid(&process) == 0);
+    #[cfg(not(unix))]
+    let is_root = false;
+    if !is_root || ROOT_ALLOWED.iter().all(|name| std::env::var_os(name).is_some()) {
+        return false;
+    }
+    let version = std::process::Command::new(launcher).arg("--version").output();
+    version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Open MPI"))
 }
 
 /// Returns the exit code of a run that has ended. Reports the error that ends this process, if any, and ends

@@ -375,3 +375,22 @@ fn a_job_is_started_again_when_a_process_is_killed() {
     let limit = fs::read_to_string(folder.path().join("limit")).unwrap();
     assert!(limit.trim().parse::<u64>().unwrap() > 1 << 20, "messages of Open MPI: {limit}");
 }
+
+/// Open MPI's own text about root has fourteen lines. Its launcher is a script here.
+#[cfg(target_os = "linux")]
+#[test]
+fn launching_as_root_says_in_one_line_what_open_mpi_wants() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let folder = tempfile::tempdir().unwrap();
+    let launcher = folder.path().join("mpirun");
+    fs::write(&launcher, "#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\nexit 9\n").unwrap();
+    fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).unwrap();
+    let mpirun = format!("--mpirun={}", launcher.display());
+    let output =
+        run(folder.path(), &["launch", "-n", "2", &mpirun, "--preset=demo", "--device=cpu"]);
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    let stderr = text(&output.stderr);
+    assert!(!output.status.success());
+    assert_eq!(stderr.contains("Open MPI starts nothing for the user root"), is_root, "{stderr}");
+    assert_eq!(stderr.contains("add --mpi=--allow-run-as-root"), is_root, "{stderr}");
+}
