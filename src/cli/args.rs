@@ -165,10 +165,10 @@ pub(super) enum Subcommands {
     /// Fetch a text or a model, with all its files; the only command that opens a connection
     #[command(after_help = examples(&[
         ("wgpt get --list", "good texts and models"),
-        ("wgpt get hf:roneneldan/TinyStories", "a data set of the Hugging Face Hub"),
+        ("wgpt get hf:roneneldan/TinyStories", "a data set"),
         ("wgpt get hf:HuggingFaceFW/fineweb-edu#sample-10BT", "a part of one"),
         ("wgpt get hf:openai-community/gpt2", "a model"),
-        ("wgpt get hellaswag", "questions for wgpt eval"),
+        ("wgpt get hellaswag", "for wgpt eval"),
         ("wgpt get https://example.org/book.txt", "into data/"),
     ]))]
     Get(GetArgs),

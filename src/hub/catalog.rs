@@ -45,7 +45,7 @@ pub const CATALOG: &[CatalogRow] = &[
     row(
         "hf:roneneldan/TinyStories",
         ["English", "1 GB", "CDLA-Sharing 1.0"],
-        "small models that write whole sentences",
+        "small models that write stories",
     ),
     row(
         "hf:wikimedia/wikipedia#20231101.de",
@@ -66,7 +66,7 @@ pub const CATALOG: &[CatalogRow] = &[
     model(
         "hf:HuggingFaceTB/SmolLM2-135M-Instruct",
         ["English", "270 MB", "Apache 2.0"],
-        "wgpt chat, and fine-tuning on conversations",
+        "wgpt chat and your own chats",
     ),
     model("hf:openai-community/gpt2", ["English", "550 MB", "MIT"], "fine-tuning the classic"),
     model(

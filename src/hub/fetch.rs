@@ -228,7 +228,9 @@ fn fetch_rest(
             Ok(0) => return Ok(()),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(passing(format!("{name}: {error}"), have)),
+            Err(error) => {
+                return Err(passing(format!("{name}: the connection broke: {error}"), have));
+            }
         };
         if have + read as u64 > most {
             return Err(too_long(remote, total).into());
@@ -241,8 +243,10 @@ fn fetch_rest(
 
 fn too_long(remote: &Remote<'_>, total: Option<u64>) -> HubError {
     let name = remote.name;
-    if let Some(size) = remote.size.or(total).filter(|size| *size <= remote.most) {
-        return HubError::untrue(name, format!("the server sends more than its {size} bytes"));
+    let known = remote.size.or(total).filter(|size| *size <= remote.most);
+    if known.is_some() || remote.hash.is_some() {
+        let size = known.unwrap_or(remote.most);
+        return HubError::untrue(name, format!("the server sends more than {size} bytes"));
     }
     let size = bytes(total.unwrap_or(remote.most));
     let text = format!("{name}: the file has {size} or more, which needs a yes");

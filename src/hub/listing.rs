@@ -172,7 +172,9 @@ fn configs(card: &Value) -> Vec<DataConfig> {
         add_patterns(&value["data_files"], &mut patterns);
         let name = value["config_name"].as_str()?.to_string();
         let is_default = value["default"].as_bool().unwrap_or(name == "default");
-        Some(DataConfig { name, is_default, patterns }).filter(|config| !config.patterns.is_empty())
+        // The name is printed as a part to choose.
+        let is_usable = !patterns.is_empty() && is_safe_path(&name);
+        is_usable.then_some(DataConfig { name, is_default, patterns })
     };
     card["configs"].as_array().into_iter().flatten().filter_map(config).collect()
 }

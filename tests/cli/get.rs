@@ -269,7 +269,7 @@ fn lies_are_found() {
         (
             "another part",
             1,
-            "does not continue",
+            "train.txt",
             Box::new(|request, content| {
                 let mut answer = Answer::file(request, content).cut(3000);
                 answer.headers.retain(|(name, _)| *name != "content-range");
@@ -513,7 +513,7 @@ fn more_than_a_gigabyte_needs_a_yes() {
     listing["siblings"][0]["lfs"]["size"] = (1_u64 << 60).into();
     let server = Server::start(move |_, _| Answer::new(200, listing.to_string()));
     failed(
-        &get(folder.path(), &server, &["hf:me/texts", "--yes"]),
+        &get(folder.path(), &server, &["hf:datasets/me/texts", "--yes"]),
         1,
         &["the disk has", "HF_HOME"],
     );
