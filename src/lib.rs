@@ -1,6 +1,6 @@
 //! wgpt trains GPT-2 on the graphics card a person already owns.
 //!
-//! Data flows one way: `text, disk -> config -> plan -> data -> gpu -> ops -> model -> eval -> ranks,
+//! Data flows one way: `text, disk -> config -> plan -> data, hub -> gpu -> ops -> model -> eval -> ranks,
 //! runs -> train -> protocol -> worker -> front ends`. docs/architecture.md has the picture, and follows
 //! a batch, the memory budget and an event through these modules.
 //!
@@ -11,6 +11,7 @@
 //! | [`config`] | reads settings (TOML, nanoGPT `.py`, variables, flags, presets) into a valid `Config` |
 //! | [`plan`] | fits a run into a device's limits: how a step is split, every tensor with its bytes, the time |
 //! | `data` | sources, tokenizers, token shards, windows, the built-in corpus |
+//! | `hub` | texts and models of the Hugging Face Hub: what `wgpt get` fetches, in the cache that others share |
 //! | [`gpu`] | lists, selects and opens devices; memory, watchdog, kernel launch |
 //! | [`ops`] | one folder per op: forward and backward pass in every implementation |
 //! | [`model`] | GPT-2 under its Hugging Face names, sampling, files of other programs |
@@ -45,6 +46,8 @@ mod eval;
 pub mod gpu;
 #[cfg(feature = "gui")]
 pub mod gui;
+#[cfg(not(target_arch = "wasm32"))]
+mod hub;
 pub mod model;
 pub mod ops;
 pub mod plan;

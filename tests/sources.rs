@@ -10,6 +10,7 @@
 //! 6. No text crosses between our own processes: nothing looks for a label like `error:` in what a
 //!    process printed, no command line is built from the one that was typed, and `worker` alone starts
 //!    this program again.
+//! 7. Only `hub` opens connections, for `wgpt get` alone: no other module names the HTTP crate or `std::net`.
 //!
 //! `sizes` checks the budgets of folders, files and types; `profile` the list of crates in Cargo.toml;
 //! `release` the sources that go into a release.
@@ -63,6 +64,7 @@ const MODULES: &[(&str, Layer)] = &[
     ("report", Layer::Core),
     ("ranks", Layer::Core),
     ("doctor", Layer::Core),
+    ("hub", Layer::Core),
     ("gpu", Layer::Device),
     ("ops", Layer::Device),
     ("cli", Layer::Front),
@@ -146,6 +148,7 @@ fn check(path: &str, source: &str) -> Vec<String> {
         check_statics(&tokens, &mut found);
     }
     check_places(path, &tokens, &mut found);
+    check_connections(path, &tokens, &mut found);
     for name in path.trim_end_matches(".rs").split('/') {
         if VAGUE_NAMES.contains(&name.trim_end_matches('s')) {
             found.push((1, format!("`{name}` does not describe its content (invariant 4)")));
@@ -242,6 +245,22 @@ fn check_places(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
         }
         if matches!(named.segments[..], ["std", "fs", ..]) && !is_in(FILES_IN) {
             refuse("use `disk` for files (invariant 5)");
+        }
+    }
+}
+
+/// Crates for connections, also those that could replace the one in use.
+const NETWORK_CRATES: &[&str] =
+    &["ureq", "rustls", "hf_hub", "reqwest", "hyper", "curl", "native_tls", "socket2"];
+
+/// Checks invariant 7. A test at the level of the program looks at its system calls.
+fn check_connections(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String)>) {
+    for named in paths(without_tests(path, tokens)) {
+        let is_net = matches!(named.segments[..], ["std", "net", ..]);
+        if (is_net || named.is_of(NETWORK_CRATES)) && !path.starts_with("hub/") {
+            let what =
+                format!("names {}: only hub connects (invariant 7)", named.segments.join("::"));
+            found.push((named.line, what));
         }
     }
 }
@@ -396,6 +415,8 @@ fn violations_are_found() {
         ("gui/a.rs", "const LABEL: &str = \"error: \";", 6),
         ("cli/a.rs", "let rest = std::env::args_os().skip(1);", 6),
         ("cli/a.rs", "use std::env; fn f() { Command::new(env::current_exe()) }", 6),
+        ("cli/get.rs", "use ureq::Agent;", 7),
+        ("runs/a.rs", "use std::{fs, net::TcpStream};", 7),
         ("cli/a.rs", "thread_local! { static BAR: RefCell<u8> = const { RefCell::new(0) }; }", 4),
     ] {
         // An unterminated literal would hide the third line.
@@ -434,6 +455,7 @@ fn comments_and_valid_code_pass() {
         ("data/a.rs", "static TABLE: [u8; 3] = [1, 2, 3]; static NAME: &str = \"x\";"),
         ("data/a.rs", "use std::io; use rand::Rng; struct Cells { cell: std::cell::Cell<u8> }"),
         ("data/a.rs", "use crate::disk; #[cfg(test)] mod tests { use std::fs; }"),
+        ("hub/client.rs", "use ureq::Agent; use std::net::IpAddr;"),
         ("gui/platform/browser/a.rs", "use web_sys::File; use wasm_bindgen::JsCast;"),
         ("ops/a.rs", "use burn_cubecl::CubeBackend; use wgpu::Device;"),
         ("cli/a.rs", "use clap::Parser; fn f() { crate::gpu::open(crate::train::Session::new()) }"),

@@ -1,24 +1,23 @@
 //! The arguments of the command line.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
 use serde::{Deserialize, Serialize};
 
-use crate::data::{DataError, TextEncoding, TokenizerChoice};
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::{Implementation, OpsMode};
 use crate::protocol::{Failure, SelfTestOptions};
 use crate::version;
 
+mod data;
 mod models;
 mod settings;
 mod training;
 mod values;
 
+pub(super) use data::{GetArgs, PrepareArgs};
 pub(super) use settings::{ConfigFlags, ConfigSource};
 pub(super) use training::{LaunchArgs, PlanArgs, SweepArgs, TrainArgs};
 pub(super) use values::{DEBUGGING, flag_or_variable};
@@ -163,11 +162,22 @@ pub(super) enum Subcommands {
         ("wgpt sweep --preset=gpt2-15m --seeds=4 --device=cuda:0,cuda:1", ""),
     ]))]
     Sweep(SweepArgs),
+    /// Fetch a text or a model, with all its files; the only command that opens a connection
+    #[command(after_help = examples(&[
+        ("wgpt get --list", "good texts and models"),
+        ("wgpt get hf:roneneldan/TinyStories", "a data set"),
+        ("wgpt get hf:HuggingFaceFW/fineweb-edu#sample-10BT", "a part of one"),
+        ("wgpt get hf:openai-community/gpt2", "a model"),
+        ("wgpt get hellaswag", "for wgpt eval"),
+        ("wgpt get https://example.org/book.txt", "into data/"),
+    ]))]
+    Get(GetArgs),
     /// Tokenize text into training data
     #[command(after_help = examples(&[
         ("wgpt prepare book.txt -o data/book", "tokenizer by size"),
         ("wgpt prepare alt.txt -o data/alt --encoding latin1", "not UTF-8"),
         ("wgpt prepare texts/ more.jsonl.gz -o data/mine", ""),
+        ("wgpt prepare hf:roneneldan/TinyStories -o data/stories", "after wgpt get"),
         ("wgpt prepare texts/ -o data/mine --tokenizer bpe:8192", "train a tokenizer"),
     ]))]
     Prepare(PrepareArgs),
@@ -327,47 +337,9 @@ pub(super) struct WindowArgs {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct PrepareArgs {
-    /// Files of text, .jsonl or .parquet, the first two also as .gz or .zst; folders of them;
-    /// - reads text from stdin. Lines of .jsonl with `messages` are conversations
-    #[arg(required = true, value_name = "INPUT")]
-    pub inputs: Vec<PathBuf>,
-    /// Data folder to write
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
-    /// Tokenizer [default: one that suits the size of the text]; bpe:8192 trains one of 8192 tokens on
-    /// the text, and a path takes a tokenizer.json, or a folder that has one, with its chat template
-    #[arg(long, value_name = "TOKENIZER")]
-    #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(|name| parse_hinted::<TokenizerChoice>(&name)))]
-    pub tokenizer: Option<TokenizerChoice>,
-    /// Encoding of plain text, by a label of the web, like latin1, windows-1251, utf-16le or shift_jis
-    #[arg(long, default_value = "utf-8", value_name = "LABEL", value_parser = parse_hinted::<TextEncoding>)]
-    pub encoding: TextEncoding,
-    /// Field of .jsonl and column of .parquet files that holds the text
-    #[arg(long, default_value = "text", value_name = "NAME")]
-    pub text_field: String,
-    /// Leave out and count lines of .jsonl files that cannot be used, instead of ending with an error
-    #[arg(long)]
-    pub skip_bad_lines: bool,
-    /// Share of the text for the validation split: the end of each document, or whole documents
-    /// where there are 100 or more, and whole conversations always
-    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
-    pub val_fraction: f64,
-    /// Seed of the choice of validation documents
-    #[arg(long, default_value_t = 1337)]
-    pub seed: u64,
-    /// Overwrite a data folder
-    #[arg(long)]
-    pub force: bool,
-}
-
-fn parse_hinted<T: FromStr<Err = DataError>>(name: &str) -> Result<T, String> {
-    name.parse().map_err(|error: DataError| format!("{error}: {}", error.hint()))
-}
-
-#[derive(Debug, Args)]
 pub(super) struct SampleArgs {
-    /// Run, checkpoint, Hugging Face folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    /// Run, checkpoint, Hugging Face folder, a fetched hf:ORG/NAME or nanoGPT's ckpt.pt [default: the newest
+    /// run in out/]
     pub model: Option<PathBuf>,
     /// nanoGPT's way to name a run: its folder
     #[arg(long = "out_dir", value_name = "DIR", conflicts_with = "model", hide = true)]

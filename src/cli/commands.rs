@@ -12,9 +12,11 @@ use super::next::train_on;
 use crate::config::{KEYS, Matrices};
 use crate::data::{
     self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest,
+    TokenizerChoice,
 };
 use crate::doctor::DoctorReport;
 use crate::gpu::{self, DeviceInfo, Search};
+use crate::hub;
 use crate::protocol::Failure;
 use crate::text::{Table, bytes, bytes_of, count, grouped};
 use crate::worker::{list_devices, signals};
@@ -22,8 +24,13 @@ use crate::worker::{list_devices, signals};
 const NOTHING_WRITTEN: &str = "stopped: nothing was written";
 
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure> {
+    let inputs = hub::texts(args.inputs)?;
+    let tokenizer = match args.tokenizer.unwrap_or_default() {
+        TokenizerChoice::File(path) => TokenizerChoice::File(hub::local(&path)?.into_owned()),
+        other => other,
+    };
     let options = PrepareOptions {
-        tokenizer: args.tokenizer.unwrap_or_default(),
+        tokenizer,
         encoding: args.encoding,
         text_field: args.text_field,
         skip_bad_lines: args.skip_bad_lines,
@@ -32,7 +39,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         force: args.force,
         stop: StopRequest::default(),
     };
-    let reads_stdin = args.inputs.iter().any(|input| input.as_os_str() == "-");
+    let reads_stdin = inputs.iter().any(|input| input.as_os_str() == "-");
     if reads_stdin && !global.quiet && std::io::stdin().is_terminal() {
         let end = if cfg!(windows) { "Ctrl-Z and Enter" } else { "Ctrl-D" };
         message!("reading text from the terminal; end it with {end} on a line of its own");
@@ -59,7 +66,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
             }
         });
     };
-    let prepared = data::prepare(&args.inputs, &args.output, &options, &mut show);
+    let prepared = data::prepare(&inputs, &args.output, &options, &mut show);
     bar.finish_and_clear();
     if prepared.is_err() && options.stop.is_stopped() {
         message!("{NOTHING_WRITTEN}");

@@ -64,6 +64,7 @@ mod eval;
 mod event_printer;
 mod export;
 mod find_model;
+mod get;
 mod help;
 mod kernels;
 mod lr_range;
@@ -148,6 +149,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Subcommands::Train(args) => return train::run(args, &global, Vec::new(), 1),
         Subcommands::Launch(args) => return train::launch(args, &global),
         Subcommands::Sweep(args) => sweep::run(args, &global)?,
+        Subcommands::Get(args) => get::run(args, &global)?,
         Subcommands::Prepare(args) => commands::prepare(args, &global)?,
         Subcommands::Sample(args) => sample::run(args, &global)?,
         Subcommands::Chat(args) => chat_loop::run(args, &global)?,

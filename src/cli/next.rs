@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::hub::Fetched;
 use crate::protocol::{Progress, RunPhase, StopReason};
 use crate::runs::{has_chat, has_checkpoint};
 
@@ -31,6 +32,34 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
 pub(super) fn train_on(folder: &Path) -> String {
     let data = quoted(&folder.display().to_string());
     format!("train on it with: {} train --data={data} --time=1h", program())
+}
+
+/// Returns the next step after something was fetched, as a sentence that ends with a command.
+pub(super) fn after_get(fetched: &Fetched) -> String {
+    let program = program();
+    match fetched {
+        Fetched::Model { name, folder } if has_chat(folder) => {
+            format!("try it with: {program} chat {}", quoted(&name.to_string()))
+        }
+        Fetched::Model { name, .. } => {
+            format!("try it with: {program} sample {} --start=Once", quoted(&name.to_string()))
+        }
+        Fetched::Texts { name, .. } => {
+            let data = quoted(&format!("data/{}", name.short()));
+            format!("prepare it with: {program} prepare {} -o {data}", quoted(&name.to_string()))
+        }
+        Fetched::File { path } => {
+            let data = path.with_extension("").with_extension("");
+            // The folder must not be the file itself.
+            let data = if data == *path { path.with_added_extension("data") } else { data };
+            let [path, data] = [path, &data].map(|path| quoted(&path.display().to_string()));
+            format!("prepare it with: {program} prepare {path} -o {data}")
+        }
+        Fetched::HellaSwag { path } => {
+            let path = quoted(&path.display().to_string());
+            format!("measure the newest run with: {program} eval --hellaswag={path}")
+        }
+    }
 }
 
 /// Returns the name that this program was started with.

@@ -81,7 +81,7 @@ pub const KEYS: &[Key] = &[
     key("data", Text, DATA, "", "prepared data folder, builtin:stories or builtin:chats"),
     key("vocab_size", VOCABULARY, DATA, "0", "tokens in the vocabulary; 0 = from the data"),
     key("out_dir", Text, DATA, "", "run folder; empty = a new one"),
-    key("init_from", Text, DATA, "scratch", "scratch, resume, or the path of a Hugging Face folder, checkpoint or run"),
+    key("init_from", Text, DATA, "scratch", "scratch, resume, a fetched model like hf:openai-community/gpt2, or the path of a Hugging Face folder, checkpoint or run"),
     key("seed", AUTO_U64, DATA, "1337", "seed of the initial weights, the data order and dropout"),
 
     key("arch", Choice(Arch::WORDS), MODEL, "gpt2", "shape of the blocks: gpt2, llama, or qwen3"),

@@ -40,6 +40,19 @@ pub fn free_space(path: &Path) -> Option<u64> {
     fs4::available_space(path).ok()
 }
 
+/// Makes the content of the file `target`, which is relative to the folder of `link`, available as `link`: as a
+/// symbolic link, or as a second name or a copy where the system or the disk has none.
+pub fn link_file(target: &Path, link: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    let linked = std::os::unix::fs::symlink(target, link);
+    #[cfg(windows)]
+    let linked = std::os::windows::fs::symlink_file(target, link);
+    linked.or_else(|_| {
+        let target = link.with_file_name(target);
+        fs::hard_link(&target, link).or_else(|_| fs::copy(&target, link).map(drop))
+    })
+}
+
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     #[cfg(test)]
     note(Call::Rename(from.as_ref().to_owned(), to.as_ref().to_owned()));

@@ -31,6 +31,16 @@ pub fn absolute_data(data: &str) -> String {
     if is_builtin(data) { data.to_owned() } else { text(&disk::absolute(Path::new(data)), data) }
 }
 
+/// Returns an absolute path for a model as it was typed. The name of a fetched one has no path: it is the same
+/// for any user.
+pub fn absolute_model(model: &str) -> String {
+    #[cfg(not(target_arch = "wasm32"))]
+    if crate::hub::is_hub_name(model.as_ref()) {
+        return model.to_owned();
+    }
+    text(&disk::absolute(Path::new(model)), model)
+}
+
 /// Returns a path of Windows with the separators of this system.
 fn readable(path: &str) -> Cow<'_, str> {
     if !cfg!(windows) && (has_drive(path) || path.starts_with(r"\\")) {

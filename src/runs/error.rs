@@ -22,6 +22,9 @@ pub enum TrainError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Data(#[from] DataError),
+    #[cfg(not(target_arch = "wasm32"))]
+    #[error(transparent)]
+    Hub(#[from] crate::hub::HubError),
     #[error(transparent)]
     Device(#[from] DeviceError),
     #[error("this run cannot continue in its precision: {0}")]
@@ -117,6 +120,8 @@ impl TrainError {
             TrainError::Config(error) => return error.hint(),
             TrainError::Plan(error) => return error.hint(),
             TrainError::Data(error) => error.hint(),
+            #[cfg(not(target_arch = "wasm32"))]
+            TrainError::Hub(error) => error.hint(),
             TrainError::Device(error) => error.hint(),
             TrainError::OtherPrecision(_) => {
                 "add --dtype=float32 or --dtype=auto to continue in another precision; its losses will \
@@ -132,8 +137,8 @@ impl TrainError {
                  folder"
             }
             TrainError::NoSuchModel { .. } => {
-                "give a run, a checkpoint, nanoGPT's ckpt.pt or a Hugging Face folder; `hf download \
-                 openai-community/gpt2 --local-dir gpt2` downloads OpenAI's"
+                "give a run, a checkpoint, nanoGPT's ckpt.pt or a Hugging Face folder; after `wgpt get \
+                 hf:openai-community/gpt2`, hf:openai-community/gpt2 is OpenAI's"
             }
             TrainError::RunExists { .. } => {
                 "continue it with --resume, or give another folder with --run"
@@ -205,6 +210,8 @@ impl TrainError {
     /// Returns the exit code of a process that ends with this error.
     pub fn exit_code(&self) -> Exit {
         match self {
+            #[cfg(not(target_arch = "wasm32"))]
+            TrainError::Hub(error) => error.exit,
             TrainError::Config(_)
             | TrainError::OtherPrecision(_)
             | TrainError::RunExists { .. }

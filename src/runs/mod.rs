@@ -18,7 +18,7 @@ pub use device_profile::device_profile;
 pub use error::TrainError;
 pub use model_source::{ModelSource, settings};
 
-pub(crate) use data_path::{absolute_data, find_data};
+pub(crate) use data_path::{absolute_data, absolute_model, find_data};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use folder::json_line;
 pub(crate) use folder::{

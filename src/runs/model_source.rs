@@ -42,8 +42,11 @@ pub struct ModelSource {
 }
 
 impl ModelSource {
-    /// Opens the model at `path`; for a run, its best checkpoint, else its newest.
+    /// Opens the model at `path`; for a run, its best checkpoint, else its newest. A name like `hf:ORG/NAME`
+    /// stands for its folder in the cache.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
+        #[cfg(not(target_arch = "wasm32"))]
+        let path = &*crate::hub::local(path)?;
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
         if disk::is_dir(&checkpoints) {
             let (checkpoint, damaged) = Checkpoint::best(&checkpoints)?;

@@ -20,8 +20,8 @@ use crate::plan::{self, HEAD, MAX_SHARDS};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
-    ModelSource, RunFolder, absolute_data, check_same, device_profile, driver_traits, find_data,
-    has_checkpoint,
+    ModelSource, RunFolder, absolute_data, absolute_model, check_same, device_profile,
+    driver_traits, find_data, has_checkpoint,
 };
 
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ impl Origin {
 fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
     let absolute = |path: &Path| disk::absolute(path).display().to_string();
     let init_from = match config.init_from {
-        InitFrom::Path(path) => InitFrom::Path(absolute(path.as_ref())),
+        InitFrom::Path(path) => InitFrom::Path(absolute_model(&path)),
         other => other,
     };
     let questions = config.hellaswag.as_str();

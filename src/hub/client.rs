@@ -1,0 +1,258 @@
+//! Requests to the Hub and to other servers.
+//!
+//! Hugging Face's own crate, hf-hub, is not used: version 0.5 verifies no hash and follows a redirect to any
+//! address, and version 1 brings tokio, reqwest and a transfer protocol of its own. `ureq` is small and
+//! blocks, and everything that must not go wrong is here.
+
+use std::io::Read;
+use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use ureq::http::{HeaderMap, Response, StatusCode, header};
+use ureq::{Agent, Body};
+use url::{Host, Url};
+
+use super::HubError;
+use super::cache::home;
+use crate::disk;
+
+const ENDPOINT: &str = "https://huggingface.co";
+
+/// Attempts without a new byte before a request is given up, half a second after the first and twice as long
+/// after each other one.
+const ATTEMPTS: u32 = 5;
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// A server that sends nothing for so long has lost the connection.
+const SILENCE: Duration = Duration::from_secs(60);
+
+const REDIRECTS: usize = 10;
+
+/// The largest list of files, in bytes: 50,000 files have about 15 MiB.
+const MAX_JSON: u64 = 64 << 20;
+
+pub(super) struct Client {
+    agent: Agent,
+    endpoint: Url,
+    token: Option<String>,
+}
+
+/// The end of an attempt without a result.
+pub(super) enum Trouble {
+    /// The connection or the server failed, which may be better a moment later. If the attempt brought new
+    /// bytes, it does not count.
+    Passing {
+        reason: String,
+        wait: Option<Duration>,
+        has_progress: bool,
+    },
+    /// The server refuses this without a token, or with this one.
+    Denied,
+    NotFound,
+    Final(HubError),
+}
+
+impl From<HubError> for Trouble {
+    fn from(error: HubError) -> Self {
+        Trouble::Final(error)
+    }
+}
+
+impl Trouble {
+    pub fn passing(reason: impl ToString) -> Self {
+        Trouble::Passing { reason: reason.to_string(), wait: None, has_progress: false }
+    }
+}
+
+/// Where a request begins in a file, and the version of the file that the bytes before it are from.
+pub(super) struct Continue<'a> {
+    pub from: u64,
+    pub version: Option<&'a str>,
+}
+
+impl Client {
+    pub fn new() -> Result<Self, HubError> {
+        let typed = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into());
+        let endpoint =
+            Url::parse(&typed).ok().filter(|url| is_allowed(url) && !url.cannot_be_a_base());
+        let endpoint = endpoint.ok_or_else(|| {
+            let text = format!("HF_ENDPOINT is {typed:?}, which is not an address of https");
+            HubError::usage(
+                text,
+                "leave HF_ENDPOINT unset, or give an address like https://huggingface.co",
+            )
+        })?;
+        let agent = Agent::config_builder()
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .user_agent(concat!("wgpt/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(SILENCE / 2))
+            .timeout_per_read(Some(SILENCE))
+            .timeout_per_write(Some(SILENCE))
+            .build();
+        Ok(Self { agent: agent.into(), endpoint, token: token() })
+    }
+
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Returns an address on the Hub. The words may contain any character.
+    pub fn address<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Url {
+        let mut url = self.endpoint.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(words);
+        }
+        url
+    }
+
+    /// Requests a file, or the rest of it. Answers other than success are trouble, but for an offset that the
+    /// file does not have (416).
+    pub fn open(&self, url: &Url, at: Option<&Continue<'_>>) -> Result<Response<Body>, Trouble> {
+        let mut url = url.clone();
+        for _ in 0..REDIRECTS {
+            let mut request = self.agent.get(url.as_str());
+            // Another host must not learn the token.
+            let is_own = url.origin() == self.endpoint.origin();
+            if let Some(token) = self.token.as_ref().filter(|_| is_own) {
+                request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+            }
+            if let Some(Continue { from, version }) = at {
+                request = request.header(header::RANGE, format!("bytes={from}-"));
+                if let Some(version) = version {
+                    request = request.header(header::IF_RANGE, *version);
+                }
+            }
+            let answer = request.call().map_err(|error| {
+                Trouble::passing(format!("no answer from {}: {error}", shown(&url)))
+            })?;
+            let status = answer.status();
+            if status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE {
+                return Ok(answer);
+            }
+            if !status.is_redirection() {
+                return Err(refusal(&url, status, answer.headers()));
+            }
+            url = self.redirected(&url, answer.headers())?;
+        }
+        Err(HubError::new(
+            format!("{}: more than {REDIRECTS} redirects", shown(&url)),
+            "check the name, the address and HF_ENDPOINT",
+        )
+        .into())
+    }
+
+    /// Returns the address that an answer redirects to, which has to be as safe as this one.
+    fn redirected(&self, from: &Url, headers: &HeaderMap) -> Result<Url, HubError> {
+        let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+        let target = location.and_then(|location| from.join(location).ok());
+        let is_local = is_loopback(from);
+        match target {
+            // A server on this machine is trusted as far as it stays on this machine or uses https.
+            Some(url) if url.scheme() == "https" || (is_local && is_allowed(&url)) => Ok(url),
+            target => {
+                let to = target.map_or_else(|| "nowhere".into(), |url| shown(&url));
+                let text =
+                    format!("{} redirects to {to}, which is not an address of https", shown(from));
+                Err(HubError::new(text, "check HF_ENDPOINT, or fetch it from another server"))
+            }
+        }
+    }
+
+    /// Requests a JSON value.
+    pub fn json(&self, url: &Url) -> Result<serde_json::Value, Trouble> {
+        let mut text = Vec::new();
+        let answer = self.open(url, None)?;
+        let mut body = answer.into_body().into_reader().take(MAX_JSON + 1);
+        let read = body.read_to_end(&mut text);
+        read.map_err(|error| Trouble::passing(format!("{}: {error}", shown(url))))?;
+        let name = shown(url);
+        if text.len() as u64 > MAX_JSON {
+            return Err(HubError::untrue(name, "the answer does not end").into());
+        }
+        serde_json::from_slice(&text).map_err(|error| {
+            let text = format!("{name}: the answer is not JSON: {error}");
+            let hint = "check HF_ENDPOINT, and whether this network asks for a login first";
+            HubError::new(text, hint).into()
+        })
+    }
+
+    /// Repeats an attempt until it succeeds, or has brought nothing a few times in a row.
+    pub fn patiently<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        let mut failed = 0;
+        loop {
+            let (reason, asked, has_progress) = match attempt() {
+                Err(Trouble::Passing { reason, wait, has_progress }) => {
+                    (reason, wait, has_progress)
+                }
+                result => return result,
+            };
+            failed = if has_progress { 1 } else { failed + 1 };
+            if failed >= ATTEMPTS {
+                let hint =
+                    "check the connection and run the same command again: it continues from here";
+                return Err(HubError::new(reason, hint).into());
+            }
+            let wait = FIRST_WAIT * 2_u32.pow(failed - 1);
+            sleep(asked.unwrap_or(wait).clamp(wait, LONGEST_WAIT));
+        }
+    }
+}
+
+fn refusal(url: &Url, status: StatusCode, headers: &HeaderMap) -> Trouble {
+    let text = format!("{} answers {status}", shown(url));
+    match status.as_u16() {
+        401 | 403 => Trouble::Denied,
+        404 | 410 => Trouble::NotFound,
+        408 | 429 | 500.. => {
+            let wait = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+            let wait = wait.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+            Trouble::Passing { reason: text, wait, has_progress: false }
+        }
+        _ => HubError::new(text, "check the name or the address").into(),
+    }
+}
+
+/// Returns an address for people: without what follows the path, which may be a signature.
+pub(super) fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    url.into()
+}
+
+/// Returns true for https, and for http on this machine.
+pub(super) fn is_allowed(url: &Url) -> bool {
+    url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url))
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => IpAddr::from(address).is_loopback(),
+        Some(Host::Ipv6(address)) => IpAddr::from(address).is_loopback(),
+        None => false,
+    }
+}
+
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().map(|value| value.trim().to_string()).filter(|value| !value.is_empty())
+}
+
+/// Returns the token of the user, as Hugging Face's own tools find it.
+fn token() -> Option<String> {
+    let file = || {
+        let path = variable("HF_TOKEN_PATH")
+            .map_or_else(|| Some(home()?.join("token")), |path| Some(path.into()));
+        let text = disk::read_to_string(&path?).ok()?;
+        Some(text.trim().to_string()).filter(|token| !token.is_empty())
+    };
+    // A line break in a header would be an error of its own.
+    variable("HF_TOKEN").or_else(file).filter(|token| token.chars().all(|c| c.is_ascii_graphic()))
+}

@@ -1,0 +1,268 @@
+//! Fetches one file: continues where an earlier attempt ended, measures what comes, and verifies it.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+use ureq::http::{HeaderMap, StatusCode, header};
+use url::Url;
+
+use super::HubError;
+use super::client::{Client, Continue, Trouble};
+use super::listing::is_hash;
+use crate::disk::{self, File, TryLockError};
+use crate::protocol::Exit;
+use crate::text::bytes;
+
+const BLOCK: usize = 128 << 10;
+
+/// An attempt that brings so many bytes is worth another one, however many failed before.
+const PROGRESS: u64 = 256 << 10;
+
+/// The hash of a file, in hexadecimal, by which the Hub and the cache name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Hash {
+    Sha256(String),
+    /// Git's hash of small files.
+    GitBlob(String),
+}
+
+impl Hash {
+    pub fn hex(&self) -> &str {
+        let (Self::Sha256(hex) | Self::GitBlob(hex)) = self;
+        hex
+    }
+
+    pub fn is_valid(&self) -> bool {
+        match self {
+            Self::Sha256(hex) => is_hash(hex, 64),
+            Self::GitBlob(hex) => is_hash(hex, 40),
+        }
+    }
+
+    pub fn is_of(&self, path: &Path) -> Result<bool, HubError> {
+        let found = self.of_file(path).map_err(HubError::io("read", path))?;
+        Ok(found == self.hex())
+    }
+
+    fn of_file(&self, path: &Path) -> io::Result<String> {
+        let mut file = File::open(path)?;
+        match self {
+            Self::Sha256(_) => hex_of(Sha256::new(), &mut file),
+            Self::GitBlob(_) => {
+                let head = format!("blob {}\0", file.metadata()?.len());
+                hex_of(Sha1::new().chain_update(head), &mut file)
+            }
+        }
+    }
+}
+
+fn hex_of(mut digest: impl Digest + Write, file: &mut File) -> io::Result<String> {
+    io::copy(file, &mut digest)?;
+    Ok(digest.finalize().iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    }))
+}
+
+/// A file on a server, and what is known about it.
+pub(super) struct Remote<'a> {
+    pub url: &'a Url,
+    /// Its name in messages.
+    pub name: &'a str,
+    pub size: Option<u64>,
+    /// The most bytes to take of a file of unknown size.
+    pub most: u64,
+    pub hash: Option<&'a Hash>,
+    /// The version that the bytes on the disk are of, for a file without a hash.
+    pub version: Option<String>,
+}
+
+/// What an answer says before the bytes of the file.
+pub(super) struct Beginning<'a> {
+    pub version: Option<&'a str>,
+    /// The bytes that follow, if the server tells.
+    pub missing: Option<u64>,
+}
+
+/// Locks a file for as long as the value lives. It is an error if another process fetches the same thing.
+pub(super) fn lock(path: &Path, name: &str) -> Result<File, HubError> {
+    let folder = path.parent().unwrap_or(path);
+    disk::create_dir_all(folder).map_err(HubError::io("create", folder))?;
+    let file = disk::append(path).map_err(HubError::io("open", path))?;
+    match disk::lock(&file) {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(HubError::new(
+            format!("{name}: another process fetches this file"),
+            "wait until it has ended, and run the command again",
+        )),
+        Err(TryLockError::Error(error)) => Err(HubError::io("lock", path)(error)),
+    }
+}
+
+/// Fetches a file into `partial`, after the bytes that it has already, and verifies it. `progress` is called with
+/// the bytes so far, and `begin` with the first answer of the server, before anything is written. A file that cannot
+/// be right is deleted.
+pub(super) fn fetch(
+    client: &Client,
+    remote: &Remote<'_>,
+    partial: &Path,
+    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), HubError>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), HubError> {
+    let mut file = disk::append(partial).map_err(HubError::io("open", partial))?;
+    let mut version = remote.version.clone();
+    let mut attempt = || fetch_rest(client, remote, &mut file, &mut version, begin, progress);
+    let fetched = client.patiently(&mut attempt).map_err(|trouble| match trouble {
+        Trouble::Denied => denied(remote.name),
+        Trouble::NotFound => HubError::bad(
+            format!("{}: the server does not have this file", remote.name),
+            "check the name or the address",
+        ),
+        Trouble::Passing { reason, .. } => HubError::new(reason, ""),
+        Trouble::Final(error) => error,
+    });
+    let synced = fetched.and_then(|()| file.sync_all().map_err(HubError::io("write", partial)));
+    drop(file);
+    let verified = synced.and_then(|()| verify(remote, partial));
+    if verified.as_ref().is_err_and(|error| error.exit == Exit::BadData) {
+        let _ = disk::remove_file(partial);
+    }
+    verified
+}
+
+fn denied(name: &str) -> HubError {
+    let hint = "accept the conditions on its page at huggingface.co, and set HF_TOKEN to a token of your account";
+    HubError::bad(format!("{name}: the server refuses this file"), hint)
+}
+
+fn verify(remote: &Remote<'_>, partial: &Path) -> Result<(), HubError> {
+    let Some(hash) = remote.hash else { return Ok(()) };
+    if hash.is_of(partial)? {
+        return Ok(());
+    }
+    let reason = format!("its hash is not {}, so it was deleted", hash.hex());
+    Err(HubError::untrue(remote.name, reason))
+}
+
+/// Makes one attempt to fetch what is missing.
+fn fetch_rest(
+    client: &Client,
+    remote: &Remote<'_>,
+    file: &mut File,
+    version: &mut Option<String>,
+    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), HubError>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), Trouble> {
+    let name = remote.name;
+    let on_disk = |action| {
+        move |error| {
+            HubError::new(
+                format!("cannot {action} {name}: {error}"),
+                "check the free space of the disk",
+            )
+        }
+    };
+    let mut have = file.metadata().map_err(on_disk("read"))?.len();
+    progress(have);
+    if remote.size == Some(have) {
+        return Ok(());
+    }
+    // Without a hash or a version, the bytes on the disk may be of another file.
+    let is_unknown = remote.hash.is_none() && version.is_none();
+    if is_unknown || remote.size.is_some_and(|size| have > size) {
+        file.set_len(0).map_err(on_disk("write"))?;
+        have = 0;
+    }
+    // A hash says more than a version, which differs between the servers of one file.
+    let known = version.as_deref().filter(|_| remote.hash.is_none());
+    let at = Continue { from: have, version: known };
+    let answer = client.open(remote.url, Some(&at).filter(|at| at.from > 0))?;
+    let status = answer.status();
+    let begins_at = content_range(answer.headers());
+    // The server has less than we have, sends all of it, or another part.
+    if have > 0 && (status != StatusCode::PARTIAL_CONTENT || begins_at != Some(have)) {
+        file.set_len(0).map_err(on_disk("write"))?;
+        have = 0;
+        if status != StatusCode::OK {
+            return Err(Trouble::passing(format!(
+                "{name}: the server does not continue this file"
+            )));
+        }
+    }
+    if status == StatusCode::RANGE_NOT_SATISFIABLE {
+        return Err(HubError::untrue(name, "the server has no bytes of it").into());
+    }
+    let length = answer.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let announced = length
+        .and_then(|digits| digits.parse::<u64>().ok())
+        .and_then(|more| have.checked_add(more));
+    let total = remote.size.or(announced);
+    if let (Some(size), Some(announced)) = (remote.size, announced)
+        && size != announced
+    {
+        let reason = format!("the server has {announced} bytes, and the repository lists {size}");
+        return Err(HubError::untrue(name, reason).into());
+    }
+    *version = version_of(answer.headers());
+    let missing = total.map(|total| total.saturating_sub(have));
+    begin(Beginning { version: version.as_deref(), missing })?;
+    if total.is_some_and(|total| total > remote.most) {
+        return Err(too_long(remote, total).into());
+    }
+    let most = total.unwrap_or(remote.most);
+    let mut body = answer.into_body().into_reader();
+    let (mut block, began) = (vec![0; BLOCK], have);
+    loop {
+        let passing = |reason: String, have: u64| Trouble::Passing {
+            reason,
+            wait: None,
+            has_progress: have >= began + PROGRESS,
+        };
+        let read = match body.read(&mut block) {
+            Ok(0) if total.is_some_and(|total| have < total) => {
+                return Err(passing(format!("{name}: the connection ended early"), have));
+            }
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                return Err(passing(format!("{name}: the connection broke: {error}"), have));
+            }
+        };
+        if have + read as u64 > most {
+            return Err(too_long(remote, total).into());
+        }
+        file.write_all(&block[..read]).map_err(on_disk("write"))?;
+        have += read as u64;
+        progress(have);
+    }
+}
+
+fn too_long(remote: &Remote<'_>, total: Option<u64>) -> HubError {
+    let name = remote.name;
+    let known = remote.size.or(total).filter(|size| *size <= remote.most);
+    if known.is_some() || remote.hash.is_some() {
+        let size = known.unwrap_or(remote.most);
+        return HubError::untrue(name, format!("the server sends more than {size} bytes"));
+    }
+    let size = bytes(total.unwrap_or(remote.most));
+    let text = format!("{name}: the file has {size} or more, which needs a yes");
+    HubError::usage(text, "add --yes to fetch it")
+}
+
+/// Returns the version of a file, by which a server knows whether it can continue it. A weak ETag does not say that
+/// the bytes are the same.
+fn version_of(headers: &HeaderMap) -> Option<String> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_string);
+    let etag = text(header::ETAG).filter(|etag| !etag.starts_with("W/"));
+    etag.or_else(|| text(header::LAST_MODIFIED))
+}
+
+/// Returns the position at which a part of a file begins.
+fn content_range(headers: &HeaderMap) -> Option<u64> {
+    let text = headers.get(header::CONTENT_RANGE)?.to_str().ok()?;
+    text.trim().strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()
+}

@@ -1,0 +1,29 @@
+//! `wgpt get`: texts and models from the Hugging Face Hub, and files by their address.
+//!
+//! This folder alone opens connections, and only for `wgpt get`. Other commands find what was fetched by
+//! its name, `hf:ORG/NAME`, with [`local`] and [`texts`], which read the cache.
+//!
+//! ```text
+//! name     what was typed: a repository with a part, an address, hellaswag
+//! client   requests: redirects, the token, retries
+//! listing  the files of a repository, and which of them are fetched
+//! cache    the folders that Hugging Face's own tools use
+//! fetch    one file: continued, measured, verified
+//! offer    what will be fetched, and where it goes
+//! catalog  a short list of good texts and models
+//! ```
+
+mod cache;
+mod catalog;
+mod client;
+mod error;
+mod fetch;
+mod listing;
+mod name;
+mod offer;
+
+pub use cache::{local, texts};
+pub use catalog::{CATALOG, CatalogRow};
+pub use error::HubError;
+pub use name::{Source, is_hub_name};
+pub use offer::{Fetched, Offer, UNASKED};
