@@ -83,21 +83,26 @@ impl SampleState {
         progress: &Progress,
         on_cpu: bool,
     ) -> Option<Intent> {
-        let Self { prompt, chat, focus, .. } = self;
         let reason = match progress.state {
             RunPhase::Running | RunPhase::Paused => {
                 Some("The run trains: write to it once it has ended.")
             }
-            _ => prompt.obstacle(progress),
+            _ => self.prompt.obstacle(progress),
         };
         let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
+        let Self { prompt, chat, focus, .. } = self;
         let intent = input.show(ui, |ui| {
             ui.add_space(4.0);
             let intent = message_field(ui, reason, chat, focus);
             ui.add_enabled_ui(chat.writing.is_none(), |ui| prompt.options.show(ui, on_cpu));
             intent
         });
-        ui.horizontal(|ui| head(ui, chat));
+        ui.horizontal(|ui| {
+            self.choice(ui);
+            ui.separator();
+            head(ui, &mut self.chat);
+        });
+        let chat = &self.chat;
         ui.separator();
         let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
         area.auto_shrink(false).show(ui, |ui| messages(ui, chat));
@@ -105,14 +110,7 @@ impl SampleState {
     }
 }
 
-pub(super) fn choice(ui: &mut Ui, state: &mut ChatState) {
-    ui.selectable_value(&mut state.is_open, true, "Conversation");
-    ui.selectable_value(&mut state.is_open, false, "Texts");
-}
-
 fn head(ui: &mut Ui, state: &mut ChatState) {
-    choice(ui, state);
-    ui.separator();
     let edit = TextEdit::singleline(&mut state.system).hint_text("none");
     let edit = field(ui, "System prompt", edit, &mut false);
     edit.on_hover_text("What the model is told before the conversation");
@@ -181,7 +179,8 @@ fn draw(ui: &mut Ui, role: Role, text: &str) {
         ui.weak(name);
         // As large as the samples: this is to be read.
         let size = egui::TextStyle::Body.resolve(ui.style()).size + 2.0;
-        ui.add(Label::new(RichText::new(text).size(size)).wrap().selectable(true));
+        let text = RichText::new(text).size(size).strong();
+        ui.add(Label::new(text).wrap().selectable(true));
     });
 }
 

@@ -11,6 +11,7 @@ mod conversation;
 mod finished;
 mod fit;
 mod form;
+mod inside;
 mod layout;
 mod log;
 mod platform;
@@ -22,6 +23,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 mod theme;
+mod token_text;
 mod widgets;
 
 use std::path::PathBuf;

@@ -173,12 +173,12 @@ fn the_log_copies_details_and_opens_the_folder() {
 fn a_prompt_goes_to_the_run_that_trains_else_to_its_model() {
     let panel = |progress| Alone::panel(samples::show, showing(progress));
     let prompt = String::from("Once upon a time");
-    let command = Command::Sample { prompt: prompt.clone() };
+    let command = Command::Sample { prompt: prompt.clone(), probabilities: false };
     assert_eq!(panel(progress(RunPhase::Running)).click("Generate"), [Intent::Send(command)]);
     let mut ended = progress(RunPhase::Interrupted);
     let generate = Intent::Generate(SampleInput::Prompt(prompt));
     assert_eq!(panel(ended.clone()).click("Generate"), [generate]);
-    let sample = Sample { iter: 0, prompt: "Once".into(), text: " more".into() };
+    let sample = Sample { iter: 0, prompt: "Once".into(), text: " more".into(), tokens: vec![] };
     ended.apply(&Event::Sample(sample));
     assert_eq!(panel(ended).copied("Copy").as_deref(), Some("Once more"));
 }

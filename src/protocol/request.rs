@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::config::Precision;
 use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
+use crate::eval::ScoredToken;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{DeviceInfo, Search};
 use crate::model::Architecture;
@@ -62,7 +63,8 @@ pub(crate) enum Request {
     Remove { path: PathBuf },
     /// Reads whether a run or a model was trained on conversations: [`Reply::Model`].
     DescribeModel { path: PathBuf },
-    /// Generates text: [`Reply::Sampled`] or [`Reply::Answered`], several times.
+    /// Generates or scores text: [`Reply::Sampled`], [`Reply::Answered`] or [`Reply::Scored`], several
+    /// times.
     Sample(SampleRequest),
     /// Ends the text that is being generated, with a last reply.
     StopSample,
@@ -116,6 +118,9 @@ pub(crate) struct SampleRequest {
     pub seed: u64,
     /// The device as `--device` takes it. A browser has one.
     pub device: String,
+    /// True to get the probabilities of the tokens that follow a prompt.
+    #[serde(default)]
+    pub probabilities: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -124,6 +129,8 @@ pub(crate) enum SampleInput {
     Prompt(String),
     /// A conversation, whose last message is answered.
     Conversation(Vec<Message>),
+    /// A text whose tokens are scored. Nothing is generated.
+    Text(String),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -173,7 +180,16 @@ pub(crate) enum Reply {
     /// True if a run or a model was trained on conversations.
     Model { path: PathBuf, has_chat: bool },
     /// All of the text so far that a model generates, without the prompt.
-    Sampled { prompt: String, text: String, done: bool },
+    /// `tokens` has the tokens since the reply before, if their probabilities were requested.
+    Sampled {
+        prompt: String,
+        text: String,
+        done: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<ScoredToken>,
+    },
+    /// The tokens of a text that were scored since the reply before.
+    Scored { tokens: Vec<ScoredToken>, done: bool },
     /// All of an answer so far. At its end, `forgotten` is the number of the oldest messages that
     /// the context of the model had no room for, besides the system prompt.
     Answered { text: String, forgotten: usize, done: bool },

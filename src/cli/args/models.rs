@@ -53,6 +53,10 @@ pub(in crate::cli) struct EvalArgs {
     /// Evaluate at most N windows of each split, evenly spread; 0 = all of the validation split
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub windows: u64,
+    /// Show how likely each token of a text is, with the likeliest tokens in its place; FILE:path reads the
+    /// text from a file, - from stdin
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["windows", "hellaswag"])]
+    pub text: Option<String>,
     /// Answer the questions of HellaSwag in FILE, or others of its form: one JSON object a line with
     /// `ctx`, `endings` and `label`. Measures the loss too if --data is given
     #[arg(long, value_name = "FILE")]

@@ -6,6 +6,7 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
 
 use super::*;
+use crate::gui::prompt::Written;
 use crate::config::Config;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
 use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
@@ -82,7 +83,7 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
 /// A run with one sample.
 fn recorded(run: &Path, view: View, text: &str) -> Reply {
     let tail = crate::runs::Tail::open(run, true);
-    let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into() };
+    let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into(), tokens: Vec::new() };
     let progress = Box::new(Progress { samples: vec![sample], ..Progress::default() });
     Reply::Run { run: run.to_path_buf(), view, progress, tail }
 }
@@ -126,14 +127,14 @@ fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     let mut window = window();
     let sampled = |text: &str, done| {
         let (prompt, text) = ("Once".into(), text.into());
-        Reply::Sampled { prompt, text, done }
+        Reply::Sampled { prompt, text, done, tokens: Vec::new() }
     };
     window.state_mut().take(sampled(" a late text", true));
     assert!(!has(&mut window, "a late text"), "nothing was requested");
     let run = PathBuf::from("models/a");
     window.state_mut().requests.run = Some(run.clone());
     window.state_mut().take(recorded(&run, View::Main, ""));
-    window.state_mut().shared.samples.prompt.writing = Some(("Once".into(), String::new()));
+    window.state_mut().shared.samples.prompt.writing = Some(Written::default());
     window.state_mut().take(sampled(" there was", false));
     assert!(has(&mut window, "Once there was"));
     assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 1);
