@@ -80,8 +80,9 @@ fn table(tokens: &[ScoredToken]) -> Table {
     let percent = |share: f32| format!("{:.1}%", 100.0 * share);
     let row = |token: &ScoredToken| {
         let likely = token.likeliest.iter();
-        let likely: Vec<_> =
-            likely.map(|other| format!("{:?} {}", other.text, percent(other.probability))).collect();
+        let likely: Vec<_> = likely
+            .map(|other| format!("{:?} {}", other.text, percent(other.probability)))
+            .collect();
         vec![
             format!("{:?}", token.text),
             token.probability.map_or_else(|| "-".into(), percent),

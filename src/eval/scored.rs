@@ -251,8 +251,7 @@ mod tests {
     fn each_probability_has_a_class() {
         use ProbabilityClass::{Likely, Possible, Rare, Surprising, Unlikely};
         let classes = [1.0, 0.5, 0.2, 0.19, 0.05, 0.01, 0.009, 0.0].map(ProbabilityClass::from);
-        let expected =
-            [Likely, Likely, Possible, Unlikely, Unlikely, Rare, Surprising, Surprising];
+        let expected = [Likely, Likely, Possible, Unlikely, Unlikely, Rare, Surprising, Surprising];
         assert_eq!(classes, expected);
     }
 
@@ -267,7 +266,10 @@ mod tests {
         let loss = TextLoss::of(&tokens);
         assert_eq!((loss.tokens, loss.bits_per_byte), (2, Some(1.0)));
         assert!((loss.loss - 2.0 * std::f64::consts::LN_2).abs() < 1e-12);
-        assert_eq!(TextLoss::of(&tokens[..1]), TextLoss { tokens: 0, loss: 0.0, bits_per_byte: None });
+        assert_eq!(
+            TextLoss::of(&tokens[..1]),
+            TextLoss { tokens: 0, loss: 0.0, bits_per_byte: None }
+        );
         assert!(token("x", Some(0.0)).loss().unwrap().is_finite());
     }
 }

@@ -43,6 +43,11 @@ impl InsideState {
         Intent::Generate(SampleInput::Text(self.text.clone()))
     }
 
+    #[cfg(test)]
+    pub fn tokens(&self) -> &[ScoredToken] {
+        &self.tokens
+    }
+
     /// Draws the field for the text, and its tokens. `obstacle` is why the model cannot read it now.
     pub fn show(&mut self, ui: &mut Ui, obstacle: Option<&str>) -> Option<Intent> {
         let label = ui.weak("Paste a text to see how likely the model finds each part of it.");

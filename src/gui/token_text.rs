@@ -114,7 +114,8 @@ pub(super) fn legend(ui: &mut Ui) {
 pub(super) fn loss(ui: &mut Ui, tokens: &[ScoredToken]) {
     let TextLoss { tokens, loss, bits_per_byte } = TextLoss::of(tokens);
     if tokens > 0 {
-        let bits = bits_per_byte.map_or_else(String::new, |bits| format!(", {bits:.3} bits per byte"));
+        let bits =
+            bits_per_byte.map_or_else(String::new, |bits| format!(", {bits:.3} bits per byte"));
         ui.label(format!("Loss {loss:.3} on {tokens} tokens, perplexity {:.2}{bits}", loss.exp()));
     }
 }

@@ -140,16 +140,8 @@ impl App {
         let on_cpu = self.shared.shown.generates_on_cpu();
         let device = if on_cpu { CPU.into() } else { self.shared.settings.device.clone() };
         let TextOptions { temperature, top_k, tokens, probabilities } = samples.prompt.options;
-        let request = SampleRequest {
-            path,
-            input,
-            tokens,
-            temperature,
-            top_k,
-            seed,
-            device,
-            probabilities,
-        };
+        let request =
+            SampleRequest { path, input, tokens, temperature, top_k, seed, device, probabilities };
         self.requests.client.send(Request::Sample(request));
     }
 

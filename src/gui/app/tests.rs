@@ -6,8 +6,9 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
 
 use super::*;
-use crate::gui::prompt::Written;
 use crate::config::Config;
+use crate::eval::ScoredToken;
+use crate::gui::prompt::Written;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
 use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
 
@@ -141,6 +142,31 @@ fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     window.state_mut().take(sampled(" there was a fox", true));
     assert!(has(&mut window, "Once there was a fox"));
     assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 2);
+}
+
+/// Each reply has the tokens since the one before.
+#[test]
+fn tokens_add_up_and_those_of_a_text_that_ended_are_left_out() {
+    let mut window = window();
+    let app = window.state_mut();
+    let tokens = |text: &str| {
+        let token = |text| ScoredToken { text, probability: Some(0.5), likeliest: Vec::new() };
+        text.chars().map(|character| token(character.to_string())).collect::<Vec<_>>()
+    };
+    app.shared.samples.prompt.writing = Some(Written::default());
+    for (new, text, done) in [("On", "On", false), ("ce", "Once", false), ("", "Once", true)] {
+        let (prompt, text, tokens) = ("\n".into(), text.into(), tokens(new));
+        app.take(Reply::Sampled { prompt, text, done, tokens });
+    }
+    assert_eq!(app.shared.shown.progress.samples[0].tokens, tokens("Once"));
+
+    app.shared.samples.inside.look_into("Once".into());
+    app.take(Reply::Scored { tokens: tokens("On"), done: false });
+    app.take(Reply::Scored { tokens: tokens("ce"), done: false });
+    assert_eq!(app.shared.samples.inside.tokens(), tokens("Once"));
+    app.shared.samples.inside.end();
+    app.take(Reply::Scored { tokens: tokens("late"), done: true });
+    assert_eq!(app.shared.samples.inside.tokens(), tokens("Once"));
 }
 
 #[test]
