@@ -19,7 +19,7 @@ use crate::model::Architecture;
 use crate::ops::{Implementation, KernelError, KernelShapes};
 use crate::plan::DeviceProfile;
 use crate::protocol::{DeviceLine, Failure, Progress};
-use crate::runs::{About, RunSummary, Tail};
+use crate::runs::{About, Introduction, RunSummary, Tail};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -177,8 +177,13 @@ pub(crate) enum Reply {
     },
     /// A model that was stored.
     Imported { model: StoredModel },
-    /// True if a run or a model was trained on conversations.
-    Model { path: PathBuf, has_chat: bool },
+    /// True if a run or a model was trained on conversations, and what it knows then.
+    Model {
+        path: PathBuf,
+        has_chat: bool,
+        #[serde(default)]
+        introduction: Introduction,
+    },
     /// All of the text so far that a model generates, without the prompt.
     /// `tokens` has the tokens since the reply before, if their probabilities were requested.
     Sampled {

@@ -17,7 +17,7 @@ use crate::ops::OpsMode;
 use crate::protocol::{Destination, Failure, Progress, Reply, Request, StoredModel};
 #[cfg(any(target_arch = "wasm32", test))]
 use crate::protocol::{StorageUsage, StoredData};
-use crate::runs::{self, Tail};
+use crate::runs::{self, Introduction, Tail};
 use crate::runs::{CHECKPOINTS_FOLDER, ModelSource, archive};
 use crate::train::TrainError;
 
@@ -70,7 +70,11 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
             [Some(a), Some(b)] => Reply::Comparison { runs, configs: Box::new([a, b]) },
             _ => return Ok(None),
         },
-        Request::DescribeModel { path } => Reply::Model { has_chat: runs::has_chat(&path), path },
+        Request::DescribeModel { path } => {
+            let has_chat = runs::has_chat(&path);
+            let introduction = if has_chat { Introduction::of(&path) } else { Default::default() };
+            Reply::Model { has_chat, introduction, path }
+        }
         Request::Fork { checkpoint } => {
             Reply::Config { config: Box::new(config_of(&checkpoint)?), checkpoint }
         }

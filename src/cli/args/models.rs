@@ -26,8 +26,8 @@ pub(in crate::cli) struct SamplingArgs {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ChatArgs {
-    /// Run, checkpoint or exported model that was trained on conversations [default: the newest run in
-    /// out/]
+    /// Run, checkpoint or exported model that was trained on conversations [default: the newest such run
+    /// in out/]
     pub model: Option<PathBuf>,
     /// System prompt: what the model is told before the conversation
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]

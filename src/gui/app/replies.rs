@@ -197,8 +197,9 @@ impl App {
                 }
             }
             Reply::Scored { tokens, done } => shared.samples.inside.scored(tokens, done),
-            Reply::Model { path, has_chat } => {
+            Reply::Model { path, has_chat, introduction } => {
                 if shared.shown.folder.as_ref() == Some(&path) {
+                    shared.samples.chat.introduction = introduction;
                     shared.samples.chat.offer(has_chat, shared.shown.is_live());
                     // A model without a record was shown to be tried.
                     if has_chat && shared.shown.progress.state == RunPhase::Idle {

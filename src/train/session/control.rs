@@ -105,10 +105,7 @@ impl Session<'_> {
             let message = Message::new(Role::User, prompt);
             return Ok((format!("{prompt}\n"), template.prompt(&[message], Ending::Answer)?));
         }
-        let mut ids = self.job.dataset.val.first_conversation()?;
-        ids.drain(..usize::from(template.is_separated()));
-        let answer = template.counted(&ids).iter().position(|counts| *counts);
-        ids.truncate(answer.unwrap_or(0));
+        let ids = self.job.dataset.val.first_prompt(0)?.unwrap_or_default();
         Ok((format!("{}\n", template.question(&ids)), ids))
     }
 
