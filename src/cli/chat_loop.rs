@@ -46,9 +46,9 @@ pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     chat.talk(context, global.quiet)
 }
 
-/// Prints what the model knows, and messages to try.
+/// Prints what the model knows, with a line for each sentence, and messages to try.
 fn introduce(Introduction { text, examples }: &Introduction) {
-    message!("{text}");
+    message!("{}", text.replace(". ", ".\n"));
     if !examples.is_empty() {
         message!("Try: {}", examples.join("\n     "));
     }

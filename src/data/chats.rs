@@ -25,9 +25,9 @@ const MADE_UP: usize = 4_000;
 /// The largest number of the sums that have an answer.
 const LARGEST_TERM: u64 = 5;
 
-/// What a model knows that was trained on these conversations, as a sentence.
-pub const SUBJECT: &str = "It greets you, remembers your name, repeats words, knows animals with \
-                           their sounds, food and homes, and adds numbers up to 5.";
+/// What a model knows that was trained on these conversations, in short sentences.
+pub const SUBJECT: &str = "It greets you, remembers your name and repeats words. It knows animals, \
+                           with their sounds, food and homes, and adds numbers up to 5.";
 
 /// Returns the template of the conversations. It has all characters of a keyboard, because a person may
 /// type other ones than the grammar writes.
