@@ -11,10 +11,10 @@ use super::args::{Global, SampleArgs, SamplingArgs};
 use super::find_model::{find_model, find_tokenizer, load_model};
 use super::typed_lines::TypedLines;
 use crate::data::{TextStream, Tokenizer};
-use crate::eval::{ScoredStream, ScoredToken};
+use crate::eval::ScoredStream;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
-use crate::protocol::Failure;
+use crate::protocol::{Failure, ScoredToken};
 
 pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::activity::Activity;
 use super::args::{EvalArgs, Global};
 use super::find_model::{find_tokenizer, load_model};
-use crate::eval::{ProbabilityClass, ScoredToken, TextLoss, score_text};
-use crate::protocol::Failure;
+use crate::eval::score_text;
+use crate::protocol::{Failure, ProbabilityClass, ScoredToken, TextLoss};
 use crate::runs::ModelSource;
 use crate::text::Table;
 

@@ -18,7 +18,4 @@ pub(crate) use exam::{Exam, ExamError, Score};
 pub(crate) use loss::DataLosses;
 pub(crate) use loss::{Evaluation, LossSum, sum_losses};
 pub(crate) use quiz::Quiz;
-#[cfg(test)]
-pub(crate) use scored::LikelyToken;
-pub use scored::ScoredToken;
-pub(crate) use scored::{ProbabilityClass, ScoredStream, TextLoss, score_text};
+pub(crate) use scored::{ScoredStream, score_text};

@@ -101,11 +101,8 @@ impl SampleState {
             ui.add_enabled_ui(chat.writing.is_none(), |ui| prompt.options.show(ui, on_cpu));
             intent
         });
-        ui.horizontal(|ui| {
-            self.choice(ui);
-            ui.separator();
-            head(ui, &mut self.chat);
-        });
+        ui.horizontal(|ui| self.choice(ui));
+        ui.horizontal(|ui| head(ui, &mut self.chat));
         ui.separator();
         let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
         let example = area.auto_shrink(false).show(ui, |ui| messages(ui, &self.chat, reason));

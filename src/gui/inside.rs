@@ -5,8 +5,7 @@ use eframe::egui::{Button, ScrollArea, TextEdit, Ui, text::LayoutJob};
 use super::Intent;
 use super::token_text;
 use super::widgets::{action, button};
-use crate::eval::ScoredToken;
-use crate::protocol::{Request, SampleInput};
+use crate::protocol::{Request, SampleInput, ScoredToken};
 
 #[derive(Debug, Default)]
 pub(super) struct InsideState {

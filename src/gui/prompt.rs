@@ -5,8 +5,7 @@ use eframe::egui::{DragValue, Response, TextEdit, Ui};
 use super::Intent;
 use super::widgets::{button, entered};
 use crate::config::GPT2_VOCABULARY;
-use crate::eval::ScoredToken;
-use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
+use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput, ScoredToken};
 
 #[derive(Debug, Default)]
 pub(super) struct PromptState {

@@ -8,8 +8,7 @@ use super::prompt::{PromptState, Written};
 use super::token_text;
 use super::widgets::button;
 use super::{Intent, Shared};
-use crate::eval::ScoredToken;
-use crate::protocol::{Progress, RunPhase};
+use crate::protocol::{Progress, RunPhase, ScoredToken};
 use crate::text::grouped;
 
 #[derive(Debug, Default)]

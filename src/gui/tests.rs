@@ -11,8 +11,9 @@ use super::control::ControlBar;
 use super::shared::{Library, ShownRun};
 use super::*;
 use crate::config::DecayLength;
-use crate::eval::{LikelyToken, ScoredToken};
-use crate::protocol::{Checkpoint, Event, Progress, RunPhase, Sample, Setting, StopReason};
+use crate::protocol::{
+    Checkpoint, Event, LikelyToken, Progress, RunPhase, Sample, ScoredToken, Setting, StopReason,
+};
 use crate::runs::{About, RunState, RunSummary};
 
 /// A panel that is drawn alone. The state is the intents that it has returned.
@@ -228,6 +229,7 @@ fn probabilities_are_requested_once_the_switch_is_on() {
 fn a_text_can_be_looked_into_and_so_can_an_old_sample() {
     let mut ended = progress(RunPhase::Interrupted);
     ended.apply(&Event::Sample(Sample { tokens: Vec::new(), ..scored("seven") }));
+    ended.state = RunPhase::Interrupted;
     let panel = |progress| Alone::panel(samples::show, showing(progress));
     let mut sample = panel(ended.clone());
     sample.click("Colour by probability");

@@ -7,7 +7,7 @@ use eframe::egui::{
     self, Color32, Galley, Grid, Label, RichText, TextFormat, TextStyle, Ui, text::LayoutJob,
 };
 
-use crate::eval::{ProbabilityClass, ScoredToken, TextLoss};
+use crate::protocol::{ProbabilityClass, ScoredToken, TextLoss};
 
 /// Returns the background of a class; likely tokens have none. One hue, so that only the lightness counts:
 /// color-blind people see it, too. Text of the strongest color is readable on all of them.

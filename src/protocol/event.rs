@@ -10,8 +10,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::ScoredToken;
 use crate::config::Config;
-use crate::eval::ScoredToken;
 use crate::plan::{Class, DeviceHealth, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
 

@@ -11,14 +11,13 @@ use crate::config::Config;
 use crate::config::Precision;
 use crate::data::{Message, TokenizerKind};
 use crate::doctor::FrontEnd;
-use crate::eval::ScoredToken;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{DeviceInfo, Search};
 use crate::model::Architecture;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::{Implementation, KernelError, KernelShapes};
 use crate::plan::DeviceProfile;
-use crate::protocol::{DeviceLine, Failure, Progress};
+use crate::protocol::{DeviceLine, Failure, Progress, ScoredToken};
 use crate::runs::{About, Introduction, RunSummary, Tail};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

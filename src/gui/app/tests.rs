@@ -7,9 +7,9 @@ use egui_kittest::kittest::Queryable;
 
 use super::*;
 use crate::config::Config;
-use crate::eval::ScoredToken;
 use crate::gui::prompt::Written;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
+use crate::protocol::ScoredToken;
 use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
 
 /// A window that requests nothing by itself.
