@@ -11,7 +11,7 @@ use super::activity::Activity;
 use super::args::{EvalArgs, Global};
 use super::find_model::{find_tokenizer, load_model};
 use crate::eval::score_text;
-use crate::protocol::{Failure, ProbabilityClass, ScoredToken, TextLoss};
+use crate::protocol::{Failure, ProbabilityClass, ScoredToken, TextLoss, probability_text};
 use crate::runs::ModelSource;
 use crate::text::Table;
 
@@ -77,15 +77,14 @@ fn summary(loss: TextLoss) -> String {
 }
 
 fn table(tokens: &[ScoredToken]) -> Table {
-    let percent = |share: f32| format!("{:.1}%", 100.0 * share);
     let row = |token: &ScoredToken| {
         let likely = token.likeliest.iter();
         let likely: Vec<_> = likely
-            .map(|other| format!("{:?} {}", other.text, percent(other.probability)))
+            .map(|other| format!("{:?} {}", other.text, probability_text(other.probability)))
             .collect();
         vec![
             format!("{:?}", token.text),
-            token.probability.map_or_else(|| "-".into(), percent),
+            token.probability.map_or_else(|| "-".into(), probability_text),
             token.loss().map_or_else(|| "-".into(), |loss| format!("{loss:.3}")),
             likely.join(", "),
         ]

@@ -55,18 +55,15 @@ impl SampleState {
         }
     }
 
-    /// Draws the switch, with a legend if it is on. Returns true then.
-    fn color_by_probability(&mut self, ui: &mut Ui) -> bool {
+    /// Draws the switch, with a legend if it is on.
+    fn color_by_probability(&mut self, ui: &mut Ui) {
         let is_on = &mut self.prompt.options.probabilities;
-        ui.horizontal_wrapped(|ui| {
-            let help = "Colour the tokens of the texts that you generate from now on by their \
-                        probability. Point at a token to see the likeliest ones in its place";
-            ui.checkbox(is_on, "Colour by probability").on_hover_text(help);
-            if *is_on {
-                token_text::legend(ui);
-            }
-        });
-        *is_on
+        let help = "Colour the tokens of the texts that you generate from now on by their \
+                    probability. Point at a token to see the likeliest ones in its place";
+        ui.checkbox(is_on, "Colour by probability").on_hover_text(help);
+        if *is_on {
+            token_text::legend(ui);
+        }
     }
 
     fn texts(&mut self, ui: &mut Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
@@ -75,7 +72,7 @@ impl SampleState {
             // The new text is the newest.
             self.selection.chosen = None;
         }
-        let by_probability = self.color_by_probability(ui);
+        let by_probability = self.prompt.options.probabilities;
         if let Some(Written { prompt, text, tokens }) = &self.prompt.writing {
             ui.separator();
             draw(ui, prompt, text, tokens, by_probability);
@@ -120,7 +117,13 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     if state.view() == SampleView::Conversation {
         return state.conversation(ui, progress, on_cpu);
     }
-    ui.horizontal(|ui| state.choice(ui));
+    ui.horizontal_wrapped(|ui| {
+        state.choice(ui);
+        if state.view() == SampleView::Texts {
+            ui.separator();
+            state.color_by_probability(ui);
+        }
+    });
     if state.view() == SampleView::Inside {
         return state.inside.show(ui, inside_obstacle(&state.prompt, progress));
     }

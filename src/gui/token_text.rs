@@ -7,7 +7,7 @@ use eframe::egui::{
     self, Color32, Galley, Grid, Label, RichText, TextFormat, TextStyle, Ui, text::LayoutJob,
 };
 
-use crate::protocol::{ProbabilityClass, ScoredToken, TextLoss};
+use crate::protocol::{ProbabilityClass, ScoredToken, TextLoss, probability_text};
 
 /// Returns the background of a class; likely tokens have none. One hue, so that only the lightness counts:
 /// color-blind people see it, too. Text of the strongest color is readable on all of them.
@@ -84,18 +84,17 @@ fn character_at(galley: &Galley, position: egui::Vec2) -> Option<usize> {
 }
 
 fn tooltip(ui: &mut Ui, token: &ScoredToken) {
-    let percent = |share: f32| format!("{:.1}%", 100.0 * share);
     let (Some(probability), Some(loss)) = (token.probability, token.loss()) else {
         ui.label("The first token: nothing comes before it.");
         return;
     };
-    let text = format!("{:?} had {}, loss {loss:.2}", token.text, percent(probability));
+    let text = format!("{:?} had {}, loss {loss:.2}", token.text, probability_text(probability));
     ui.label(RichText::new(text).strong());
     ui.weak("The likeliest tokens here:");
     Grid::new("likeliest").num_columns(2).show(ui, |ui| {
         for other in &token.likeliest {
             ui.monospace(format!("{:?}", other.text));
-            ui.monospace(format!("{:>6}", percent(other.probability)));
+            ui.monospace(format!("{:>6}", probability_text(other.probability)));
             ui.end_row();
         }
     });

@@ -32,7 +32,7 @@ pub(crate) use request::{
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use request::{KernelProgress, KernelTests};
 pub use scored_token::{LikelyToken, ScoredToken};
-pub(crate) use scored_token::{ProbabilityClass, TextLoss};
+pub(crate) use scored_token::{ProbabilityClass, TextLoss, probability_text};
 pub use worker_message::{Exit, Failure};
 pub(crate) use worker_message::{
     FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, SelfTestOptions, StartRun, ToWorker,

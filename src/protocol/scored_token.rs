@@ -26,6 +26,11 @@ impl ScoredToken {
     }
 }
 
+/// Formats a probability in percent. Below a tenth of a percent the loss tells more.
+pub(crate) fn probability_text(probability: f32) -> String {
+    if probability < 0.001 { "<0.1%".into() } else { format!("{:.1}%", 100.0 * probability) }
+}
+
 /// How likely a token was, in the steps that its color shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbabilityClass {
@@ -97,6 +102,7 @@ mod tests {
 
     #[test]
     fn each_probability_has_a_class() {
+        assert_eq!([0.25, 0.0009].map(probability_text), ["25.0%", "<0.1%"]);
         use ProbabilityClass::{Likely, Possible, Rare, Surprising, Unlikely};
         let classes = [1.0, 0.5, 0.2, 0.19, 0.05, 0.01, 0.009, 0.0].map(ProbabilityClass::from);
         let expected = [Likely, Likely, Possible, Unlikely, Unlikely, Rare, Surprising, Surprising];
