@@ -26,8 +26,8 @@ const MADE_UP: usize = 4_000;
 const LARGEST_TERM: u64 = 5;
 
 /// What a model knows that was trained on these conversations, in short sentences.
-pub const SUBJECT: &str = "It greets you, remembers your name and repeats words. It knows animals, \
-                           with their sounds, food and homes, and adds numbers up to 5.";
+pub const SUBJECT: &str = "It greets you and remembers your name. It knows animals, with their \
+                           sounds, food and homes, and adds numbers up to 5.";
 
 /// Returns the template of the conversations. It has all characters of a keyboard, because a person may
 /// type other ones than the grammar writes.
@@ -36,8 +36,18 @@ pub(super) fn template() -> Result<ChatTemplate, DataError> {
     Ok(ChatTemplate::new(Tokenizer::Char(CharVocab::new(characters)?)))
 }
 
-fn grammar() -> Grammar {
+/// Returns the grammar with the words of its file, and the sums.
+fn written() -> Grammar {
     let mut grammar = Grammar::built_in(include_str!("../../assets/grammars/chats.toml"));
+    let terms = (1..=LARGEST_TERM).flat_map(|a| (1..=LARGEST_TERM).map(move |b| (a, b)));
+    let sum = |(a, b)| format!("{a} plus {b}|{}|{a} + {b}|{a}+{b}", a + b);
+    grammar.words.insert("sum".into(), terms.map(sum).collect());
+    grammar
+}
+
+/// Returns the grammar with the words that are made up, too.
+fn grammar() -> Grammar {
+    let mut grammar = written();
     let mut rng = Rng::new(WORDS_SEED);
     let mut add = |list: &str, known: usize, make: &dyn Fn(&mut Rng) -> String| {
         let words = grammar.words.entry(list.to_string()).or_default();
@@ -58,9 +68,6 @@ fn grammar() -> Grammar {
         |word: &String| animals.iter().any(|forms| forms.split('|').next() == Some(word));
     let things = grammar.words["thing"].iter().filter(|word| !is_animal(word)).cloned().collect();
     grammar.words.insert("thing".into(), things);
-    let terms = (1..=LARGEST_TERM).flat_map(|a| (1..=LARGEST_TERM).map(move |b| (a, b)));
-    let sum = |(a, b)| format!("{a} plus {b}|{}|{a} + {b}|{a}+{b}", a + b);
-    grammar.words.insert("sum".into(), terms.map(sum).collect());
     grammar
 }
 
@@ -134,7 +141,7 @@ fn type_freely(text: &mut String, rng: &mut Rng) {
 
 /// Returns three messages that have an answer.
 pub fn examples() -> [String; 3] {
-    let (grammar, mut rng) = (grammar(), Rng::new(EXAMPLES_SEED));
+    let (grammar, mut rng) = (written(), Rng::new(EXAMPLES_SEED));
     ["meet", "animal", "sum"].map(|scene| {
         let mut text = String::new();
         grammar.follow(scene, &mut rng, &mut text);
