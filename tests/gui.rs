@@ -127,6 +127,56 @@ fn the_health_of_the_gpu_is_shown_while_it_trains() {
     }
 }
 
+/// Returns the sample of a finished run whose tokens have every class of probability.
+fn scored_sample() -> Event {
+    let words = "The old fox found nine red baskets under the tower, and nobody asked why.";
+    let probabilities = [0.9, 0.3, 0.1, 0.02, 0.001];
+    let mut tokens = Vec::new();
+    for (word, probability) in words.split_inclusive(' ').zip(probabilities.iter().cycle()) {
+        let others = ["fox ", "bear ", "a ", "the ", ". "];
+        let likeliest: Vec<_> = others
+            .iter()
+            .zip([0.31, 0.12, 0.05, 0.02, 0.01])
+            .map(
+                |(text, probability)| serde_json::json!({"text": text, "probability": probability}),
+            )
+            .collect();
+        tokens.push(serde_json::json!({
+            "text": word, "probability": probability, "likeliest": likeliest
+        }));
+    }
+    let sample = serde_json::json!({
+        "v": 1, "event": "sample", "iter": 500, "prompt": "Once upon a time. ", "text": words,
+        "tokens": tokens
+    });
+    serde_json::from_value(sample).expect("an event")
+}
+
+/// The tokens of a sample have colors, and the tooltip of the token under the pointer lists others.
+#[test]
+fn tokens_are_colored_by_probability() {
+    let mut results = SnapshotResults::new();
+    for (theme, suffix) in [(Theme::Dark, "dark"), (Theme::Light, "light")] {
+        let mut harness = window(theme, still());
+        harness.ctx.all_styles_mut(|style| {
+            style.interaction.tooltip_delay = 0.0;
+            style.interaction.show_tooltips_only_when_still = false;
+        });
+        harness.state_mut().apply(&recorded_events());
+        harness.state_mut().apply(&[scored_sample()]);
+        harness.state_mut().bring_up("Samples");
+        harness.run_steps(4);
+        harness.get_by_label("Colour by probability").click();
+        harness.run_steps(4);
+        let text = harness.get_by_label_contains("The old fox found").rect();
+        harness.hover_at(text.left_top() + egui::vec2(170.0, 9.0));
+        harness.run_steps(8);
+        assert!(harness.query_by_label("The likeliest tokens here:").is_some());
+        harness.snapshot(format!("probabilities_{suffix}"));
+        results.extend(harness.take_snapshot_results());
+    }
+}
+
 /// The window shows the text of the iteration under the pointer, a click keeps it, and otherwise the
 /// newest text is shown.
 #[test]

@@ -361,7 +361,8 @@ pub(super) struct SampleArgs {
     /// Data folder with the tokenizer, for a model without one
     #[arg(long, value_name = "DIR")]
     pub data: Option<String>,
-    /// Print JSON objects: {"text": ...} for each piece of the text, then {"done": {"tokens": N}}
+    /// Print JSON objects: {"text": ..., "tokens": [...]} for each piece of the text, with the probability
+    /// of each token and the five likeliest ones in its place, then {"done": {"tokens": N}}
     #[arg(long)]
     pub json: bool,
 }

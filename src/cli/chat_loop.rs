@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::args::{ChatArgs, Global};
 use super::find_model::{find_model, load_model};
+use super::run_list::newest_chat;
 use super::sample::{TextWriter, options, without_line_break};
 use super::typed_lines::TypedLines;
 use crate::data::Message;
@@ -14,6 +15,7 @@ use crate::eval::Conversation;
 use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
 use crate::protocol::{Exit, Failure};
+use crate::runs::Introduction;
 use crate::worker::signals::Interrupts;
 
 const COMMANDS: &str = "\
@@ -25,7 +27,8 @@ Ctrl-C stops an answer. A message that begins with / is written with two: //";
 
 pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
-    let source = find_model(args.model.as_deref(), global.quiet)?;
+    let path = args.model.map_or_else(|| newest_chat(global.quiet), Ok)?;
+    let source = find_model(Some(&path), global.quiet)?;
     let mut conversation = source.conversation()?;
     conversation.thinks = !args.no_thinking;
     conversation.set_system(&args.system)?;
@@ -34,7 +37,21 @@ pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     let most = args.sampling.max_new_tokens as usize;
     let writer = TextWriter::new(args.json, global.quiet);
     let chat = Chat { model, mode, options, most, conversation, writer };
-    if args.json { chat.serve() } else { chat.talk(context, global.quiet) }
+    if args.json {
+        return chat.serve();
+    }
+    if !global.quiet {
+        introduce(&Introduction::of(&path));
+    }
+    chat.talk(context, global.quiet)
+}
+
+/// Prints what the model knows, with a line for each sentence, and messages to try.
+fn introduce(Introduction { text, examples }: &Introduction) {
+    message!("{}", text.replace(". ", ".\n"));
+    if !examples.is_empty() {
+        message!("Try: {}", examples.join("\n     "));
+    }
 }
 
 #[derive(Debug, PartialEq)]

@@ -8,7 +8,9 @@ use serde_json::json;
 use super::activity::{Activity, style};
 use super::args::{EvalArgs, Global};
 use super::find_model::{check_tokenizer, find_model, find_tokenizer, load_model};
+use super::sample::text_of;
 use super::terminal::draws;
+use super::text_loss;
 use crate::data::{DataError, Dataset};
 use crate::eval::{DataLosses, Evaluation, Exam, ExamError, Score};
 use crate::model::Gpt;
@@ -19,6 +21,9 @@ use crate::train::TrainError;
 
 pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     let source = find_model(args.model.as_deref(), global.quiet)?;
+    if let Some(text) = &args.text {
+        return text_loss::run(&text_of(text, false)?, &source, &args, global);
+    }
     let exam = args.hellaswag.as_deref().map(|path| open_exam(path, &args, &source, global.quiet));
     let exam = exam.transpose()?;
     let data = match (args.data, &exam) {

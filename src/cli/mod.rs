@@ -78,6 +78,7 @@ mod sample;
 mod sweep;
 mod target;
 mod terminal;
+mod text_loss;
 mod torch;
 mod train;
 mod typed_lines;

@@ -139,6 +139,7 @@ mod tests {
             iter: 10,
             prompt: prompt.into(),
             text: "\n1 A \u{fffd}, Paul was".into(),
+            tokens: Vec::new(),
         };
         for (prompt, start) in [("\n", "Paul"), ("Once", "Once")] {
             progress.samples = vec![sample(prompt)];

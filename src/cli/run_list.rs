@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::args::Global;
 use crate::protocol::Failure;
-use crate::runs::{self, CONFIG_FILE, RunState, RunSummary};
+use crate::runs::{self, CONFIG_FILE, RunState, RunSummary, has_chat};
 use crate::text::{Table, duration, known};
 
 /// The folder of new runs.
@@ -81,6 +81,15 @@ pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, Failure> {
     newest(quiet, |run| run.has_checkpoint, none, hint)
 }
 
+/// Returns the newest run that was trained on conversations.
+pub(super) fn newest_chat(quiet: bool) -> Result<PathBuf, Failure> {
+    let none = "no model was given, and no run in out/ was trained on conversations";
+    let hint = "`wgpt train --preset=chat` trains such a model in minutes; or give a run or a model \
+                folder";
+    let kind = "the newest run that was trained on conversations";
+    newest_of_kind(quiet, kind, |run| run.has_checkpoint && has_chat(&run.path), none, hint)
+}
+
 pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, Failure> {
     let hint = "give a run folder; `wgpt train --preset=demo` trains a first one";
     newest(quiet, |_| true, "no run was given, and out/ has none", hint)
@@ -102,10 +111,20 @@ fn newest(
     none: &str,
     hint: &str,
 ) -> Result<PathBuf, Failure> {
+    newest_of_kind(quiet, "the newest run", fits, none, hint)
+}
+
+fn newest_of_kind(
+    quiet: bool,
+    kind: &str,
+    fits: impl Fn(&RunSummary) -> bool,
+    none: &str,
+    hint: &str,
+) -> Result<PathBuf, Failure> {
     let run = runs::list(Path::new(RUNS)).into_iter().find(fits);
     let run = run.ok_or_else(|| Failure::usage(none, hint))?;
     if !quiet {
-        message!("using {}, the newest run", run.path.display());
+        message!("using {}, {kind}", run.path.display());
     }
     Ok(run.path)
 }

@@ -3,16 +3,18 @@
 use std::io::{IsTerminal, Read, StdoutLock, Write};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use super::activity::Activity;
 use super::args::{Global, SampleArgs, SamplingArgs};
 use super::find_model::{find_model, find_tokenizer, load_model};
 use super::typed_lines::TypedLines;
 use crate::data::{TextStream, Tokenizer};
+use crate::eval::ScoredStream;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
-use crate::protocol::Failure;
+use crate::protocol::{Failure, ScoredToken};
 
 pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
@@ -20,7 +22,7 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let named = args.init_from.filter(|_| !resumes);
     let source = find_model(args.model.or(named).or(args.out_dir).as_deref(), global.quiet)?;
     let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
-    let start = start(args.start.as_deref(), args.interactive)?;
+    let start = args.start.as_deref().map(|start| text_of(start, args.interactive)).transpose()?;
     let has_start = start.is_some();
     let prompt = Prompt::new(start.unwrap_or_else(|| tokenizer.default_prompt()), &tokenizer)?;
     let (model, mode) = load_model(&source, global)?;
@@ -54,9 +56,8 @@ pub(super) fn options(args: &SamplingArgs) -> Result<SampleOptions, Failure> {
     Ok(SampleOptions { temperature, top_k, seed })
 }
 
-/// Returns the prompt of `--start`: a text, or the content of a file or of stdin.
-fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, Failure> {
-    let Some(start) = start else { return Ok(None) };
+/// Returns the text of a flag: the text itself, or the content of a file or of stdin.
+pub(super) fn text_of(start: &str, interactive: bool) -> Result<String, Failure> {
     let (name, bytes) = match (start, start.strip_prefix("FILE:")) {
         ("-", _) if interactive => {
             let text = "--start - and --interactive both read stdin";
@@ -69,12 +70,12 @@ fn start(start: Option<&str>, interactive: bool) -> Result<Option<String>, Failu
             ("stdin", bytes)
         }
         (_, Some(path)) => (path, std::fs::read(path).map_err(Failure::file(path))?),
-        (text, None) => return Ok(Some(text.to_string())),
+        (text, None) => return Ok(text.to_string()),
     };
     let text = String::from_utf8(bytes).map_err(|_| {
-        Failure::usage(format!("the prompt in {name} is not UTF-8"), "give a prompt in UTF-8")
+        Failure::usage(format!("the text in {name} is not UTF-8"), "save it as UTF-8")
     })?;
-    Ok(Some(if start == "-" { without_line_break(&text).to_string() } else { text }))
+    Ok(if start == "-" { without_line_break(&text).to_string() } else { text })
 }
 
 /// Drops one line break at the end: `echo` adds it.
@@ -150,24 +151,24 @@ struct Generator {
 impl Generator {
     /// Continues `prompt`, until the text has all its tokens or `is_stopped` returns true.
     fn generate(&mut self, prompt: &Prompt, is_stopped: &dyn Fn() -> bool) -> Result<(), Failure> {
-        let mut sampler = Sampler::new(&self.model, &prompt.ids, self.options, self.mode);
-        self.options.seed = self.options.seed.wrapping_add(1);
+        let Self { model, mode, tokenizer, options, tokens, writer } = self;
+        let mut sampler = Sampler::new(model, &prompt.ids, *options, *mode);
+        options.seed = options.seed.wrapping_add(1);
+        writer.begin();
+        if writer.json {
+            return writer.scored_text(sampler, tokenizer, *tokens, is_stopped);
+        }
         let mut pieces = TextStream::default();
-        // People get the prompt too, with the first token.
-        let mut text = if self.writer.json { String::new() } else { prompt.text.clone() };
+        // The prompt comes with the first token.
+        let mut text = prompt.text.clone();
         let mut count = 0;
-        self.writer.begin();
-        while count < self.tokens && !is_stopped() {
+        while count < *tokens && !is_stopped() {
             let token = pollster::block_on(sampler.next_token());
-            text += &pieces.push(&self.tokenizer, token);
+            text += &pieces.push(tokenizer, token);
             count += 1;
-            self.writer.piece(&std::mem::take(&mut text))?;
+            writer.piece(&std::mem::take(&mut text))?;
         }
-        self.writer.piece(&text)?;
-        if self.writer.json {
-            self.writer.line(&json!({ "done": { "tokens": count } }))?;
-        }
-        Ok(())
+        writer.piece(&text)
     }
 
     /// Writes text for people.
@@ -203,8 +204,45 @@ impl TextWriter {
         }
     }
 
-    pub fn line(&mut self, value: &Value) -> Result<(), Failure> {
-        self.write(&format!("{value}\n"))
+    /// Writes a text of at most `most` tokens as JSON: each piece with its tokens and their
+    /// probabilities, then the number of tokens.
+    fn scored_text(
+        &mut self,
+        mut sampler: Sampler<'_>,
+        tokenizer: &Tokenizer,
+        most: u32,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), Failure> {
+        #[derive(Serialize)]
+        struct Piece {
+            text: String,
+            tokens: Vec<ScoredToken>,
+        }
+        let vocab = tokenizer.vocab_size() as usize;
+        let (mut stream, mut tokens) = (ScoredStream::new(tokenizer), Vec::new());
+        let mut count = 0;
+        while count < most && !is_stopped() {
+            let token = stream.push(pollster::block_on(sampler.next_with_odds(vocab)));
+            let text = token.text.clone();
+            tokens.push(token);
+            count += 1;
+            self.activity.clear();
+            // The other tokens of a character are in the line of its last one.
+            if !text.is_empty() {
+                self.line(&Piece { text, tokens: std::mem::take(&mut tokens) })?;
+            }
+        }
+        if !tokens.is_empty() {
+            self.line(&Piece { text: String::new(), tokens })?;
+        }
+        self.line(&json!({ "done": { "tokens": count } }))
+    }
+
+    /// Writes a line of JSON. A value from `json!` would have f32 with the digits of an f64.
+    pub fn line(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let written = serde_json::to_writer(&mut self.out, value);
+        written.map_err(|error| super::output_error(error.into()))?;
+        self.write("\n")
     }
 
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {

@@ -51,7 +51,7 @@ impl Rng {
     }
 
     /// Draws uniformly from `0..count`.
-    fn below(&mut self, count: u64) -> u64 {
+    pub fn below(&mut self, count: u64) -> u64 {
         let drawn = windows::below([self.seed, self.counter], count);
         self.counter += 1;
         drawn
@@ -74,8 +74,14 @@ impl Grammar {
     }
 
     pub fn generate(&self, rng: &mut Rng, text: &mut String) {
+        let plot = rng.weighted(&self.plots);
+        self.follow(plot, rng, text);
+    }
+
+    /// Writes a story with these scenes.
+    pub fn follow(&self, plot: &str, rng: &mut Rng, text: &mut String) {
         let mut drawn = Drawn::new();
-        for (index, scene) in rng.weighted(&self.plots).split(' ').enumerate() {
+        for (index, scene) in plot.split(' ').enumerate() {
             if index > 0 {
                 text.push_str(&self.separator);
             }

@@ -42,6 +42,7 @@ mod windows;
 mod writer;
 
 pub use chat::{ChatTemplate, END_OF_MESSAGE, Ending, Message, Role};
+pub use chats::{SUBJECT as CHAT_SUBJECT, examples as chat_examples};
 pub use dataset::{Dataset, is_builtin};
 pub use error::{DataError, DataErrorKind};
 pub use hellaswag::{Question, Questions};

@@ -125,10 +125,20 @@ impl Split {
         Windows { split: self, block_size, packed }
     }
 
-    /// Reads the first conversation; nothing of text.
-    pub fn first_conversation(&self) -> Result<Vec<u32>, DataError> {
-        let end = self.conversations.as_ref().map_or(0, |found| found.bounds[1]);
-        self.window(0, end as usize)
+    /// Reads the prompt for the first answer of a conversation; `None` behind the last one, and of text.
+    pub fn first_prompt(&self, conversation: usize) -> Result<Option<Vec<u32>>, DataError> {
+        let Some(Conversations { template, bounds, .. }) = &self.conversations else {
+            return Ok(None);
+        };
+        let Some(&[from, to]) = bounds.get(conversation..).and_then(|rest| rest.first_chunk())
+        else {
+            return Ok(None);
+        };
+        let mut ids = self.window(from, (to - from) as usize)?;
+        ids.drain(..usize::from(template.is_separated()));
+        let answer = template.counted(&ids).iter().position(|counts| *counts);
+        ids.truncate(answer.unwrap_or(0));
+        Ok(Some(ids))
     }
 
     /// Returns true if the loss counts what the assistant says only.

@@ -1,4 +1,5 @@
-//! What is done with a model: its loss on data, its answers to HellaSwag's questions, conversations.
+//! What is done with a model: its loss on data, its answers to HellaSwag's questions, conversations, the
+//! probabilities of a text's tokens.
 //!
 //! The training loop evaluates with this too, so `eval` stands before `train` and knows nothing of
 //! runs and ranks.
@@ -8,6 +9,7 @@ mod conversation;
 mod exam;
 mod loss;
 mod quiz;
+mod scored;
 
 pub(crate) use conversation::{ChatError, Conversation};
 #[cfg(not(target_arch = "wasm32"))]
@@ -16,3 +18,4 @@ pub(crate) use exam::{Exam, ExamError, Score};
 pub(crate) use loss::DataLosses;
 pub(crate) use loss::{Evaluation, LossSum, sum_losses};
 pub(crate) use quiz::Quiz;
+pub(crate) use scored::{ScoredStream, score_text};

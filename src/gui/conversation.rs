@@ -5,15 +5,18 @@ use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText,
 use super::Intent;
 use super::prompt::field;
 use super::samples::SampleState;
-use super::widgets::button;
+use super::widgets::{action, button, wrapped};
 use crate::data::{Message, Role};
 use crate::protocol::{Progress, Request, RunPhase, SampleInput};
+use crate::runs::Introduction;
 
 #[derive(Debug, Default)]
 pub(super) struct ChatState {
     pub is_offered: bool,
     /// True if the conversation is shown in place of the samples.
     pub is_open: bool,
+    /// What the model knows.
+    pub introduction: Introduction,
     system: String,
     draft: String,
     /// The messages of both, without the system prompt.
@@ -35,7 +38,8 @@ impl ChatState {
 
     /// Forgets the conversation: another model is shown.
     pub fn clear(&mut self) {
-        *self = Self { is_offered: self.is_offered, is_open: self.is_open, ..Self::default() };
+        let (is_offered, is_open) = (self.is_offered, self.is_open);
+        *self = Self { is_offered, is_open, ..Self::default() };
     }
 
     pub fn answered(&mut self, text: String, forgotten: usize, done: bool) {
@@ -83,36 +87,34 @@ impl SampleState {
         progress: &Progress,
         on_cpu: bool,
     ) -> Option<Intent> {
-        let Self { prompt, chat, focus, .. } = self;
         let reason = match progress.state {
             RunPhase::Running | RunPhase::Paused => {
                 Some("The run trains: write to it once it has ended.")
             }
-            _ => prompt.obstacle(progress),
+            _ => self.prompt.obstacle(progress),
         };
         let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
+        let Self { prompt, chat, focus, .. } = self;
         let intent = input.show(ui, |ui| {
             ui.add_space(4.0);
             let intent = message_field(ui, reason, chat, focus);
             ui.add_enabled_ui(chat.writing.is_none(), |ui| prompt.options.show(ui, on_cpu));
             intent
         });
-        ui.horizontal(|ui| head(ui, chat));
+        ui.horizontal(|ui| self.choice(ui));
+        ui.horizontal(|ui| head(ui, &mut self.chat));
         ui.separator();
         let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
-        area.auto_shrink(false).show(ui, |ui| messages(ui, chat));
-        intent.inner
+        let example = area.auto_shrink(false).show(ui, |ui| messages(ui, &self.chat, reason));
+        let example = example.inner.map(|example| {
+            self.chat.draft = example;
+            Intent::Generate(SampleInput::Conversation(self.chat.send()))
+        });
+        intent.inner.or(example)
     }
 }
 
-pub(super) fn choice(ui: &mut Ui, state: &mut ChatState) {
-    ui.selectable_value(&mut state.is_open, true, "Conversation");
-    ui.selectable_value(&mut state.is_open, false, "Texts");
-}
-
 fn head(ui: &mut Ui, state: &mut ChatState) {
-    choice(ui, state);
-    ui.separator();
     let edit = TextEdit::singleline(&mut state.system).hint_text("none");
     let edit = field(ui, "System prompt", edit, &mut false);
     edit.on_hover_text("What the model is told before the conversation");
@@ -154,9 +156,11 @@ fn message_field(
     .inner
 }
 
-fn messages(ui: &mut Ui, state: &ChatState) {
+/// Draws the messages, or before the first one what the model knows, with examples as buttons. Returns the
+/// example that was clicked.
+fn messages(ui: &mut Ui, state: &ChatState, reason: Option<&str>) -> Option<String> {
     if state.messages.is_empty() {
-        ui.weak("This model was trained on conversations: write to it.");
+        return introduction(ui, &state.introduction, reason);
     }
     for (index, message) in state.messages.iter().enumerate() {
         if index == state.forgotten && index > 0 {
@@ -167,6 +171,24 @@ fn messages(ui: &mut Ui, state: &ChatState) {
     if let Some(text) = &state.writing {
         draw(ui, Role::Assistant, if text.is_empty() { "..." } else { text });
     }
+    None
+}
+
+fn introduction(
+    ui: &mut Ui,
+    Introduction { text, examples }: &Introduction,
+    reason: Option<&str>,
+) -> Option<String> {
+    let unknown = "This model was trained on conversations: write to it.";
+    wrapped(ui, if text.is_empty() { unknown } else { text });
+    ui.horizontal_wrapped(|ui| {
+        let clicked = examples.iter().filter(|example| {
+            let chip = Button::new(example.as_str()).corner_radius(10).wrap();
+            action(ui, chip, reason, "Send this message")
+        });
+        clicked.last().cloned()
+    })
+    .inner
 }
 
 /// Draws a message, with a background if the person wrote it.
@@ -181,7 +203,8 @@ fn draw(ui: &mut Ui, role: Role, text: &str) {
         ui.weak(name);
         // As large as the samples: this is to be read.
         let size = egui::TextStyle::Body.resolve(ui.style()).size + 2.0;
-        ui.add(Label::new(RichText::new(text).size(size)).wrap().selectable(true));
+        let text = RichText::new(text).size(size).strong();
+        ui.add(Label::new(text).wrap().selectable(true));
     });
 }
 
@@ -261,6 +284,31 @@ mod tests {
         harness.get_by_label("Clear").click();
         harness.run_steps(2);
         assert!(harness.query_by_label("Hello!").is_none());
+    }
+
+    #[test]
+    fn an_example_is_sent_with_a_click() {
+        let mut harness = panel();
+        harness.state_mut().samples.chat.introduction = Introduction {
+            text: "It knows animals.".into(),
+            examples: vec!["What does a cow say?".into()],
+        };
+        harness.run_steps(2);
+        assert!(harness.query_by_label("It knows animals.").is_some());
+        harness.get_by_label("What does a cow say?").click();
+        harness.run_steps(2);
+        let sent = [Message::new(Role::User, "What does a cow say?")];
+        let [Intent::Generate(SampleInput::Conversation(messages))] = &harness.state().intents[..]
+        else {
+            panic!("nothing was sent")
+        };
+        assert_eq!(messages[..], sent);
+        assert!(harness.query_by_label("It knows animals.").is_none());
+        let mut training = panel();
+        training.state_mut().samples.chat.introduction.examples = vec!["Hi".into()];
+        training.state_mut().progress.state = RunPhase::Running;
+        training.run_steps(2);
+        assert!(training.get_by_label("Hi").accesskit_node().is_disabled());
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod export;
 mod finished;
 mod fit;
 mod form;
+mod inside;
 mod layout;
 mod log;
 mod platform;
@@ -25,6 +26,7 @@ mod shared;
 mod tests;
 mod theme;
 mod tiles;
+mod token_text;
 mod welcome;
 mod widgets;
 

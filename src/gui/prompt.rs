@@ -5,18 +5,26 @@ use eframe::egui::{DragValue, Response, TextEdit, Ui};
 use super::Intent;
 use super::widgets::{button, entered};
 use crate::config::GPT2_VOCABULARY;
-use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
+use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput, ScoredToken};
 
 #[derive(Debug, Default)]
 pub(super) struct PromptState {
     text: String,
     pub options: TextOptions,
-    /// The text that is being generated while the run does not train: its prompt and the text so
-    /// far.
-    pub writing: Option<(String, String)>,
+    /// The text that is being generated while the run does not train.
+    pub writing: Option<Written>,
     /// The number of samples and log lines that the run had when a text was requested from it while
     /// it trains. It answers with one of the two.
     requested: Option<(usize, usize)>,
+}
+
+/// A text that is being generated, as far as it is known.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub prompt: String,
+    pub text: String,
+    /// The tokens of the text, if their probabilities were requested.
+    pub tokens: Vec<ScoredToken>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,12 +34,14 @@ pub(super) struct TextOptions {
     /// Draws from this many of the most likely tokens; 0 draws from all.
     pub top_k: u32,
     pub tokens: u32,
+    /// True to get the probability of each token.
+    pub probabilities: bool,
 }
 
 impl Default for TextOptions {
     /// The options of a run's own samples, with as many tokens as fill the panel.
     fn default() -> Self {
-        Self { temperature: 0.8, top_k: 200, tokens: 300 }
+        Self { temperature: 0.8, top_k: 200, tokens: 300, probabilities: false }
     }
 }
 
@@ -74,7 +84,7 @@ impl PromptState {
             let prompt = text.to_string();
             Some(if is_live {
                 self.requested = Some(answers);
-                Intent::Send(Command::Sample { prompt })
+                Intent::Send(Command::Sample { prompt, probabilities: self.options.probabilities })
             } else {
                 Intent::Generate(SampleInput::Prompt(prompt))
             })

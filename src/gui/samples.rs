@@ -1,12 +1,14 @@
 //! The texts that the model generates, a prompt for more, and a conversation.
 
-use eframe::egui::{self, TextFormat, TextStyle, Ui, text::LayoutJob};
+use eframe::egui::{self, Ui};
 
-use super::conversation::{self, ChatState};
-use super::prompt::PromptState;
+use super::conversation::ChatState;
+use super::inside::InsideState;
+use super::prompt::{PromptState, Written};
+use super::token_text;
 use super::widgets::button;
 use super::{Intent, Shared};
-use crate::protocol::{Progress, RunPhase};
+use crate::protocol::{Progress, RunPhase, ScoredToken};
 use crate::text::grouped;
 
 #[derive(Debug, Default)]
@@ -14,27 +16,81 @@ pub(super) struct SampleState {
     pub selection: Selection,
     pub prompt: PromptState,
     pub chat: ChatState,
+    pub inside: InsideState,
     /// True to give the field for a prompt or a message, whichever is shown, the focus in the next
     /// frame.
     pub focus: bool,
 }
 
+/// What the panel shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SampleView {
+    Conversation,
+    Texts,
+    Inside,
+}
+
 impl SampleState {
+    fn view(&self) -> SampleView {
+        if self.inside.is_open {
+            SampleView::Inside
+        } else if self.chat.is_offered && self.chat.is_open {
+            SampleView::Conversation
+        } else {
+            SampleView::Texts
+        }
+    }
+
+    /// Draws the choice of what the panel shows.
+    pub fn choice(&mut self, ui: &mut Ui) {
+        let mut view = self.view();
+        if self.chat.is_offered {
+            ui.selectable_value(&mut view, SampleView::Conversation, "Conversation");
+        }
+        ui.selectable_value(&mut view, SampleView::Texts, "Texts");
+        ui.selectable_value(&mut view, SampleView::Inside, "Look inside a text");
+        self.inside.is_open = view == SampleView::Inside;
+        if view != SampleView::Inside {
+            self.chat.is_open = view == SampleView::Conversation;
+        }
+    }
+
+    /// Draws the switch, with a legend if it is on.
+    fn color_by_probability(&mut self, ui: &mut Ui) {
+        let is_on = &mut self.prompt.options.probabilities;
+        let help = "Colour the tokens of the texts that you generate from now on by their \
+                    probability. Point at a token to see the likeliest ones in its place";
+        ui.checkbox(is_on, "Colour by probability").on_hover_text(help);
+        if *is_on {
+            token_text::legend(ui);
+        }
+    }
+
     fn texts(&mut self, ui: &mut Ui, progress: &Progress, on_cpu: bool) -> Option<Intent> {
-        let requested = self.prompt.show(ui, progress, &mut self.focus, on_cpu);
+        let mut requested = self.prompt.show(ui, progress, &mut self.focus, on_cpu);
         if requested.is_some() {
             // The new text is the newest.
             self.selection.chosen = None;
         }
-        if let Some((prompt, written)) = &self.prompt.writing {
+        let by_probability = self.prompt.options.probabilities;
+        if let Some(Written { prompt, text, tokens }) = &self.prompt.writing {
             ui.separator();
-            ui.add(egui::Label::new(layout(ui, prompt, written)).wrap());
+            draw(ui, prompt, text, tokens, by_probability);
         } else if let Some(index) = self.selection.shown(progress.samples.len()) {
             selector(ui, progress, &mut self.selection, index);
-            ui.separator();
             let sample = &progress.samples[index];
-            let text = layout(ui, &sample.prompt, &sample.text);
-            ui.add(egui::Label::new(text).wrap().selectable(true));
+            if by_probability && sample.tokens.is_empty() {
+                ui.horizontal_wrapped(|ui| {
+                    ui.weak("This text was generated without probabilities.");
+                    let obstacle = inside_obstacle(&self.prompt, progress);
+                    if button(ui, "Look inside", obstacle, "Compute them now") {
+                        let text = format!("{}{}", sample.prompt, sample.text);
+                        requested = Some(self.inside.look_into(text));
+                    }
+                });
+            }
+            ui.separator();
+            draw(ui, &sample.prompt, &sample.text, &sample.tokens, by_probability);
         } else {
             ui.add_space(4.0);
             ui.weak(placeholder(progress));
@@ -43,15 +99,33 @@ impl SampleState {
     }
 }
 
+/// Returns why the model cannot read a text now.
+fn inside_obstacle(prompt: &PromptState, progress: &Progress) -> Option<&'static str> {
+    match progress.state {
+        RunPhase::Running | RunPhase::Paused => {
+            Some("The run trains: look inside once it has ended.")
+        }
+        _ if prompt.writing.is_some() => Some("The model generates a text."),
+        _ => prompt.obstacle(progress),
+    }
+}
+
 /// Draws the conversation with a model that was trained on some, else texts.
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { shown, samples: state, .. } = shared;
     let (progress, on_cpu) = (&shown.progress, shown.generates_on_cpu());
-    if state.chat.is_offered {
-        if state.chat.is_open {
-            return state.conversation(ui, progress, on_cpu);
+    if state.view() == SampleView::Conversation {
+        return state.conversation(ui, progress, on_cpu);
+    }
+    ui.horizontal_wrapped(|ui| {
+        state.choice(ui);
+        if state.view() == SampleView::Texts {
+            ui.separator();
+            state.color_by_probability(ui);
         }
-        ui.horizontal(|ui| conversation::choice(ui, &mut state.chat));
+    });
+    if state.view() == SampleView::Inside {
+        return state.inside.show(ui, inside_obstacle(&state.prompt, progress));
     }
     let scroll = egui::ScrollArea::vertical().id_salt("texts").auto_shrink(false);
     scroll.show(ui, |ui| state.texts(ui, progress, on_cpu)).inner
@@ -86,19 +160,15 @@ fn selector(ui: &mut Ui, progress: &Progress, selection: &mut Selection, mut ind
     });
 }
 
-/// Lays out a sample with its prompt highlighted.
-fn layout(ui: &Ui, prompt: &str, text: &str) -> LayoutJob {
-    let mut font = TextStyle::Body.resolve(ui.style());
-    // Larger than captions and settings: this is to be read.
-    font.size += 2.0;
-    let visuals = ui.visuals();
-    // A prompt that is only a line break, as in the demo, would draw an empty line.
-    let (prompt, text) =
-        if prompt.trim().is_empty() { ("", text.trim_start()) } else { (prompt, text) };
-    let mut job = LayoutJob::default();
-    job.append(prompt, 0.0, TextFormat::simple(font.clone(), visuals.strong_text_color()));
-    job.append(text, 0.0, TextFormat::simple(font, visuals.text_color()));
-    job
+/// Draws a sample after its prompt, with its tokens colored if that is wanted and they are known.
+fn draw(ui: &mut Ui, prompt: &str, text: &str, tokens: &[ScoredToken], by_probability: bool) {
+    let mut job = token_text::prompt(ui, prompt);
+    if by_probability && !tokens.is_empty() {
+        return token_text::show(ui, job, tokens);
+    }
+    let text = if job.text.is_empty() { text.trim_start() } else { text };
+    job.append(text, 0.0, token_text::format(ui));
+    ui.add(egui::Label::new(job).wrap().selectable(true));
 }
 
 fn placeholder(progress: &Progress) -> &'static str {

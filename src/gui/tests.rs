@@ -12,7 +12,9 @@ use super::platform::ExportFormat;
 use super::shared::{Library, ShownRun};
 use super::*;
 use crate::config::DecayLength;
-use crate::protocol::{Checkpoint, Event, Progress, RunPhase, Sample, Setting, StopReason};
+use crate::protocol::{
+    Checkpoint, Event, LikelyToken, Progress, RunPhase, Sample, ScoredToken, Setting, StopReason,
+};
 use crate::runs::{About, RunState, RunSummary};
 
 /// A panel that is drawn alone. The state is the intents that it has returned.
@@ -187,12 +189,82 @@ fn the_log_copies_details_and_opens_the_folder() {
 fn a_prompt_goes_to_the_run_that_trains_else_to_its_model() {
     let panel = |progress| Alone::panel(samples::show, showing(progress));
     let prompt = String::from("Once upon a time");
-    let command = Command::Sample { prompt: prompt.clone() };
+    let command = Command::Sample { prompt: prompt.clone(), probabilities: false };
     assert_eq!(panel(progress(RunPhase::Running)).click("Generate"), [Intent::Send(command)]);
     let mut ended = progress(RunPhase::Interrupted);
     let generate = Intent::Generate(SampleInput::Prompt(prompt));
     assert_eq!(panel(ended.clone()).click("Generate"), [generate]);
-    let sample = Sample { iter: 0, prompt: "Once".into(), text: " more".into() };
+    let sample = Sample { iter: 0, prompt: "Once".into(), text: " more".into(), tokens: vec![] };
     ended.apply(&Event::Sample(sample));
     assert_eq!(panel(ended).copied("Copy").as_deref(), Some("Once more"));
+}
+
+/// A sample whose one token is its text.
+fn scored(text: &str) -> Sample {
+    let likeliest = [("nine", 0.5), (text, 0.25)];
+    let likeliest =
+        likeliest.map(|(text, probability)| LikelyToken { text: text.into(), probability });
+    let token =
+        ScoredToken { text: text.into(), probability: Some(0.25), likeliest: likeliest.into() };
+    Sample { iter: 0, prompt: "\n".into(), text: text.into(), tokens: vec![token] }
+}
+
+#[test]
+fn pointing_at_a_colored_token_lists_the_likeliest_ones() {
+    let mut ended = progress(RunPhase::Interrupted);
+    ended.apply(&Event::Sample(scored("seven")));
+    let mut panel = Alone::panel(samples::show, showing(ended));
+    panel.harness.ctx.all_styles_mut(|style| {
+        style.interaction.tooltip_delay = 0.0;
+        style.interaction.show_tooltips_only_when_still = false;
+    });
+    let lists = |panel: &mut Alone| {
+        panel.harness.get_by_label("seven").hover();
+        panel.harness.run_steps(4);
+        panel.harness.query_by_label("\"nine\"").is_some()
+    };
+    assert!(!lists(&mut panel), "the switch is off");
+    panel.click("Colour by probability");
+    assert!(lists(&mut panel));
+    assert!(panel.harness.query_by_label(" 50.0%").is_some());
+    assert!(panel.harness.query_by_label_contains("\"seven\" had 25.0%, loss 1.39").is_some());
+}
+
+#[test]
+fn probabilities_are_requested_once_the_switch_is_on() {
+    let mut panel = Alone::panel(samples::show, showing(progress(RunPhase::Running)));
+    panel.click("Colour by probability");
+    let prompt = String::from("Once upon a time");
+    let command = Command::Sample { prompt, probabilities: true };
+    assert_eq!(panel.click("Generate"), [Intent::Send(command)]);
+}
+
+#[test]
+fn a_text_can_be_looked_into_and_so_can_an_old_sample() {
+    let mut ended = progress(RunPhase::Interrupted);
+    ended.apply(&Event::Sample(Sample { tokens: Vec::new(), ..scored("seven") }));
+    ended.state = RunPhase::Interrupted;
+    let panel = |progress| Alone::panel(samples::show, showing(progress));
+    let mut sample = panel(ended.clone());
+    sample.click("Colour by probability");
+    let look = |text: &str| [Intent::Generate(SampleInput::Text(text.into()))];
+    assert_eq!(sample.click("Look inside"), look("\nseven"));
+    assert_eq!(sample.click("Stop"), [Intent::Ask(Request::StopSample)]);
+
+    let mut pasted = panel(ended);
+    pasted.click("Look inside a text");
+    assert!(!pasted.is_enabled("Look inside"), "there is no text");
+    let field = "Paste a text to see how likely the model finds each part of it.";
+    let fill = |panel: &mut Alone| {
+        let field = panel.harness.get_by_label(field);
+        field.focus();
+        field.type_text("Once");
+        panel.harness.run_steps(2);
+    };
+    fill(&mut pasted);
+    assert_eq!(pasted.click("Look inside"), look("Once"));
+    let mut live = panel(progress(RunPhase::Running));
+    live.click("Look inside a text");
+    fill(&mut live);
+    assert!(!live.is_enabled("Look inside"), "the run trains");
 }

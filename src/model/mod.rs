@@ -25,6 +25,7 @@ mod llama_block;
 mod loss_scale;
 mod map_weights;
 mod nanogpt;
+mod odds;
 mod sample;
 mod weights;
 
@@ -43,6 +44,7 @@ pub(crate) use init::RandomWeights;
 pub use loss_scale::LossScale;
 pub(crate) use map_weights::{FlatWeight, map_weights, put_weights, take_weights};
 pub(crate) use nanogpt::NanoGptCheckpoint;
+pub use odds::TokenOdds;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};
 pub(crate) use weights::{TensorFile, WeightFile, write_tensors};
@@ -259,6 +261,20 @@ impl Gpt {
     pub fn logits(&self, tokens: Arc<[u32]>, sequences: usize, mode: OpsMode) -> Tensor<2> {
         let mode = mode.in_precision(Precision::FLOAT32);
         self.head(self.hidden(tokens, sequences, Pass { mode, dropout: None }))
+    }
+
+    /// Returns the logits of one sequence, in float32 as in sampling, in parts of at most `rows` positions,
+    /// because the logits of all positions may not fit into memory.
+    pub(crate) fn logits_in_parts(
+        &self,
+        tokens: Arc<[u32]>,
+        rows: usize,
+        mode: OpsMode,
+    ) -> impl Iterator<Item = Tensor<2>> {
+        let (time, mode) = (tokens.len(), mode.in_precision(Precision::FLOAT32));
+        let x = self.hidden(tokens, 1, Pass { mode, dropout: None });
+        let part = move |from| self.head(x.clone().narrow(0, from, rows.min(time - from)));
+        (0..time).step_by(rows).map(part)
     }
 
     /// Returns the logits `[n, vocab]` of the final layer norm's output `[n, c]`, in float32.

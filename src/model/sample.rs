@@ -5,7 +5,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::block::Norm;
-use super::{Architecture, Blocks, Gpt, LlamaBlocks, Pass};
+use super::{Architecture, Blocks, Gpt, LlamaBlocks, Pass, TokenOdds};
 use crate::config::Precision;
 use crate::ops::{self, OpsMode};
 
@@ -54,10 +54,21 @@ impl<'a> Sampler<'a> {
     }
 
     pub async fn next_token(&mut self) -> u32 {
+        self.draw_next().await.1
+    }
+
+    /// Draws the next token, as [`Sampler::next_token`] does. Its probability and the likeliest tokens are
+    /// the model's own: in a vocabulary of `vocab` tokens, at temperature 1 and from all of them.
+    pub async fn next_with_odds(&mut self, vocab: usize) -> TokenOdds {
+        let (logits, token) = self.draw_next().await;
+        TokenOdds::of(&logits, vocab, token)
+    }
+
+    async fn draw_next(&mut self) -> (Vec<f32>, u32) {
         let logits = self.last_logits().await;
         let token = draw(&logits, &self.options, &mut self.rng);
         self.tokens.push(token);
-        token
+        (logits, token)
     }
 
     /// Returns the logits after the last token, `[vocab]`.

@@ -24,8 +24,12 @@ pub enum Command {
     },
     /// Write a checkpoint and continue.
     Checkpoint,
-    /// Generate a text.
-    Sample { prompt: String },
+    /// Generate a text, with the probabilities of its tokens if `probabilities` is true.
+    Sample {
+        prompt: String,
+        #[serde(default)]
+        probabilities: bool,
+    },
     /// Change a setting: `{"command":"set","key":"learning_rate","value":1e-4}`.
     Set(Setting),
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::ScoredToken;
 use crate::config::Config;
 use crate::plan::{Class, DeviceHealth, DeviceLine, Forecast, Plan};
 use crate::text::{millions, percent};
@@ -86,12 +87,15 @@ pub enum Event {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     pub iter: u64,
     pub prompt: String,
     /// The continuation, without the prompt.
     pub text: String,
+    /// The tokens of the text with their probabilities, if they were requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<ScoredToken>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -355,7 +359,7 @@ impl fmt::Display for Event {
                     None => Ok(()),
                 }
             }
-            Event::Sample(Sample { iter, prompt, text }) => {
+            Event::Sample(Sample { iter, prompt, text, .. }) => {
                 write!(f, "--- sample at {iter} ---\n{prompt}{text}\n---")
             }
             Event::Checkpoint(Checkpoint { path, best, .. }) => {

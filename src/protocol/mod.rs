@@ -11,6 +11,7 @@ mod event;
 mod progress;
 mod recovery;
 mod request;
+mod scored_token;
 mod worker_message;
 
 pub use crate::plan::DeviceLine;
@@ -30,6 +31,8 @@ pub(crate) use request::{
 };
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use request::{KernelProgress, KernelTests};
+pub use scored_token::{LikelyToken, ScoredToken};
+pub(crate) use scored_token::{ProbabilityClass, TextLoss, probability_text};
 pub use worker_message::{Exit, Failure};
 pub(crate) use worker_message::{
     FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, SelfTestOptions, StartRun, ToWorker,

@@ -17,8 +17,8 @@ use crate::model::Architecture;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::ops::{Implementation, KernelError, KernelShapes};
 use crate::plan::DeviceProfile;
-use crate::protocol::{DeviceLine, Failure, Progress};
-use crate::runs::{About, RunSummary, Tail};
+use crate::protocol::{DeviceLine, Failure, Progress, ScoredToken};
+use crate::runs::{About, Introduction, RunSummary, Tail};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -65,7 +65,8 @@ pub(crate) enum Request {
     Remove { path: PathBuf },
     /// Reads whether a run or a model was trained on conversations: [`Reply::Model`].
     DescribeModel { path: PathBuf },
-    /// Generates text: [`Reply::Sampled`] or [`Reply::Answered`], several times.
+    /// Generates or scores text: [`Reply::Sampled`], [`Reply::Answered`] or [`Reply::Scored`], several
+    /// times.
     Sample(SampleRequest),
     /// Ends the text that is being generated, with a last reply.
     StopSample,
@@ -119,6 +120,9 @@ pub(crate) struct SampleRequest {
     pub seed: u64,
     /// The device as `--device` takes it. A browser has one.
     pub device: String,
+    /// True to get the probabilities of the tokens that follow a prompt.
+    #[serde(default)]
+    pub probabilities: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -127,6 +131,8 @@ pub(crate) enum SampleInput {
     Prompt(String),
     /// A conversation, whose last message is answered.
     Conversation(Vec<Message>),
+    /// A text whose tokens are scored. Nothing is generated.
+    Text(String),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -176,10 +182,24 @@ pub(crate) enum Reply {
     Reported { page: PathBuf },
     /// A model that was stored.
     Imported { model: StoredModel },
-    /// True if a run or a model was trained on conversations.
-    Model { path: PathBuf, has_chat: bool },
+    /// True if a run or a model was trained on conversations, and what it knows then.
+    Model {
+        path: PathBuf,
+        has_chat: bool,
+        #[serde(default)]
+        introduction: Introduction,
+    },
     /// All of the text so far that a model generates, without the prompt.
-    Sampled { prompt: String, text: String, done: bool },
+    /// `tokens` has the tokens since the reply before, if their probabilities were requested.
+    Sampled {
+        prompt: String,
+        text: String,
+        done: bool,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tokens: Vec<ScoredToken>,
+    },
+    /// The tokens of a text that were scored since the reply before.
+    Scored { tokens: Vec<ScoredToken>, done: bool },
     /// All of an answer so far. At its end, `forgotten` is the number of the oldest messages that
     /// the context of the model had no room for, besides the system prompt.
     Answered { text: String, forgotten: usize, done: bool },

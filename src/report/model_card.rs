@@ -17,6 +17,32 @@ use crate::text::{Table, count, escape_markdown};
 const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
 
+/// How transformers continues a text.
+const CONTINUE: &str = r#"```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoModelForCausalLM.from_pretrained(".")
+ids = tokenizer("Once", return_tensors="pt")
+print(tokenizer.decode(model.generate(**ids)[0]))
+```"#;
+
+/// How transformers answers a message.
+const ANSWER: &str = r#"The model was trained on conversations:
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoModelForCausalLM.from_pretrained(".")
+messages = [{"role": "user", "content": "Hi!"}]
+prompt = tokenizer.apply_chat_template(
+    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+)
+answer = model.generate(**prompt)[0, prompt["input_ids"].shape[1]:]
+print(tokenizer.decode(answer, skip_special_tokens=True))
+```"#;
+
 /// Writes the card, the picture of the loss, and the settings with which transformers generates. An
 /// existing card stays as it is.
 pub(crate) fn write_model_card(
@@ -41,7 +67,9 @@ pub(crate) fn write_model_card(
         write_picture(&folder.join(PICTURE), &svg)?;
     }
     let name = folder.file_name().map_or("model".into(), |name| name.to_string_lossy());
-    put(CARD, card(&name, source, run.as_ref(), !svg.is_empty()))
+    let has_chat = tokenizer.is_some_and(|tokenizer| tokenizer.chat().is_some());
+    let code = if has_chat { ANSWER } else { CONTINUE };
+    put(CARD, card(&name, source, run.as_ref(), code, !svg.is_empty()))
 }
 
 /// Returns the settings of generation, which are the defaults of `wgpt sample`.
@@ -57,7 +85,13 @@ fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
     format!("{settings:#}\n")
 }
 
-fn card(name: &str, source: &ModelSource, run: Option<&RunRecord>, has_picture: bool) -> String {
+fn card(
+    name: &str,
+    source: &ModelSource,
+    run: Option<&RunRecord>,
+    code: &str,
+    has_picture: bool,
+) -> String {
     let architecture = &source.architecture;
     let [kv_heads, head_size] = architecture.kv_heads();
     let mut model = vec![
@@ -79,6 +113,7 @@ fn card(name: &str, source: &ModelSource, run: Option<&RunRecord>, has_picture: 
     });
     let mut values =
         vec![("name", name.to_string()), ("model", Table::named(["", ""], model).markdown())];
+    values.push(("code", code.to_string()));
     if let (Some(run), Some(state)) = (run, &source.state) {
         let loss = state.val_loss.map(|loss| format!(", with a validation loss of {loss:.4}"));
         let iteration = state.iteration;
@@ -132,7 +167,8 @@ mod tests {
         let evals =
             [eval(10, 2.5, Some(0.25)), eval(20, 3.0, Some(0.375)), eval(30, 4.0, Some(0.5))];
         let run = record("r", &evals);
-        let card = card("m", &source, Some(&run), false);
+        let card = card("m", &source, Some(&run), ANSWER, false);
+        assert!(card.contains("tokenizer.apply_chat_template("), "{card}");
         assert!(card.contains("after 20 iterations, with a validation loss of 3.0000"), "{card}");
         assert!(card.contains("| best val loss | 2.5000 at iteration 10 |"), "{card}");
         assert!(card.contains("| HellaSwag | 37.5% at iteration 20 |"), "{card}");

@@ -37,7 +37,7 @@ fn samples(samples: &[Sample]) -> String {
     let last = samples.len().saturating_sub(1);
     let mut shown: Vec<usize> = (0..SAMPLES).map(|at| at * last / (SAMPLES - 1)).collect();
     shown.dedup();
-    let markup = |Sample { iter, prompt, text }: &Sample| {
+    let markup = |Sample { iter, prompt, text, .. }: &Sample| {
         let iter = iter.to_string();
         let values = [("iteration", &iter), ("prompt", prompt), ("text", text)];
         fill(include_str!("../../assets/pages/sample.html"), escape_html, &values)
@@ -80,7 +80,7 @@ mod tests {
         let mut progress = Progress::default();
         for iter in 0..30 {
             let (prompt, text) = ("<i>".to_string(), format!("text {iter} <script>"));
-            progress.apply(&Event::Sample(Sample { iter, prompt, text }));
+            progress.apply(&Event::Sample(Sample { iter, prompt, text, tokens: vec![] }));
         }
         let text = samples(&progress.samples);
         assert_eq!(text.matches("<pre>").count(), SAMPLES);

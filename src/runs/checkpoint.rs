@@ -126,10 +126,9 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Returns the tokenizer of the newest checkpoint in `folder`, where known.
-    pub(super) fn tokenizer_in(folder: &Path) -> Option<Tokenizer> {
-        let newest = newest_first(folder).find_map(|path| Self::open_unverified(&path).ok());
-        newest?.state.tokenizer
+    /// Opens the newest checkpoint in `folder` whose state can be read.
+    pub(super) fn newest_unverified(folder: &Path) -> Option<Self> {
+        newest_first(folder).find_map(|path| Self::open_unverified(&path).ok())
     }
 
     pub(super) fn open_unverified(path: &Path) -> Result<Self, TrainError> {

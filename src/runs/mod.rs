@@ -7,6 +7,7 @@ mod device_profile;
 mod error;
 mod folder;
 mod index;
+mod introduction;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) mod kernel_verdicts;
 mod model_source;
@@ -25,6 +26,7 @@ pub(crate) use folder::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
 };
 pub(crate) use index::*;
+pub(crate) use introduction::Introduction;
 pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat};
 pub(crate) use own_states::OwnStates;
 pub(crate) use scalars::Continued;

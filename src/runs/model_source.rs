@@ -211,15 +211,22 @@ impl ModelSource {
 /// Returns true if the model at `path` was trained on conversations. Reads no weights; a model that
 /// cannot be read was not.
 pub fn has_chat(path: &Path) -> bool {
-    let checkpoints = path.join(CHECKPOINTS_FOLDER);
-    let tokenizer = if disk::is_dir(&checkpoints) {
-        Checkpoint::tokenizer_in(&checkpoints)
-    } else if disk::exists(&path.join(STATE_FILE)) {
-        Checkpoint::open_unverified(path).ok().and_then(|checkpoint| checkpoint.state.tokenizer)
-    } else {
-        read_tokenizer(path).ok().flatten().and_then(Result::ok).map(|read| read.tokenizer)
+    let tokenizer = match recorded(path) {
+        Some(checkpoint) => checkpoint.state.tokenizer,
+        None => read_tokenizer(path).ok().flatten().and_then(Result::ok).map(|read| read.tokenizer),
     };
     tokenizer.is_some_and(|tokenizer| tokenizer.chat().is_some())
+}
+
+/// Returns the newest checkpoint of the run at `path`, or the checkpoint itself, without reading its
+/// weights.
+pub(super) fn recorded(path: &Path) -> Option<Checkpoint> {
+    let checkpoints = path.join(CHECKPOINTS_FOLDER);
+    if disk::is_dir(&checkpoints) {
+        Checkpoint::newest_unverified(&checkpoints)
+    } else {
+        Checkpoint::open_unverified(path).ok()
+    }
 }
 
 /// Reads the `tokenizer.json` of a model folder and its chat template; `None` if it has none. The inner

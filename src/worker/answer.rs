@@ -19,7 +19,7 @@ use crate::protocol::{Destination, Failure, Progress, Reply, Request, StoredMode
 use crate::protocol::{StorageUsage, StoredData};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::report;
-use crate::runs::{self, Tail};
+use crate::runs::{self, Introduction, Tail};
 use crate::runs::{CHECKPOINTS_FOLDER, ModelSource, archive};
 use crate::train::TrainError;
 
@@ -72,7 +72,11 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
             [Some(a), Some(b)] => Reply::Comparison { runs, configs: Box::new([a, b]) },
             _ => return Ok(None),
         },
-        Request::DescribeModel { path } => Reply::Model { has_chat: runs::has_chat(&path), path },
+        Request::DescribeModel { path } => {
+            let has_chat = runs::has_chat(&path);
+            let introduction = if has_chat { Introduction::of(&path) } else { Default::default() };
+            Reply::Model { has_chat, introduction, path }
+        }
         Request::Fork { checkpoint } => {
             Reply::Config { config: Box::new(config_of(&checkpoint)?), checkpoint }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use web_time::Instant;
 
 use crate::data::{TextStream, Tokenizer};
-use crate::eval::Conversation;
+use crate::eval::{Conversation, ScoredStream, score_text};
 use crate::gpu::OpenDevice;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
@@ -16,7 +16,7 @@ use crate::train::TrainError;
 /// The time between two replies with a growing text.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Generates the text of a request on the device that `open` returns. The text ends early once
+/// Generates or scores the text of a request on the device that `open` returns. It ends early once
 /// `is_stopped` returns true.
 pub(super) async fn sample(
     request: &SampleRequest,
@@ -34,17 +34,38 @@ pub(super) async fn sample(
             let (model, mode) = load(&source, &open().await?)?;
             let mut sampler = Sampler::new(&model, &ids, options, mode);
             let (mut pieces, mut replied) = (TextStream::default(), Instant::now());
+            let (mut stream, mut scored) = (ScoredStream::new(tokenizer), Vec::new());
             for count in 0.. {
                 let done = count == tokens || is_stopped();
                 if done || replied.elapsed() >= INTERVAL {
                     replied = Instant::now();
-                    reply(Reply::Sampled { prompt: prompt.clone(), text: text.clone(), done });
+                    let (prompt, text) = (prompt.clone(), text.clone());
+                    let tokens = std::mem::take(&mut scored);
+                    reply(Reply::Sampled { prompt, text, done, tokens });
                 }
                 if done {
                     break;
                 }
-                text += &pieces.push(tokenizer, sampler.next_token().await);
+                if request.probabilities {
+                    let odds = sampler.next_with_odds(tokenizer.vocab_size() as usize).await;
+                    let token = stream.push(odds);
+                    text += &token.text;
+                    scored.push(token);
+                } else {
+                    text += &pieces.push(tokenizer, sampler.next_token().await);
+                }
             }
+        }
+        SampleInput::Text(text) => {
+            let (tokenizer, ids) = encode(&source, text)?;
+            let (model, mode) = load(&source, &open().await?)?;
+            let mut take = |tokens| {
+                reply(Reply::Scored { tokens, done: false });
+                is_stopped()
+            };
+            let window = source.window();
+            score_text(&model, tokenizer, &ids, window, mode, &mut take).await;
+            reply(Reply::Scored { tokens: Vec::new(), done: true });
         }
         SampleInput::Conversation(messages) => {
             let (tokenizer, architecture) = (source.tokenizer.as_ref(), &source.architecture);
@@ -84,7 +105,7 @@ fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, V
     }
     let ids = tokenizer.encode_prompt(prompt)?;
     if ids.is_empty() {
-        return Err(Failure::new("the prompt is empty", "type a character"));
+        return Err(Failure::new("the text is empty", "type a character"));
     }
     Ok((tokenizer, ids))
 }

@@ -135,3 +135,69 @@ fn a_model_without_conversations_is_refused_in_one_line() {
     assert!(said.contains("this model was not trained on conversations\n  hint: "), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
 }
+
+/// Answers the default model of `chat`, which is in `out/`.
+fn chat_with_newest(folder: &Path) -> Output {
+    let mut command = wgpt(folder);
+    command.args(["chat", "--max-new-tokens=4", "--device=cpu"]);
+    command.output().unwrap()
+}
+
+#[test]
+fn the_newest_run_with_conversations_introduces_itself() {
+    let folder = temporary();
+    let refused = chat_with_newest(folder.path());
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("no run in out/ was trained on conversations"), "{said}");
+    assert!(said.contains("hint: `wgpt train --preset=chat`"), "{said}");
+
+    train(folder.path(), "out/chat", &["--data=builtin:chats", "--max_iters=4", "--block_size=64"]);
+    train(folder.path(), "out/text", &["--max_iters=4"]);
+    let chat = chat_with_newest(folder.path());
+    let said = text(&chat.stderr);
+    assert!(chat.status.success(), "{said}");
+    let run = Path::new("out").join("chat");
+    let used = format!("using {}, the newest run that was trained on conversations", run.display());
+    assert!(said.contains(&used), "{said}");
+    assert!(said.contains("It greets you and remembers your name."), "{said}");
+    let examples = said.split_once("Try: ").unwrap().1;
+    assert!(examples.lines().count() == 3 && examples.contains('?'), "{said}");
+    let introduction = said.lines().filter(|line| line.starts_with("It ")).collect::<Vec<_>>();
+    assert_eq!(introduction.len(), 2, "{said}");
+    assert!(introduction.iter().all(|line| line.len() <= 80), "{said}");
+}
+
+/// The examples of a person's data are messages of the validation split. Once the data has changed, or
+/// from an exported folder, nothing is claimed.
+#[test]
+fn a_model_of_own_data_has_examples_of_its_validation_split() {
+    let folder = temporary();
+    let line = |number: usize| {
+        let message = |role, content: String| serde_json::json!({"role": role, "content": content});
+        let messages =
+            [message("user", format!("Question {number}?")), message("assistant", "Yes.".into())];
+        format!("{}\n", serde_json::json!({ "messages": messages }))
+    };
+    let write = |from: usize| {
+        let lines: String = (from..from + 40).map(line).collect();
+        fs::write(folder.path().join("chats.jsonl"), lines).unwrap();
+        let prepare = ["prepare", "chats.jsonl", "-o", "mine", "--tokenizer=byte", "--force"];
+        ok(folder.path(), &prepare);
+    };
+    write(10);
+    train(folder.path(), "r", &["--data=mine", "--max_iters=2", "--block_size=64"]);
+    let said = text(&chat(folder.path(), &[], b"").stderr);
+    assert!(said.contains("trained on the conversations in mine."), "{said}");
+    assert_eq!(said.matches("Question ").count(), 3, "{said}");
+
+    ok(folder.path(), &["export", "r", "-o", "hf", "--device=cpu"]);
+    let card = fs::read_to_string(folder.path().join("hf/README.md")).unwrap();
+    assert!(card.contains("tokenizer.apply_chat_template("), "{card}");
+    write(50);
+    for model in ["hf", "r"] {
+        let said = text(&chat_with(folder.path(), model, &[], b"").stderr);
+        assert!(said.contains("do not say what they are about"), "{said}");
+        assert!(!said.contains("Try: "), "{said}");
+    }
+}

@@ -126,7 +126,7 @@ fn commands_on_stdin_are_applied() {
         "\n",
         r#"{"command":"set","key":"batch_size","value":4}"#,
         "\n",
-        r#"{"command":"sample","prompt":"The "}"#,
+        r#"{"command":"sample","prompt":"The ","probabilities":true}"#,
         "\n",
         r#"{"command":"stop"}"#,
         "\n"
@@ -135,7 +135,12 @@ fn commands_on_stdin_are_applied() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     let events = events(&text(&output.stdout));
-    assert!(named(&events, "sample").any(|sample| sample["prompt"] == "The "));
+    let sample = named(&events, "sample").find(|sample| sample["prompt"] == "The ").unwrap();
+    let tokens = sample["tokens"].as_array().unwrap();
+    let texts: String = tokens.iter().map(|token| token["text"].as_str().unwrap()).collect();
+    assert_eq!(sample["text"], texts.as_str());
+    // The run's own samples have none.
+    assert!(named(&events, "sample").any(|sample| sample.get("tokens").is_none()));
     let warns = |text: &str| {
         named(&events, "warning").any(|warning| warning["text"].to_string().contains(text))
     };

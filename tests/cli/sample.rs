@@ -73,9 +73,54 @@ fn json_lines_stream_the_text() {
     read.extend(pieces.iter().map(|piece| piece["text"].as_str().unwrap()));
     assert_eq!(read, text);
     assert_eq!(pieces.len() + 1, 20, "a piece for each character");
+    for piece in [&line].into_iter().chain(pieces) {
+        let token = &piece["tokens"][0];
+        assert_eq!(token["text"], piece["text"]);
+        // At temperature 0 the likeliest token is taken.
+        assert_eq!(token["probability"], token["likeliest"][0]["probability"], "{token}");
+        let shares = token["likeliest"].as_array().unwrap().iter();
+        let shares: Vec<_> = shares.map(|other| other["probability"].as_f64().unwrap()).collect();
+        assert!(shares.len() == 5 && shares.is_sorted_by(|a, b| a >= b), "{token}");
+        assert!(shares.iter().sum::<f64>() < 1.0 && shares[4] > 0.0, "{token}");
+    }
     assert!(child.wait().unwrap().success());
 
     let refused = run(folder.path(), &["sample", "r", "--json", "--start=", "--device=cpu"]);
     assert_eq!((refused.status.code(), super::text(&refused.stdout)), (Some(2), String::new()));
     assert!(super::text(&refused.stderr).contains("error: empty prompt\n  hint: "));
+}
+
+/// A text gets a probability for each token but the first, in the same way as when it is generated.
+#[test]
+fn the_tokens_of_a_text_have_probabilities() {
+    let folder = temporary();
+    let text = format!("The {}", continuation(folder.path(), "The "));
+    let eval = |text: &str, more: &[&str]| {
+        let text = format!("--text={text}");
+        ok(folder.path(), &[&["eval", "r", &text, "--device=cpu"], more].concat())
+    };
+    let scored: Value = serde_json::from_str(&eval(&text, &["--json"])).unwrap();
+    let tokens = scored["tokens"].as_array().unwrap();
+    assert_eq!(tokens.len(), text.len(), "a token for each character");
+    assert_eq!(tokens[0]["probability"], Value::Null);
+    for token in &tokens[4..] {
+        // The text was generated with the likeliest tokens.
+        assert_eq!(token["probability"], token["likeliest"][0]["probability"], "{token}");
+    }
+    let nats = tokens[1..].iter().map(|token| -token["probability"].as_f64().unwrap().ln());
+    let mean = nats.sum::<f64>() / (text.len() - 1) as f64;
+    assert!((scored["loss"].as_f64().unwrap() - mean).abs() < 1e-5, "{scored}");
+
+    let table = eval("The fox", &[]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("token") && lines.len() == 10, "{table}");
+    assert!(lines[1].starts_with("\"T\"") && lines[9].starts_with("loss "), "{table}");
+    let colored = eval("The fox", &["--color=always"]);
+    assert!(colored.contains("\u{1b}[") && colored.contains("below 1%"), "{colored}");
+    for (text, complaint) in [("", "too few"), ("T", "too few"), ("\u{1f600}", "character")] {
+        let refused = run(folder.path(), &["eval", "r", &format!("--text={text}"), "--device=cpu"]);
+        let said = super::text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(complaint) && said.contains("hint: "), "{said}");
+    }
 }

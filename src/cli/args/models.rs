@@ -26,8 +26,8 @@ pub(in crate::cli) struct SamplingArgs {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ChatArgs {
-    /// Run, checkpoint or exported model that was trained on conversations [default: the newest run in
-    /// out/]
+    /// Run, checkpoint or exported model that was trained on conversations [default: the newest such run
+    /// in out/]
     pub model: Option<PathBuf>,
     /// System prompt: what the model is told before the conversation
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -53,6 +53,10 @@ pub(in crate::cli) struct EvalArgs {
     /// Evaluate at most N windows of each split, evenly spread; 0 = all of the validation split
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub windows: u64,
+    /// Show how likely each token of a text is, with the likeliest tokens in its place; FILE:path reads the
+    /// text from a file, - from stdin
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["windows", "hellaswag"])]
+    pub text: Option<String>,
     /// Answer the questions of HellaSwag in FILE, or others of its form: one JSON object a line with
     /// `ctx`, `endings` and `label`. Measures the loss too if --data is given
     #[arg(long, value_name = "FILE")]

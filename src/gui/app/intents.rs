@@ -9,7 +9,7 @@ use crate::gui::conversation::ChatState;
 use crate::gui::form::SettingsForm;
 use crate::gui::layout::Pane;
 use crate::gui::platform::{self, IS_PAGE, Overrides};
-use crate::gui::prompt::TextOptions;
+use crate::gui::prompt::{TextOptions, Written};
 use crate::gui::{Intent, Shared};
 use crate::protocol::{
     Command, Event, Progress, Request, RunError, RunPhase, RunSettings, SampleInput, SampleRequest,
@@ -136,14 +136,16 @@ impl App {
             return;
         };
         if let SampleInput::Prompt(prompt) = &input {
-            samples.prompt.writing = Some((prompt.clone(), String::new()));
+            let prompt = prompt.clone();
+            samples.prompt.writing = Some(Written { prompt, ..Written::default() });
         }
         let now = web_time::SystemTime::now().duration_since(web_time::SystemTime::UNIX_EPOCH);
         let seed = now.map_or(0, |time| time.as_millis() as u64);
         let on_cpu = self.shared.shown.generates_on_cpu();
         let device = if on_cpu { CPU.into() } else { self.shared.settings.device.clone() };
-        let TextOptions { temperature, top_k, tokens } = samples.prompt.options;
-        let request = SampleRequest { path, input, tokens, temperature, top_k, seed, device };
+        let TextOptions { temperature, top_k, tokens, probabilities } = samples.prompt.options;
+        let request =
+            SampleRequest { path, input, tokens, temperature, top_k, seed, device, probabilities };
         self.requests.client.send(Request::Sample(request));
     }
 
@@ -182,6 +184,7 @@ impl App {
         if self.shared.shown.folder.as_ref() != Some(&run) {
             self.end_text();
             self.shared.samples.chat.clear();
+            self.shared.samples.inside.clear();
         }
         let followed = self.requests.client.follow(&run, tail);
         let is_followed = followed.is_some();
@@ -227,7 +230,8 @@ impl App {
     /// train.
     fn end_text(&mut self) {
         let samples = &mut self.shared.samples;
-        if samples.chat.take_back() | samples.prompt.writing.take().is_some() {
+        let is_writing = samples.prompt.writing.take().is_some();
+        if samples.chat.take_back() | is_writing | samples.inside.end() {
             self.requests.client.send(Request::StopSample);
         }
     }

@@ -10,6 +10,7 @@ use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE};
 use crate::disk::absolute;
 use crate::gui::conversation::ChatState;
 use crate::gui::platform::IS_PAGE;
+use crate::gui::prompt::Written;
 use crate::gui::shared::ShownRun;
 use crate::gui::{Intent, Shared};
 use crate::plan::DeviceKind;
@@ -186,16 +187,22 @@ impl App {
             }
             // The run of a text that was stopped may no longer be shown.
             Reply::Sampled { .. } if shared.samples.prompt.writing.is_none() => {}
-            Reply::Sampled { prompt, text, done: false } => {
-                shared.samples.prompt.writing = Some((prompt, text));
+            Reply::Sampled { prompt, text, done, tokens: new } => {
+                let writing = &mut shared.samples.prompt.writing;
+                let mut tokens = writing.take().map_or_else(Vec::new, |writing| writing.tokens);
+                tokens.extend(new);
+                if done {
+                    let iter = shared.shown.progress.iteration;
+                    let sample = Sample { iter, prompt, text, tokens };
+                    shared.shown.progress.samples.push(sample);
+                } else {
+                    *writing = Some(Written { prompt, text, tokens });
+                }
             }
-            Reply::Sampled { prompt, text, done: true } => {
-                shared.samples.prompt.writing = None;
-                let iter = shared.shown.progress.iteration;
-                shared.shown.progress.samples.push(Sample { iter, prompt, text });
-            }
-            Reply::Model { path, has_chat } => {
+            Reply::Scored { tokens, done } => shared.samples.inside.scored(tokens, done),
+            Reply::Model { path, has_chat, introduction } => {
                 if shared.shown.folder.as_ref() == Some(&path) {
+                    shared.samples.chat.introduction = introduction;
                     shared.samples.chat.offer(has_chat, shared.shown.is_live());
                     // A model without a record was shown to be tried.
                     if has_chat && shared.shown.progress.state == RunPhase::Idle {
@@ -223,6 +230,7 @@ impl App {
                     Job::Import => "nothing was imported: ",
                     Job::Sample => {
                         shared.samples.prompt.writing = None;
+                        shared.samples.inside.end();
                         shared.samples.chat.take_back();
                         ""
                     }

@@ -8,7 +8,9 @@ use egui_kittest::kittest::Queryable;
 use super::*;
 use crate::config::Config;
 use crate::disk::absolute;
+use crate::gui::prompt::Written;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
+use crate::protocol::ScoredToken;
 use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
 
 /// A window that requests nothing by itself.
@@ -83,7 +85,7 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
 /// A run with one sample.
 fn recorded(run: &Path, view: View, text: &str) -> Reply {
     let tail = crate::runs::Tail::open(run, true);
-    let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into() };
+    let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into(), tokens: Vec::new() };
     let progress = Box::new(Progress { samples: vec![sample], ..Progress::default() });
     Reply::Run { run: run.to_path_buf(), view, progress, tail }
 }
@@ -127,20 +129,45 @@ fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     let mut window = window();
     let sampled = |text: &str, done| {
         let (prompt, text) = ("Once".into(), text.into());
-        Reply::Sampled { prompt, text, done }
+        Reply::Sampled { prompt, text, done, tokens: Vec::new() }
     };
     window.state_mut().take(sampled(" a late text", true));
     assert!(!has(&mut window, "a late text"), "nothing was requested");
     let run = PathBuf::from("models/a");
     window.state_mut().requests.run = Some(run.clone());
     window.state_mut().take(recorded(&run, View::Main, ""));
-    window.state_mut().shared.samples.prompt.writing = Some(("Once".into(), String::new()));
+    window.state_mut().shared.samples.prompt.writing = Some(Written::default());
     window.state_mut().take(sampled(" there was", false));
     assert!(has(&mut window, "Once there was"));
     assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 1);
     window.state_mut().take(sampled(" there was a fox", true));
     assert!(has(&mut window, "Once there was a fox"));
     assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 2);
+}
+
+/// Each reply has the tokens since the one before.
+#[test]
+fn tokens_add_up_and_those_of_a_text_that_ended_are_left_out() {
+    let mut window = window();
+    let app = window.state_mut();
+    let tokens = |text: &str| {
+        let token = |text| ScoredToken { text, probability: Some(0.5), likeliest: Vec::new() };
+        text.chars().map(|character| token(character.to_string())).collect::<Vec<_>>()
+    };
+    app.shared.samples.prompt.writing = Some(Written::default());
+    for (new, text, done) in [("On", "On", false), ("ce", "Once", false), ("", "Once", true)] {
+        let (prompt, text, tokens) = ("\n".into(), text.into(), tokens(new));
+        app.take(Reply::Sampled { prompt, text, done, tokens });
+    }
+    assert_eq!(app.shared.shown.progress.samples[0].tokens, tokens("Once"));
+
+    app.shared.samples.inside.look_into("Once".into());
+    app.take(Reply::Scored { tokens: tokens("On"), done: false });
+    app.take(Reply::Scored { tokens: tokens("ce"), done: false });
+    assert_eq!(app.shared.samples.inside.tokens(), tokens("Once"));
+    app.shared.samples.inside.end();
+    app.take(Reply::Scored { tokens: tokens("late"), done: true });
+    assert_eq!(app.shared.samples.inside.tokens(), tokens("Once"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Session;
 use crate::config::DecayLength;
 use crate::data::{DataError, Ending, Message, Role, Tokenizer};
+use crate::eval::ScoredStream;
 use crate::model::{SampleOptions, Sampler};
 use crate::protocol::{Command, Event, Sample, Setting, StopReason, Task};
 use crate::train::{Commands, TrainError};
@@ -41,11 +42,12 @@ impl Session<'_> {
     pub(super) async fn sample_for_comparison(&mut self) {
         let config = &self.job.config;
         if config.sample_tokens > 0 && self.ranks.group.is_first() {
-            self.sample(&config.sample_prompt.clone(), config.seed).await;
+            self.sample(&config.sample_prompt.clone(), config.seed, false).await;
         }
     }
 
-    async fn sample(&mut self, prompt: &str, seed: u64) {
+    /// Generates a text, with the probabilities of its tokens if they are wanted.
+    async fn sample(&mut self, prompt: &str, seed: u64, probabilities: bool) {
         let Some(tokenizer) = self.job.dataset.tokenizer.clone() else { return };
         let (prompt, ids) = match self.sample_start(prompt, &tokenizer) {
             Ok((prompt, ids)) if !ids.is_empty() => (prompt, ids),
@@ -58,19 +60,29 @@ impl Session<'_> {
         let mut sampler = Sampler::new(self.learner.model(), &ids, options, self.job.mode);
         let count = self.job.config.sample_tokens;
         let mut reporter = self.journal.report(Task::Sample, count.into());
-        let mut tokens = Vec::new();
+        let (mut tokens, mut scored) = (Vec::new(), Vec::new());
+        let mut stream = ScoredStream::new(&tokenizer);
         for done in 0..count {
             reporter.report(done.into());
-            let token = sampler.next_token().await;
+            let odds = if probabilities {
+                Some(sampler.next_with_odds(tokenizer.vocab_size() as usize).await)
+            } else {
+                None
+            };
+            let token = match &odds {
+                Some(odds) => odds.id,
+                None => sampler.next_token().await,
+            };
             self.device.watchdog.restart();
             // An answer ends with its message.
             if tokenizer.chat().is_some_and(|template| template.is_special(token)) {
                 break;
             }
             tokens.push(token);
+            scored.extend(odds.map(|odds| stream.push(odds)));
         }
         let text = tokenizer.decode(&tokens);
-        let sample = Sample { iter: self.position.iteration, prompt, text };
+        let sample = Sample { iter: self.position.iteration, prompt, text, tokens: scored };
         self.journal.emit(Event::Sample(sample));
     }
 
@@ -93,10 +105,7 @@ impl Session<'_> {
             let message = Message::new(Role::User, prompt);
             return Ok((format!("{prompt}\n"), template.prompt(&[message], Ending::Answer)?));
         }
-        let mut ids = self.job.dataset.val.first_conversation()?;
-        ids.drain(..usize::from(template.is_separated()));
-        let answer = template.counted(&ids).iter().position(|counts| *counts);
-        ids.truncate(answer.unwrap_or(0));
+        let ids = self.job.dataset.val.first_prompt(0)?.unwrap_or_default();
         Ok((format!("{}\n", template.question(&ids)), ids))
     }
 
@@ -132,10 +141,10 @@ impl Session<'_> {
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Finish { decay } => self.finish_after(decay).await?,
                 Command::Checkpoint => self.save().await?,
-                Command::Sample { prompt } => {
+                Command::Sample { prompt, probabilities } => {
                     let seed = self.job.config.seed.wrapping_add(self.position.iteration);
                     if self.ranks.group.is_first() {
-                        self.sample(&prompt, seed).await;
+                        self.sample(&prompt, seed, probabilities).await;
                     }
                 }
                 Command::Set(setting) => self.set(setting).await?,

@@ -51,7 +51,10 @@ pub(super) fn sample(
 ) -> Result<Arc<ChildStdin>, Failure> {
     let (text, done) = (String::new(), false);
     let mut last = match &request.input {
-        SampleInput::Prompt(prompt) => Reply::Sampled { prompt: prompt.clone(), text, done },
+        SampleInput::Prompt(prompt) => {
+            Reply::Sampled { prompt: prompt.clone(), text, done, tokens: Vec::new() }
+        }
+        SampleInput::Text(_) => Reply::Scored { tokens: Vec::new(), done },
         SampleInput::Conversation(_) => Reply::Answered { text, forgotten: 0, done },
     };
     let (mut child, input, replies) = start(process, Request::Sample(request))?;
@@ -64,8 +67,16 @@ pub(super) fn sample(
         }
         // Its end is certain once its output is closed; waiting removes it from the system's table.
         let status = child.wait();
+        // The last tokens were passed on already.
+        if let Reply::Sampled { tokens, .. } | Reply::Scored { tokens, .. } = &mut last {
+            tokens.clear();
+        }
         match &mut last {
-            Reply::Sampled { done, .. } | Reply::Answered { done, .. } if !*done => {
+            Reply::Sampled { done, .. }
+            | Reply::Answered { done, .. }
+            | Reply::Scored { done, .. }
+                if !*done =>
+            {
                 if owner.strong_count() == 0 {
                     // The text stays as it is.
                     *done = true;
@@ -101,6 +112,7 @@ mod tests {
             top_k: 0,
             seed: 7,
             device: "cpu".into(),
+            probabilities: false,
         };
         let reply = move |reply| drop(sender.send(reply));
         (sample(Ok(process), request, reply).unwrap(), receiver)
@@ -113,6 +125,8 @@ mod tests {
     fn next(replies: &Receiver<Reply>) -> Reply {
         replies.recv_timeout(Duration::from_secs(20)).unwrap()
     }
+
+    const SCORED: &str = r#"echo '{"message":"reply","reply":"scored","tokens":[{"text":"O","probability":null,"likeliest":[]}],"done":false}'"#;
 
     const GROWING: &str = r#"echo '{"message":"reply","reply":"sampled","prompt":"Once","text":" upon","done":false}'"#;
 
@@ -151,5 +165,13 @@ mod tests {
         drop(input);
         let end = next(&replies);
         assert!(matches!(end, Reply::Answered { done: true, .. }), "{end:?}");
+        let text = SampleInput::Text("Once".into());
+        let (input, replies) = shell(text, &format!("{SCORED}; exec cat"));
+        let Reply::Scored { tokens, done: false } = next(&replies) else { panic!("no token") };
+        assert_eq!(tokens.len(), 1);
+        drop(input);
+        let end = next(&replies);
+        let Reply::Scored { tokens, done: true } = end else { panic!("{end:?}") };
+        assert!(tokens.is_empty(), "tokens come twice");
     }
 }

@@ -1,0 +1,151 @@
+//! Text whose tokens are colored by their probability. The tooltip of a token lists the likeliest tokens
+//! in its place.
+
+use std::ops::Range;
+
+use eframe::egui::{
+    self, Color32, Galley, Grid, Label, RichText, TextFormat, TextStyle, Ui, text::LayoutJob,
+};
+
+use crate::protocol::{ProbabilityClass, ScoredToken, TextLoss, probability_text};
+
+/// Returns the background of a class; likely tokens have none. One hue, so that only the lightness counts:
+/// color-blind people see it, too. Text of the strongest color is readable on all of them.
+fn background(dark: bool, class: ProbabilityClass) -> Color32 {
+    let (on_dark, on_light) = match class {
+        ProbabilityClass::Likely => return Color32::TRANSPARENT,
+        ProbabilityClass::Possible => ([58, 44, 18], [255, 243, 214]),
+        ProbabilityClass::Unlikely => ([96, 66, 16], [255, 224, 160]),
+        ProbabilityClass::Rare => ([135, 84, 8], [252, 196, 96]),
+        ProbabilityClass::Surprising => ([170, 98, 0], [240, 158, 40]),
+    };
+    let [r, g, b] = if dark { on_dark } else { on_light };
+    Color32::from_rgb(r, g, b)
+}
+
+/// Returns the format of text that is to be read: the brightest of the window, and larger than captions
+/// and settings.
+pub(super) fn format(ui: &Ui) -> TextFormat {
+    let mut font = TextStyle::Body.resolve(ui.style());
+    font.size += 2.0;
+    TextFormat::simple(font, ui.visuals().strong_text_color())
+}
+
+/// Begins a sample with its prompt, which is less bright than the text of the model.
+pub(super) fn prompt(ui: &Ui, prompt: &str) -> LayoutJob {
+    let mut job = LayoutJob::default();
+    // A prompt that is only a line break, as in the demo, would draw an empty line.
+    if !prompt.trim().is_empty() {
+        let color = ui.visuals().widgets.inactive.text_color();
+        job.append(prompt, 0.0, TextFormat { color, ..format(ui) });
+    }
+    job
+}
+
+/// Draws the tokens after what `job` has already.
+pub(super) fn show(ui: &mut Ui, mut job: LayoutJob, tokens: &[ScoredToken]) {
+    let (format, dark) = (format(ui), ui.visuals().dark_mode);
+    // The characters of each token.
+    let mut places: Vec<Range<usize>> = Vec::with_capacity(tokens.len());
+    let mut end = job.text.chars().count();
+    for token in tokens {
+        let text = if job.text.is_empty() { token.text.trim_start() } else { &token.text };
+        let class = token.probability.map_or(ProbabilityClass::Likely, Into::into);
+        job.append(text, 0.0, TextFormat { background: background(dark, class), ..format.clone() });
+        let start = end;
+        end += text.chars().count();
+        places.push(start..end);
+    }
+    job.wrap.max_width = ui.available_width();
+    let galley = ui.fonts_mut(|fonts| fonts.layout_job(job));
+    let drawn = ui.add(Label::new(galley.clone()).selectable(true));
+    let Some(pointer) = drawn.hover_pos() else { return };
+    let pointed_at = character_at(&galley, pointer - drawn.rect.min);
+    let token = pointed_at.and_then(|at| places.iter().position(|place| place.contains(&at)));
+    if let Some(token) = token.map(|index| &tokens[index]) {
+        drawn.on_hover_ui_at_pointer(|ui| tooltip(ui, token));
+    }
+}
+
+/// Returns the number of the character at a position in a text.
+fn character_at(galley: &Galley, position: egui::Vec2) -> Option<usize> {
+    let mut first = 0;
+    for row in &galley.rows {
+        let place = position - row.pos.to_vec2();
+        if (0.0..row.size.y).contains(&place.y) {
+            let covers = row.glyphs.iter().position(|glyph| {
+                (glyph.pos.x..glyph.pos.x + glyph.advance_width).contains(&place.x)
+            });
+            return covers.map(|column| first + column);
+        }
+        first += row.glyphs.len() + usize::from(row.ends_with_newline);
+    }
+    None
+}
+
+fn tooltip(ui: &mut Ui, token: &ScoredToken) {
+    let (Some(probability), Some(loss)) = (token.probability, token.loss()) else {
+        ui.label("The first token: nothing comes before it.");
+        return;
+    };
+    let text = format!("{:?} had {}, loss {loss:.2}", token.text, probability_text(probability));
+    ui.label(RichText::new(text).strong());
+    ui.weak("The likeliest tokens here:");
+    Grid::new("likeliest").num_columns(2).show(ui, |ui| {
+        for other in &token.likeliest {
+            ui.monospace(format!("{:?}", other.text));
+            ui.monospace(format!("{:>6}", probability_text(other.probability)));
+            ui.end_row();
+        }
+    });
+}
+
+/// Draws what the colors mean.
+pub(super) fn legend(ui: &mut Ui) {
+    let (dark, color) = (ui.visuals().dark_mode, ui.visuals().strong_text_color());
+    for class in ProbabilityClass::ALL {
+        let text = RichText::new(format!(" {class} ")).small().color(color);
+        ui.label(text.background_color(background(dark, class)));
+    }
+}
+
+/// Draws the mean loss on a text.
+pub(super) fn loss(ui: &mut Ui, tokens: &[ScoredToken]) {
+    let TextLoss { tokens, loss, bits_per_byte } = TextLoss::of(tokens);
+    if tokens > 0 {
+        let bits =
+            bits_per_byte.map_or_else(String::new, |bits| format!(", {bits:.3} bits per byte"));
+        ui.label(format!("Loss {loss:.3} on {tokens} tokens, perplexity {:.2}{bits}", loss.exp()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the relative luminance of WCAG 2.
+    fn luminance(color: Color32) -> f32 {
+        let linear = |value: u8| {
+            let share = f32::from(value) / 255.0;
+            if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * linear(color.r()) + 0.7152 * linear(color.g()) + 0.0722 * linear(color.b())
+    }
+
+    #[test]
+    fn colors_differ_in_lightness_and_the_text_on_them_is_readable() {
+        for visuals in [egui::Visuals::dark(), egui::Visuals::light()] {
+            let text = luminance(visuals.strong_text_color());
+            let mut before = luminance(visuals.panel_fill);
+            for class in &ProbabilityClass::ALL[1..] {
+                let behind = luminance(background(visuals.dark_mode, *class));
+                let (light, dark) = (text.max(behind), text.min(behind));
+                let contrast = (light + 0.05) / (dark + 0.05);
+                assert!(contrast >= 4.5, "{class}: {contrast}");
+                // Each step goes on towards the text.
+                assert_eq!(behind > before, visuals.dark_mode, "{class}: {behind} after {before}");
+                before = behind;
+            }
+        }
+    }
+}
