@@ -409,6 +409,13 @@ fn an_empty_window_offers_ways_to_a_first_run() {
         assert!(is_enabled(&harness, label), "{label}");
     }
     assert!(harness.query_by_label_contains("time left").is_none(), "figures of no run");
+    harness.get_by_label("Show the list...").click();
+    harness.run_steps(4);
+    assert!(harness.query_by_label("hf:roneneldan/TinyStories").is_some());
+    harness.snapshot("texts");
+    harness.get_by_label("Close").click();
+    harness.run_steps(4);
+    assert!(harness.query_by_label("hf:roneneldan/TinyStories").is_none());
     harness.state_mut().apply(&recorded_events()[..2]);
     harness.run_steps(4);
     assert!(harness.query_by_label("Start the demo").is_none());

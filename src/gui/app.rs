@@ -258,6 +258,8 @@ impl eframe::App for App {
         let command = self.closing.ask(ui);
         self.send_to_own_run(command);
         intents.extend(PathDialog::show(&mut self.path_dialog, ui));
+        #[cfg(not(target_arch = "wasm32"))]
+        super::get_list::show(ui, &mut self.shared.lists_texts);
         for intent in intents {
             self.carry_out(intent);
         }

@@ -12,6 +12,8 @@ mod export;
 mod finished;
 mod fit;
 mod form;
+#[cfg(not(target_arch = "wasm32"))]
+mod get_list;
 mod inside;
 mod layout;
 mod log;
@@ -73,6 +75,8 @@ enum Intent {
     Send(Command),
     Ask(Request),
     Start,
+    /// Shows the list of texts and models to fetch.
+    ListTexts,
     /// Starts the demo: its settings replace those of the form.
     Demo,
     Continue(PathBuf),

@@ -31,6 +31,8 @@ pub(super) struct Shared {
     pub fit: FitState,
     pub samples: SampleState,
     pub log: LogView,
+    /// True while the list of texts to fetch is open.
+    pub lists_texts: bool,
     /// Search text for the settings; empty shows all.
     pub setting_filter: String,
 }

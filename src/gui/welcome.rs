@@ -3,7 +3,7 @@
 use eframe::egui::{self, Button, RichText, Ui};
 
 use super::Intent;
-use super::platform::Choice;
+use super::platform::{Choice, IS_PAGE};
 
 /// The width of a way, in points.
 const WIDTH: f32 = 400.0;
@@ -30,14 +30,22 @@ pub(super) fn show(ui: &mut Ui) -> Option<Intent> {
             button: "Choose files...",
             intent: Intent::Choose(Choice::Texts),
         },
+        Way {
+            title: "Get a text",
+            text: "Stories, an encyclopedia, web pages: a list of good texts, with their licences.",
+            button: "Show the list...",
+            intent: Intent::ListTexts,
+        },
     ];
+    // A page connects to nothing.
+    let ways = ways.into_iter().take(if IS_PAGE { 2 } else { 3 });
     let mut intent = None;
     egui::ScrollArea::vertical().id_salt("welcome").show(ui, |ui| {
         ui.vertical_centered(|ui| {
             ui.add_space((ui.available_height() * 0.12).min(60.0));
             ui.heading("Train a language model on this computer");
             ui.add_space(12.0);
-            for (nth, Way { title, text, button, intent: way }) in ways.into_iter().enumerate() {
+            for (nth, Way { title, text, button, intent: way }) in ways.enumerate() {
                 let frame = egui::Frame::group(ui.style()).inner_margin(12.0);
                 frame.fill(ui.visuals().faint_bg_color).show(ui, |ui| {
                     ui.set_width(WIDTH.min(ui.available_width()));

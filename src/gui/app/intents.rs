@@ -30,6 +30,7 @@ impl App {
             Intent::Send(command) => self.send_command(&command),
             Intent::Ask(request) => self.requests.client.send(request),
             Intent::Start => self.start_run(),
+            Intent::ListTexts => self.shared.lists_texts = true,
             Intent::Demo => {
                 self.shared.settings.form = SettingsForm::of_preset("demo");
                 self.start_run();

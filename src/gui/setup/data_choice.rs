@@ -90,7 +90,9 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         let requested = Some(ui.input(|input| input.time));
         shared.data.paste = Paste { requested, was_empty: false };
     }
-    files.or(folder.then_some(Intent::Choose(Choice::DataFolder)))
+    let help = "A list of good texts to fetch, with their licences";
+    let list = button(ui, "Get a text...", None, help).then_some(Intent::ListTexts);
+    files.or(folder.then_some(Intent::Choose(Choice::DataFolder))).or(list)
 }
 
 fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
