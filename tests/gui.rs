@@ -410,7 +410,7 @@ fn an_empty_window_offers_ways_to_a_first_run() {
     }
     assert!(harness.query_by_label_contains("time left").is_none(), "figures of no run");
     harness.get_by_label("Show the list...").click();
-    harness.run_steps(4);
+    harness.run_steps(8);
     assert!(harness.query_by_label("hf:roneneldan/TinyStories").is_some());
     harness.snapshot("texts");
     harness.get_by_label("Close").click();
