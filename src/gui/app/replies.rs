@@ -70,8 +70,7 @@ impl Requests {
             self.device = Some((settings.device.clone(), now));
             self.client.send(Request::Device { choice: settings.device.clone() });
         }
-        let compared = shown.folder.iter().zip(library.overlays.last());
-        if let Some((a, b)) = compared.last()
+        if let Some((a, b)) = shown.folder.as_ref().zip(library.overlays.last())
             && self.comparison[..] != [a.clone(), b.run.clone()]
         {
             library.difference = None;

@@ -123,7 +123,7 @@ pub(crate) fn write_page(
     for entry in disk::read_dir(&web).map_err(Failure::file(&web))?.flatten() {
         if entry.path().is_file() && entry.file_name() != INDEX {
             let to = output.join(entry.file_name());
-            let file = disk::read(&entry.path()).map_err(Failure::file(&entry.path()))?;
+            let file = disk::read(entry.path()).map_err(Failure::file(&entry.path()))?;
             disk::write(&to, file).map_err(Failure::file(&to))?;
         }
     }
