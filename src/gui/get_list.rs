@@ -24,7 +24,6 @@ fn list(ui: &mut Ui) -> Option<bool> {
     );
     ui.add_space(6.0);
     ScrollArea::vertical().max_height(HEIGHT).show(ui, |ui| {
-        // Next to the scroll bar.
         ui.set_width(ui.available_width() - 12.0);
         for CatalogRow { name, language, size, licence, good_for, .. } in CATALOG {
             let command = format!("wgpt get {name}");
