@@ -233,7 +233,7 @@ pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar)
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
         // A browser may reveal no more than the kind, which is then the name too.
         let kind = kind(device);
-        if kind != device.name {
+        if !device.name.starts_with(&kind) {
             ui.weak(kind);
         }
         ui.separator();

@@ -12,13 +12,13 @@ const FORMATS: [(&str, ExportFormat, &str); 3] = [
     (
         "Hugging Face folder...",
         ExportFormat::HuggingFace,
-        "For transformers, and to train on with other programs (Ctrl+E)",
+        "Export for transformers, and to train on with other programs (Ctrl+E)",
     ),
-    ("GGUF file...", ExportFormat::Gguf, "For llama.cpp, Ollama and LM Studio"),
+    ("GGUF file...", ExportFormat::Gguf, "Export for llama.cpp, Ollama and LM Studio"),
     (
         "Web page...",
         ExportFormat::Page,
-        "A page on which visitors prompt the model on their own GPU, for any static host",
+        "Export a page on which visitors prompt the model on their own GPU",
     ),
 ];
 

@@ -123,7 +123,7 @@ impl egui_tiles::Behavior<Pane> for Drawing<'_> {
         let (title, draw) = pane.row();
         egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {
             ui.set_min_size(ui.available_size());
-            self.intents.extend(if matches!(pane, Pane::Setup | Pane::Fit) {
+            self.intents.extend(if matches!(pane, Pane::Setup | Pane::Fit | Pane::Run) {
                 let scroll = egui::ScrollArea::vertical().id_salt(title).auto_shrink(false);
                 scroll.show(ui, |ui| draw(ui, self.shared)).inner
             } else {
