@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::hub::Fetched;
 use crate::protocol::{Progress, RunPhase, StopReason};
 use crate::runs::{has_chat, has_checkpoint};
+use crate::worker::describe;
 
 /// Returns the next step after a run that has ended, as a sentence that ends with a command; `None` if
 /// the run has no checkpoint.
@@ -68,8 +69,8 @@ fn program() -> String {
     quoted(&program.to_string_lossy())
 }
 
-/// Returns the prompt of the run's last sample, or a word of its text. Both are in the vocabulary of the
-/// model, unlike other words.
+/// Returns the prompt of the run's last sample, else the first word of its data or of that sample. All are in
+/// the vocabulary of the model, unlike other words.
 fn prompt(progress: &Progress) -> Option<String> {
     let sample = progress.samples.last()?;
     // The shells of Windows have no common way to quote these.
@@ -77,7 +78,10 @@ fn prompt(progress: &Progress) -> Option<String> {
     if !sample.prompt.trim().is_empty() && !cannot_be_quoted {
         return Some(sample.prompt.clone());
     }
-    let words = sample.text.split(|c: char| !c.is_alphabetic());
+    let data = progress.config.as_ref().and_then(|config| describe(&config.data).ok());
+    let excerpt = data.map(|data| data.excerpt).unwrap_or_default();
+    let words = excerpt.split(|c: char| !c.is_alphabetic());
+    let words = words.chain(sample.text.split(|c: char| !c.is_alphabetic()));
     words.filter(|word| word.chars().nth(1).is_some()).map(str::to_string).next()
 }
 
@@ -101,6 +105,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{BUILTIN_STORIES, Config};
     use crate::protocol::Sample;
 
     #[test]
@@ -141,8 +146,11 @@ mod tests {
             text: "\n1 A \u{fffd}, Paul was".into(),
             tokens: Vec::new(),
         };
-        for (prompt, start) in [("\n", "Paul"), ("Once", "Once")] {
-            progress.samples = vec![sample(prompt)];
+        let stories = Config { data: BUILTIN_STORIES.into(), ..Config::default() };
+        for (prompt, config, start) in
+            [("\n", None, "Paul"), ("Once", None, "Once"), ("\n", Some(stories.into()), "The")]
+        {
+            (progress.samples, progress.config) = (vec![sample(prompt)], config);
             let next = next_step(&progress).unwrap();
             assert!(next.starts_with("try it with: ") && next.contains(" sample "), "{next}");
             let quote = if cfg!(windows) { '"' } else { '\'' };

@@ -263,7 +263,7 @@ fn show_notes(recipes: &[(String, Recipe)], data: &str) {
     if let Some(time) = &last.totals.time {
         output!("speed: {}", time.source);
     }
-    output!("`wgpt train --data={data} --time=8h` chooses so for 8 hours");
+    output!("`wgpt train --data={data} --time=8h` trains what is best in 8 hours");
 }
 
 fn as_json(found: &Recipe) -> Value {

@@ -89,7 +89,7 @@ impl SampleState {
     ) -> Option<Intent> {
         let reason = match progress.state {
             RunPhase::Running | RunPhase::Paused => {
-                Some("The run trains: write to it once it has ended.")
+                Some("You can write to it once the run has ended.")
             }
             _ => self.prompt.obstacle(progress),
         };

@@ -24,7 +24,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
             let help = "Type a prompt, and the model continues it";
             let again = button(ui, "Try it", missing, help).then_some(Some(Intent::Try));
             let export = export::menu(ui, checkpoint.as_deref(), missing).map(Some);
-            let help = "Choose text files of yours for the next run";
+            let help = "Choose your own text files for the next run";
             let texts = button(ui, "Train on your text...", None, help);
             let texts = texts.then_some(Some(Intent::Choose(Choice::Texts)));
             let close = button(ui, "Close", None, "Close this notice").then_some(None);

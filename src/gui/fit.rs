@@ -299,10 +299,10 @@ fn device_memory(ui: &mut Ui, fit: &FitState) {
 
 const COLUMNS: [(&str, &str); 6] = [
     ("rank", "The process; rank 0 owns the run folder"),
-    ("device", "Its device, and the machine of that"),
+    ("device", "Its device and its machine"),
     ("share", "The sequences of the global batch that it computes"),
     ("tokens/s", "While it computes"),
-    ("memory", "What its device holds now"),
+    ("memory", "The memory that its device holds now"),
     ("network", "The part of an update in which it communicates, or waits for others"),
 ];
 

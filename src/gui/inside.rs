@@ -49,7 +49,7 @@ impl InsideState {
 
     /// Draws the field for the text, and its tokens. `obstacle` is why the model cannot read it now.
     pub fn show(&mut self, ui: &mut Ui, obstacle: Option<&str>) -> Option<Intent> {
-        let label = ui.weak("Paste a text to see how likely the model finds each part of it.");
+        let label = ui.weak("Paste a text to see how likely each part of it is to the model.");
         let field = ScrollArea::vertical().id_salt("text to read").max_height(110.0);
         field.show(ui, |ui| {
             let edit = TextEdit::multiline(&mut self.text).desired_rows(3).hint_text("Text");

@@ -104,7 +104,9 @@ impl PromptState {
             RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting(_) => {
                 Some("The run is starting.")
             }
-            RunPhase::Running | RunPhase::Paused => self.requested.map(|_| "A text is on its way."),
+            RunPhase::Running | RunPhase::Paused => {
+                self.requested.map(|_| "The run is generating a text.")
+            }
             _ if progress.run.is_none() => Some("Show a run or a model first, under Runs."),
             _ if progress.has_ended() && progress.checkpoints.is_empty() => {
                 Some("This run has no checkpoint to generate from.")

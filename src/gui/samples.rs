@@ -102,9 +102,7 @@ impl SampleState {
 /// Returns why the model cannot read a text now.
 fn inside_obstacle(prompt: &PromptState, progress: &Progress) -> Option<&'static str> {
     match progress.state {
-        RunPhase::Running | RunPhase::Paused => {
-            Some("The run trains: look inside once it has ended.")
-        }
+        RunPhase::Running | RunPhase::Paused => Some("You can look inside once the run has ended."),
         _ if prompt.writing.is_some() => Some("The model generates a text."),
         _ => prompt.obstacle(progress),
     }

@@ -254,7 +254,7 @@ fn a_text_can_be_looked_into_and_so_can_an_old_sample() {
     let mut pasted = panel(ended);
     pasted.click("Look inside a text");
     assert!(!pasted.is_enabled("Look inside"), "there is no text");
-    let field = "Paste a text to see how likely the model finds each part of it.";
+    let field = "Paste a text to see how likely each part of it is to the model.";
     let fill = |panel: &mut Alone| {
         let field = panel.harness.get_by_label(field);
         field.focus();

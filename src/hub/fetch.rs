@@ -249,7 +249,7 @@ fn too_long(remote: &Remote<'_>, total: Option<u64>) -> HubError {
         return HubError::untrue(name, format!("the server sends more than {size} bytes"));
     }
     let size = bytes(total.unwrap_or(remote.most));
-    let text = format!("{name}: the file has {size} or more, which needs a yes");
+    let text = format!("{name}: the file has {size} or more, and nobody has agreed to that");
     HubError::usage(text, "add --yes to fetch it")
 }
 

@@ -15,7 +15,7 @@ use crate::train::TrainError;
 const EXCERPT: u64 = 240;
 
 /// Reads the size and the beginning of a data set.
-pub(super) fn describe(spec: &str) -> Result<DataInfo, String> {
+pub(crate) fn describe(spec: &str) -> Result<DataInfo, String> {
     if spec == BUILTIN_STORIES {
         // Known without generating all of them.
         return Ok(DataInfo {

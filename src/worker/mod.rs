@@ -21,6 +21,8 @@ mod desktop;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use browser::Client;
 #[cfg(not(target_arch = "wasm32"))]
+pub(crate) use data_requests::describe;
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use desktop::*;
 pub(crate) use start::resolve_with_model;
 pub(crate) use trainer::{Ended, Trainer};

@@ -165,8 +165,7 @@ impl App {
     }
 
     pub(super) fn fail(&mut self, text: String) {
-        let hint =
-            "Copy details has everything that is known; a run with a checkpoint can be continued";
+        let hint = "the log's \"Copy details\" copies what a bug report needs; a run with a checkpoint can be continued";
         self.apply(&[Event::Error(RunError { text, hint: hint.into(), cause: None })]);
     }
 

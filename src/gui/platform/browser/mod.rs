@@ -24,8 +24,7 @@ pub(in crate::gui) use url::overrides;
 /// The folder in which runs are created and listed.
 pub(in crate::gui) use crate::worker::browser::RUNS;
 
-pub(in crate::gui) const TEXTS_HINT: &str =
-    "Texts of yours, in UTF-8. They are read here and sent nowhere.";
+pub(in crate::gui) const TEXTS_HINT: &str = "Your own text, in UTF-8. It stays on this computer.";
 
 pub(in crate::gui) fn drop_hint() -> &'static str {
     "Texts can be dropped on this page too, or pasted with Ctrl+V."

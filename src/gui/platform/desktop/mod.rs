@@ -24,7 +24,7 @@ pub(in crate::gui) use window::open_front_end;
 pub(in crate::gui) const RUNS: &str = "out";
 
 pub(in crate::gui) const TEXTS_HINT: &str =
-    "Texts of yours: any UTF-8 text, .jsonl or .parquet files";
+    "Your own text: .txt, .jsonl, .parquet, or any other text in UTF-8";
 
 pub(in crate::gui) fn drop_hint() -> &'static str {
     // winit has no drag and drop on Wayland.
