@@ -150,11 +150,11 @@ pub const KEYS: &[Key] = &[
 pub const DATASET: &Key =
     &key("dataset", Text, DATA, "", "nanoGPT's spelling of data = data/DATASET");
 
-/// nanoGPT keys that are accepted with a warning and have no effect, where a trailing `*` matches any
-/// ending, each with the reason, or what to use instead.
+/// nanoGPT keys that are accepted and have no effect, where a trailing `*` matches any
+/// ending, each with the reason, or what to use instead, for a warning.
 pub const IGNORED: &[(&str, &str)] = &[
-    ("compile", "the kernels are compiled in any case"),
-    ("backend", "one process trains on one device"),
+    ("compile", ""),
+    ("backend", ""),
     ("device", "choose the device with --device"),
     ("real_data", "only nanoGPT's benchmark script reads it"),
     ("wandb_*", "log = tensorboard or csv writes the curves to the run folder"),
@@ -171,6 +171,20 @@ pub(super) fn ignored(name: &str) -> Option<&'static (&'static str, &'static str
         Some(prefix) => name.starts_with(prefix),
         None => name == *ignored,
     })
+}
+
+/// Returns true if the value of an ignored key asks for nothing that wgpt does not do anyway.
+pub(super) fn asks_for_nothing(name: &str, value: &str) -> bool {
+    // A value of a `.py` config may have a comment behind it.
+    let value = value.split('#').next().unwrap_or_default().trim();
+    let value = value.trim_matches(['\'', '"']).to_ascii_lowercase();
+    match name {
+        "device" => value == "cuda",
+        "wandb_log" => value == "false",
+        "real_data" => false,
+        // The kernels are compiled in any case, and without wandb_log the others mean nothing.
+        _ => true,
+    }
 }
 
 /// Names of the same settings in other trainers, where they are spelled too differently.

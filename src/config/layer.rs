@@ -1,7 +1,10 @@
 //! The settings of one source: a preset, a file, the environment or the flags.
 
 use super::error::{ConfigError, Provenance, Source};
-use super::keys::{DATASET, KEYS, RESERVED_VARIABLES, VARIABLE_PREFIX, ignored, nearest, settings};
+use super::keys::{
+    DATASET, KEYS, RESERVED_VARIABLES, VARIABLE_PREFIX, asks_for_nothing, ignored, nearest,
+    settings,
+};
 use super::kind::{InvalidValue, ValueKind};
 use super::presets::preset_texts;
 use super::python::{self, quote};
@@ -161,9 +164,11 @@ impl Layer {
         read: impl FnOnce(&ValueKind) -> Result<Value, InvalidValue>,
     ) -> Result<(), ConfigError> {
         let provenance = Provenance { source: self.source, name: place.into(), line };
-        if let Some(&(name, reason)) = ignored(name) {
+        if let Some(&(row, reason)) = ignored(name) {
             let warning = || format!("{provenance}: {name} has no effect: {reason}");
-            self.warnings.entry(name.into()).or_insert_with(warning);
+            if !asks_for_nothing(name, &shown) {
+                self.warnings.entry(row.into()).or_insert_with(warning);
+            }
             return Ok(());
         }
         let Some(key) = settings().find(|key| key.name == name) else {

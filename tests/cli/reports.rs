@@ -51,7 +51,7 @@ fn a_model_is_exported_with_the_page() {
     train_on_bytes(path, "r", &[]);
     let refused = run(path, &["export", "r", "-o", "site", "--format=page"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("web/build.sh"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("-page.zip"), "{}", text(&refused.stderr));
     fs::create_dir_all(path.join("web/dist")).unwrap();
     fs::write(path.join("web/dist/index.html"), "<head>\n</head>\n<body>\n").unwrap();
     fs::write(path.join("web/dist/page-1.js"), "js").unwrap();
