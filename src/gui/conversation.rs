@@ -5,6 +5,7 @@ use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText,
 use super::Intent;
 use super::prompt::field;
 use super::samples::SampleState;
+use super::token_text::readable;
 use super::widgets::{action, button, wrapped};
 use crate::data::{Message, Role};
 use crate::protocol::{Progress, Request, RunPhase, SampleInput};
@@ -203,7 +204,7 @@ fn draw(ui: &mut Ui, role: Role, text: &str) {
         ui.weak(name);
         // As large as the samples: this is to be read.
         let size = egui::TextStyle::Body.resolve(ui.style()).size + 2.0;
-        let text = RichText::new(text).size(size).strong();
+        let text = RichText::new(readable(text)).size(size).strong();
         ui.add(Label::new(text).wrap().selectable(true));
     });
 }

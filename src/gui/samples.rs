@@ -165,7 +165,7 @@ fn draw(ui: &mut Ui, prompt: &str, text: &str, tokens: &[ScoredToken], by_probab
         return token_text::show(ui, job, tokens);
     }
     let text = if job.text.is_empty() { text.trim_start() } else { text };
-    job.append(text, 0.0, token_text::format(ui));
+    job.append(&token_text::readable(text), 0.0, token_text::format(ui));
     ui.add(egui::Label::new(job).wrap().selectable(true));
 }
 

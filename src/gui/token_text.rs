@@ -31,13 +31,19 @@ pub(super) fn format(ui: &Ui) -> TextFormat {
     TextFormat::simple(font, ui.visuals().strong_text_color())
 }
 
+/// Returns a text in which bytes that are no character are dots: the fonts of the window have no sign for
+/// them, and would draw boxes.
+pub(super) fn readable(text: &str) -> String {
+    text.replace('\u{fffd}', "\u{b7}")
+}
+
 /// Begins a sample with its prompt, which is less bright than the text of the model.
 pub(super) fn prompt(ui: &Ui, prompt: &str) -> LayoutJob {
     let mut job = LayoutJob::default();
     // A prompt that is only a line break, as in the demo, would draw an empty line.
     if !prompt.trim().is_empty() {
         let color = ui.visuals().widgets.inactive.text_color();
-        job.append(prompt, 0.0, TextFormat { color, ..format(ui) });
+        job.append(&readable(prompt), 0.0, TextFormat { color, ..format(ui) });
     }
     job
 }
@@ -51,7 +57,11 @@ pub(super) fn show(ui: &mut Ui, mut job: LayoutJob, tokens: &[ScoredToken]) {
     for token in tokens {
         let text = if job.text.is_empty() { token.text.trim_start() } else { &token.text };
         let class = token.probability.map_or(ProbabilityClass::Likely, Into::into);
-        job.append(text, 0.0, TextFormat { background: background(dark, class), ..format.clone() });
+        job.append(
+            &readable(text),
+            0.0,
+            TextFormat { background: background(dark, class), ..format.clone() },
+        );
         let start = end;
         end += text.chars().count();
         places.push(start..end);

@@ -250,7 +250,7 @@ fn another_run_is_refused_and_left_unchanged() {
     let checkpoint = folder.path().join("run/checkpoints/00000001");
     std::fs::create_dir_all(&checkpoint).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
-        .args(["train", "--device=vulkan:0", "--run=run", "--compile=True"])
+        .args(["train", "--device=vulkan:0", "--run=run", "--wandb_log=True"])
         .args(small_run())
         .current_dir(folder.path())
         .stdin(Stdio::null())
@@ -260,7 +260,7 @@ fn another_run_is_refused_and_left_unchanged() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(2), "{error}{stdout}");
     assert!(format!("{error}{stdout}").contains("this folder already has a run"));
-    for once in ["flag --compile", "error:"] {
+    for once in ["flag --wandb_log", "error:"] {
         let lines = error.lines().chain(stdout.lines()).filter(|line| line.contains(once));
         assert_eq!(lines.count(), 1, "{once}\n{error}{stdout}");
     }

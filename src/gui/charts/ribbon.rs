@@ -6,6 +6,7 @@ use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, Ui,
 use egui_plot::{PlotPoint, PlotResponse};
 
 use crate::gui::samples::Selection;
+use crate::gui::token_text::readable;
 use crate::protocol::Sample;
 use crate::text::grouped;
 
@@ -232,7 +233,7 @@ fn card(ui: &Ui, response: &egui::Response, sample: &Sample, lines: usize, is_sh
     job.append(&format!("iteration {iteration}\n"), 0.0, weak);
     let text: String = sample.prompt.chars().chain(sample.text.chars()).take(MOST_TEXT).collect();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    job.append(&text, 0.0, TextFormat::simple(small, color));
+    job.append(&readable(&text), 0.0, TextFormat::simple(small, color));
     let painter = ui.painter_at(rect);
     let background = visuals.extreme_bg_color;
     painter.rect(rect, 3.0, background, (1.0, edge), egui::StrokeKind::Inside);
