@@ -25,7 +25,7 @@ const MADE_UP: usize = 4_000;
 /// The largest number of the sums that have an answer.
 const LARGEST_TERM: u64 = 5;
 
-/// What a model knows that was trained on these conversations, in short sentences.
+/// Short sentences about the abilities of a model that was trained on these conversations.
 pub const SUBJECT: &str = "It greets you and remembers your name. It knows animals, with their \
                            sounds, food and homes, and adds numbers up to 5.";
 
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// What is said to be unknown is not one of the animals, whose names a made-up word could repeat.
+    /// A made-up word could happen to be the name of an animal, which the model knows.
     #[test]
     fn nothing_known_is_called_unknown() {
         let words = grammar().words;

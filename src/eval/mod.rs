@@ -1,4 +1,4 @@
-//! What is done with a model: its loss on data, its answers to HellaSwag's questions, conversations, the
+//! Uses of a model: its loss on data, its answers to HellaSwag's questions, conversations, the
 //! probabilities of a text's tokens.
 //!
 //! The training loop evaluates with this too, so `eval` stands before `train` and knows nothing of

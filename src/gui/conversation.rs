@@ -16,7 +16,6 @@ pub(super) struct ChatState {
     pub is_offered: bool,
     /// True if the conversation is shown in place of the samples.
     pub is_open: bool,
-    /// What the model knows.
     pub introduction: Introduction,
     system: String,
     draft: String,

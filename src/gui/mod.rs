@@ -77,7 +77,7 @@ enum Intent {
     Start,
     /// Shows the list of texts and models to fetch.
     ListTexts,
-    /// Starts the demo: its settings replace those of the form.
+    /// Replaces the settings of the form by the demo's, and starts it.
     Demo,
     Continue(PathBuf),
     /// Shows a run or a model, and follows the run if it trains in another process.

@@ -22,7 +22,7 @@ pub(super) struct SampleState {
     pub focus: bool,
 }
 
-/// What the panel shows.
+/// The content of the panel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleView {
     Conversation,

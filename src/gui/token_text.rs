@@ -152,7 +152,7 @@ mod tests {
                 let (light, dark) = (text.max(behind), text.min(behind));
                 let contrast = (light + 0.05) / (dark + 0.05);
                 assert!(contrast >= 4.5, "{class}: {contrast}");
-                // Each step goes on towards the text.
+                // Each step is closer to the lightness of the text.
                 assert_eq!(behind > before, visuals.dark_mode, "{class}: {behind} after {before}");
                 before = behind;
             }

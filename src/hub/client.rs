@@ -66,7 +66,7 @@ impl Trouble {
     }
 }
 
-/// Where a request begins in a file, and the version of the file that the bytes before it are from.
+/// The first byte to request of a file, and the version of the file that has the bytes before it.
 pub(super) struct Continue<'a> {
     pub from: u64,
     pub version: Option<&'a str>,

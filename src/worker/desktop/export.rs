@@ -12,6 +12,7 @@ use crate::report::write_model_card;
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::train::TrainError;
 use crate::worker::answer::name_of;
+use crate::worker::data_requests::free_path;
 
 /// Writes a run, a checkpoint or a model for a window. Returns the path of the folder or file.
 pub(in crate::worker) fn export(checkpoint: &Path, to: Destination) -> Result<PathBuf, Failure> {
@@ -28,7 +29,7 @@ pub(in crate::worker) fn export(checkpoint: &Path, to: Destination) -> Result<Pa
             Ok(out)
         }
         Destination::Gguf(folder) => {
-            let out = folder.join(format!("{name}.gguf"));
+            let out = free_path(&folder, &name, ".gguf");
             write_gguf(&source, known()?, &out, GgufType::F16, &mut |_, _| {}).map(|_| out)
         }
         Destination::Page(folder) => {
@@ -39,10 +40,10 @@ pub(in crate::worker) fn export(checkpoint: &Path, to: Destination) -> Result<Pa
     }
 }
 
-/// Returns `folder` if it is empty, else a folder called `name` below it.
+/// Returns `folder` if it is empty, else a new folder called `name` below it.
 fn free_folder(folder: PathBuf, name: &str) -> PathBuf {
     let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
-    if empty { folder } else { folder.join(name) }
+    if empty { folder } else { free_path(&folder, name, "") }
 }
 
 pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
@@ -94,7 +95,8 @@ fn browser_build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
             None => "the browser build of wgpt was not found".into(),
         };
         let hint = format!(
-            "unpack wgpt-{}-page.zip, which every release has, and give its folder with --web",
+            "unpack wgpt-{}-page.zip, which every release has, as the folder `page` next to the \
+             program, or give its folder with --web",
             env!("CARGO_PKG_VERSION")
         );
         Failure::usage(text, &hint)
