@@ -9,6 +9,7 @@ use super::activity::style;
 use super::args::{ConfigAction, Global, PrepareArgs};
 use super::find_model::{warn, warn_with_hint};
 use super::next::train_on;
+use super::terminal::unwrapped;
 use crate::config::{KEYS, Matrices};
 use crate::data::{
     self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest,
@@ -86,20 +87,29 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
     if let Some((choice, reason)) = chosen {
         output!("tokenizer: {choice}, because {reason}; --tokenizer chooses another");
     }
+    let tokens = |count: u64| grouped(count as f64, 0);
     output!(
-        "{}: {} train tokens, {} val tokens, vocabulary {} ({}), {:.2} bytes per token",
+        "{}: {} training tokens, {} validation tokens",
         args.output.display(),
-        meta.train_tokens,
-        meta.val_tokens,
-        meta.vocab_size,
+        tokens(meta.train_tokens),
+        tokens(meta.val_tokens),
+    );
+    output!(
+        "vocabulary: {} ({}), {:.2} bytes per token",
+        tokens(meta.vocab_size.into()),
         meta.tokenizer.kind(),
         text_bytes as f64 / (meta.train_tokens + meta.val_tokens) as f64,
     );
     if let Some(ConversationCounts { train, val, longest }) = meta.conversations {
-        output!("{train} train conversations, {val} val conversations, {longest} tokens at most");
+        output!(
+            "conversations: {} for training, {} for validation, of up to {} tokens",
+            tokens(train),
+            tokens(val),
+            tokens(longest)
+        );
     }
     if !global.quiet {
-        message!("{}", train_on(&args.output));
+        unwrapped(&train_on(&args.output, &meta));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
 use super::print_failure;
-use super::terminal::draws;
+use super::terminal::{draws, unwrapped, wrapped};
 use crate::protocol::{Event, Failure, Progress};
 use crate::runs::json_line;
 use crate::text::duration;
@@ -69,7 +69,7 @@ impl EventPrinter {
                     ));
                 }
                 if let Some(next) = next_step(&self.progress) {
-                    message!("{next}");
+                    unwrapped(&next);
                 }
             }
             event => line(&event.labelled()),
@@ -142,7 +142,8 @@ pub(super) fn print_event(event: &Event) {
 }
 
 fn line(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let mut stdout = std::io::stdout();
+    let _ = writeln!(stdout, "{}", wrapped(text, &stdout));
 }
 
 fn draw(bar: &ProgressBar, progress: &Progress) {

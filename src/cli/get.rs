@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use super::activity::style;
 use super::args::{GetArgs, Global};
 use super::next::after_get;
-use super::terminal::draws;
+use super::terminal::{draws, unwrapped};
 use crate::hub::{CATALOG, CatalogRow, Offer, Source, UNASKED};
 use crate::protocol::Failure;
 use crate::text::{bytes, bytes_of};
@@ -67,7 +67,7 @@ pub(super) fn run(args: GetArgs, global: &Global) -> Result<(), Failure> {
     let fetched = fetched?;
     output!("{fetched}");
     if !global.quiet {
-        message!("{}", after_get(&fetched));
+        unwrapped(&after_get(&fetched));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::data::{Meta, TokenizerKind};
 use crate::hub::Fetched;
 use crate::protocol::{Progress, RunPhase, StopReason};
 use crate::runs::{has_chat, has_checkpoint};
@@ -30,9 +31,16 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
 }
 
 /// Returns the next step after data has been prepared in `folder`, as a sentence that ends with a command.
-pub(super) fn train_on(folder: &Path) -> String {
-    let data = quoted(&folder.display().to_string());
-    format!("train on it with: {} train --data={data} --time=1h", program())
+pub(super) fn train_on(folder: &Path, meta: &Meta) -> String {
+    let (program, data) = (program(), quoted(&folder.display().to_string()));
+    // They are too little text to learn a language from.
+    if meta.conversations.is_some() && meta.tokenizer.kind() == TokenizerKind::Gpt2 {
+        let model = "--init_from=hf:openai-community/gpt2";
+        return format!(
+            "fine-tune GPT-2 on it with: {program} train {model} --data={data} --time=1h"
+        );
+    }
+    format!("train on it with: {program} train --data={data} --time=1h")
 }
 
 /// Returns the next step after something was fetched, as a sentence that ends with a command.

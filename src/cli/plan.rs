@@ -6,6 +6,7 @@ use super::args::{Global, PlanArgs};
 use super::find_model::{proven, select_device, warn};
 use super::recipe::{self, ChosenData, RecipeDevice};
 use super::target::Target;
+use super::terminal::at_spaces;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
 use crate::data::{DataErrorKind, Dataset};
@@ -365,25 +366,10 @@ impl PlanReport {
 
 /// Prints a label and its text, over several lines if it is long.
 fn line(mut label: &str, text: &str) {
-    for part in wrapped(text, 70) {
+    for part in textwrap::wrap(text, at_spaces(70)) {
         output!("{label:<9} {part}");
         label = "";
     }
-}
-
-/// Splits a text at spaces into parts of at most `width` characters, unless a word is longer.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut parts: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match parts.last_mut() {
-            Some(part) if part.chars().count() + 1 + word.chars().count() <= width => {
-                part.push(' ');
-                part.push_str(word);
-            }
-            _ => parts.push(word.to_string()),
-        }
-    }
-    parts
 }
 
 const IN_HOST_MEMORY: &str = "in host memory";
@@ -422,14 +408,6 @@ fn visible(rows: &[Row], least: u64) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_lines_are_split_at_spaces() {
-        assert_eq!(wrapped("", 5), [""]);
-        assert_eq!(wrapped("to be or not", 5), ["to be", "or", "not"]);
-        assert_eq!(wrapped("to be or not", 80), ["to be or not"]);
-        assert_eq!(wrapped("a superfluous b", 5), ["a", "superfluous", "b"]);
-    }
 
     #[test]
     fn small_rows_are_shown_as_one() {

@@ -1,11 +1,13 @@
 //! Messages on stderr: their colours, and panics as messages.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{Style, Styles};
+use textwrap::{WordSeparator, WordSplitter};
 
 use super::args::flag_or_variable;
 
@@ -23,9 +25,27 @@ const STYLES: &Styles = &Styles::styled();
 /// it again below.
 const CLEAR_LINE: &str = "\r\u{1b}[2K";
 
-/// Prints a message to stderr. If stderr is closed, the message is lost, because that must not end a
-/// run.
+/// Prints a message to stderr, wrapped at words. If stderr is closed, the message is lost, because that must
+/// not end a run.
 pub(super) fn message(text: &str) {
+    unwrapped(&wrapped(text, &std::io::stderr()));
+}
+
+/// Returns text for `output`: on a terminal, its lines are wrapped at words and keep their indentation.
+pub(super) fn wrapped<'a>(text: &'a str, output: &impl IsTerminal) -> Cow<'a, str> {
+    if !output.is_terminal() {
+        return text.into();
+    }
+    let lines = text.split('\n').map(|line| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        textwrap::fill(line, at_spaces(textwrap::termwidth()).subsequent_indent(indent))
+    });
+    lines.collect::<Vec<_>>().join("\n").into()
+}
+
+/// Prints a message like `message`, with its lines as they are: a command that a person copies must not be
+/// cut in two.
+pub(super) fn unwrapped(text: &str) {
     let stderr = std::io::stderr();
     let is_drawn = draws(&stderr);
     if cfg!(unix) && is_drawn {
@@ -37,6 +57,14 @@ pub(super) fn message(text: &str) {
         let _ = stderr.write_all(CLEAR_LINE.as_bytes());
     }
     let _ = stderr.write_all(paint(text).as_bytes());
+}
+
+/// Returns how text is wrapped at `width` columns: at spaces alone, because options and paths stay whole.
+pub(super) fn at_spaces<'a>(width: usize) -> textwrap::Options<'a> {
+    textwrap::Options::new(width)
+        .break_words(false)
+        .word_separator(WordSeparator::AsciiSpace)
+        .word_splitter(WordSplitter::NoHyphenation)
 }
 
 /// Returns true if lines on `output` can be drawn again.
@@ -128,6 +156,12 @@ fn without_machine(file: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_and_paths_are_not_wrapped() {
+        let lines = textwrap::wrap("see out/long-name or --max_time=8h", at_spaces(12));
+        assert_eq!(lines, ["see", "out/long-name", "or", "--max_time=8h"]);
+    }
 
     #[test]
     fn labels_at_the_start_of_a_line_have_colors() {

@@ -120,7 +120,7 @@ pub const KEYS: &[Key] = &[
     key("outer_momentum", Fraction, OPTIMIZER, "0.9", "with sync_every above 1: Nesterov momentum of that step; 0 = none"),
 
     key("max_iters", NONZERO_U64, SCHEDULE, "600000", "iterations, each one update of the weights"),
-    key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h: without a preset or a file it chooses what to train; else it plans a shorter schedule, with cosine only if neither max_iters nor lr_decay_iters is set"),
+    key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or a file, also choose what to train"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),
     key("decay_fraction", Fraction, SCHEDULE, "0.2", "with wsd: share of the run in which the learning rate decays to min_lr"),

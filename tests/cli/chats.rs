@@ -26,8 +26,8 @@ fn losses_equal_those_of_pytorch() {
     let chats = reference("chats.jsonl");
     let flags = ["-o", "data", "--tokenizer=byte", "--val-fraction=0.25"];
     let said = ok(folder.path(), &[&["prepare", &chats], &flags[..]].concat());
-    assert!(said.contains("vocabulary 261"), "{said}");
-    assert!(said.contains("30 train conversations, 10 val conversations"), "{said}");
+    assert!(said.contains("vocabulary: 261 "), "{said}");
+    assert!(said.contains("conversations: 30 for training, 10 for validation"), "{said}");
     let model = reference("chats_tiny");
     let flags = ["--data=data", "--windows=1000", "--json", "--device=cpu"];
     let losses = ok(folder.path(), &[&["eval", &model], &flags[..]].concat());

@@ -25,7 +25,8 @@ fn prepare_tells_what_it_read_and_what_comes_next() {
     for line in [
         "read 1 file, 1 document, 2,880 bytes of text",
         "tokenizer: char, because the text is short; --tokenizer chooses another",
-        "my data: 2592 train tokens, 288 val tokens, vocabulary 23 (char), 1.00 bytes per token",
+        "my data: 2,592 training tokens, 288 validation tokens",
+        "vocabulary: 23 (char), 1.00 bytes per token",
     ] {
         assert!(out.lines().any(|found| found == line), "no line {line:?} in {out}");
     }

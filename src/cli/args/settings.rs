@@ -15,8 +15,9 @@ pub(in crate::cli) struct ConfigSource {
     /// TOML file, or nanoGPT .py file (read, not executed)
     #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
-    /// Built-in configuration
+    /// Built-in configuration, like demo, gpt2 or card-12gb
     #[arg(long, value_name = "NAME", value_parser = Suggested::new(preset_names()))]
+    #[arg(hide_possible_values = true, long_help = presets())]
     pub preset: Option<String>,
     #[command(flatten)]
     pub flags: ConfigFlags,
@@ -30,6 +31,11 @@ impl ConfigSource {
         let file = self.file.as_ref().map(|file| file.clone().into_os_string());
         file.into_iter().chain(preset).chain(flags).collect()
     }
+}
+
+/// Returns the description of `--preset` for `--help`, where there is space for all of them.
+fn presets() -> String {
+    format!("Built-in configuration: {}", preset_names().collect::<Vec<_>>().join(", "))
 }
 
 /// The flags `--key=value` of all configuration keys, in nanoGPT's spelling or with dashes.
