@@ -7,7 +7,6 @@ use super::args::{ExportArgs, ExportFormat, Global};
 use super::find_model::{find_model, find_tokenizer};
 use crate::data::Tokenizer;
 use crate::protocol::Failure;
-use crate::report::write_model_card;
 use crate::runs::ModelSource;
 use crate::text::millions;
 use crate::worker::{write_gguf, write_model_folder, write_page};
@@ -22,10 +21,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
         None => source.tokenizer.clone(),
     };
     match format {
-        ExportFormat::Hf => {
-            convert(&source, tokenizer.as_ref(), &args.output, global)?;
-            write_model_card(&source, tokenizer.as_ref(), &args.output)?;
-        }
+        ExportFormat::Hf => convert(&source, tokenizer.as_ref(), &args.output, global)?,
         ExportFormat::Gguf => {
             let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
             let mut activity = Activity::new(global.quiet);

@@ -43,19 +43,20 @@ answer = model.generate(**prompt)[0, prompt["input_ids"].shape[1]:]
 print(tokenizer.decode(answer, skip_special_tokens=True))
 ```"#;
 
-/// Writes the card, the picture of the loss, and the settings with which transformers generates. An
-/// existing card stays as it is.
+/// Writes the card, the picture of the loss, and the settings with which transformers generates into
+/// `folder`, for the folder `output`. A card that is there already stays as it is.
 pub(crate) fn write_model_card(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,
     folder: &Path,
+    output: &Path,
 ) -> Result<(), Failure> {
     let put = |name: &str, text: String| {
         let path = folder.join(name);
         disk::write(&path, text).map_err(Failure::file(path))
     };
     put("generation_config.json", generation(source, tokenizer))?;
-    if folder.join(CARD).exists() {
+    if output.join(CARD).exists() {
         return Ok(());
     }
     // RUN/checkpoints/ITERATION
@@ -66,7 +67,7 @@ pub(crate) fn write_model_card(
     if !svg.is_empty() {
         write_picture(&folder.join(PICTURE), &svg)?;
     }
-    let name = folder.file_name().map_or("model".into(), |name| name.to_string_lossy());
+    let name = output.file_name().map_or("model".into(), |name| name.to_string_lossy());
     let has_chat = tokenizer.is_some_and(|tokenizer| tokenizer.chat().is_some());
     let code = if has_chat { ANSWER } else { CONTINUE };
     put(CARD, card(&name, source, run.as_ref(), code, !svg.is_empty()))

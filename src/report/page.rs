@@ -73,7 +73,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         disk::create_dir_all(folder).map_err(Failure::file(path))?;
     }
-    disk::write(path, text).map_err(Failure::file(path))
+    disk::replace(path, text.as_bytes()).map_err(Failure::file(path))
 }
 
 #[cfg(test)]

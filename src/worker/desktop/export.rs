@@ -6,7 +6,7 @@ use crate::config::Gelu;
 use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
-use crate::model::{Blocks, GgufFile, GgufType, has_weights, parameters};
+use crate::model::{Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters};
 use crate::protocol::{Destination, Failure};
 use crate::report::write_model_card;
 use crate::runs::{ModelSource, archive, checkpoint};
@@ -24,9 +24,7 @@ pub(in crate::worker) fn export(checkpoint: &Path, to: Destination) -> Result<Pa
     match to {
         Destination::Folder(folder) => {
             let out = free_folder(folder, &name);
-            write_model_folder(&source, tokenizer, &out).map_err(elsewhere)?;
-            write_model_card(&source, tokenizer, &out).map_err(elsewhere)?;
-            Ok(out)
+            write_model_folder(&source, tokenizer, &out).map(|()| out).map_err(elsewhere)
         }
         Destination::Gguf(folder) => {
             let out = free_path(&folder, &name, ".gguf");
@@ -53,6 +51,47 @@ pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
     )
 }
 
+/// The folder in which the files of an export are written.
+const UNFINISHED: &str = ".part";
+
+/// Fills a folder, which may exist, with what `write` writes into the one it gets. After a crash the file
+/// `last`, without which the folder is nothing, is missing or all files are complete.
+fn fill(
+    folder: &Path,
+    last: &str,
+    write: impl FnOnce(&Path) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let part = folder.join(UNFINISHED);
+    // A killed process may have left it.
+    let _ = disk::remove_dir_all(&part);
+    disk::create_dir_all(&part).map_err(Failure::file(&part))?;
+    let filled = write(&part).and_then(|()| move_files(&part, folder, last));
+    let _ = disk::remove_dir_all(&part);
+    if filled.is_err() {
+        // Unless it had files.
+        let _ = disk::remove_dir(folder);
+    }
+    filled
+}
+
+fn move_files(from: &Path, to: &Path, last: &str) -> Result<(), Failure> {
+    let mut files = Vec::new();
+    for entry in disk::read_dir(from).map_err(Failure::file(from))? {
+        let name = entry.map_err(Failure::file(from))?.file_name();
+        disk::sync_file(&from.join(&name)).map_err(Failure::file(&from.join(&name)))?;
+        files.push(name);
+    }
+    files.sort_by_key(|name| name == last);
+    for name in files {
+        if name == last {
+            disk::sync_folder(to).map_err(Failure::file(to))?;
+        }
+        let path = to.join(&name);
+        disk::rename(from.join(&name), &path).map_err(Failure::file(&path))?;
+    }
+    disk::sync_folder(to).map_err(Failure::file(to))
+}
+
 /// Writes a model as a Hugging Face folder, which must have no model yet.
 pub(crate) fn write_model_folder(
     source: &ModelSource,
@@ -63,17 +102,27 @@ pub(crate) fn write_model_folder(
         let text = format!("{}: this folder already has a model", output.display());
         return Err(Failure::usage(text, "give another folder"));
     }
+    fill(output, WEIGHTS_FILE, |folder| {
+        write_model(source, tokenizer, folder)?;
+        write_model_card(source, tokenizer, folder, output)
+    })
+}
+
+fn write_model(
+    source: &ModelSource,
+    tokenizer: Option<&Tokenizer>,
+    folder: &Path,
+) -> Result<(), Failure> {
     let cpu: DeviceChoice = "cpu".parse()?;
     let model = source.model(&gpu::open(cpu)?.device)?;
-    disk::create_dir_all(output).map_err(TrainError::io("create", output))?;
     let written =
-        checkpoint::write_model(output, model.architecture(), parameters(&model), tokenizer);
+        checkpoint::write_model(folder, model.architecture(), parameters(&model), tokenizer);
     pollster::block_on(written)?;
     // One that wgpt cannot use is the model's nevertheless; without it, GPT-2's would be assumed.
     let own = source.path.join(TOKENIZER_FILE);
     if tokenizer.is_none() && own.exists() {
         let file = disk::read(&own).map_err(TrainError::io("read", &own))?;
-        let to = output.join(TOKENIZER_FILE);
+        let to = folder.join(TOKENIZER_FILE);
         disk::write(&to, file).map_err(TrainError::io("write", &to))?;
     }
     Ok(())
@@ -120,27 +169,27 @@ pub(crate) fn write_page(
         return Err(unknown_tokenizer(source));
     }
     let unpacked = tempfile::tempdir().map_err(Failure::file(output))?;
-    write_model_folder(source, tokenizer, unpacked.path())?;
-    disk::create_dir_all(output).map_err(Failure::file(output))?;
-    for entry in disk::read_dir(&web).map_err(Failure::file(&web))?.flatten() {
-        if entry.path().is_file() && entry.file_name() != INDEX {
-            let to = output.join(entry.file_name());
-            let file = disk::read(entry.path()).map_err(Failure::file(&entry.path()))?;
-            disk::write(&to, file).map_err(Failure::file(&to))?;
-        }
-    }
+    write_model(source, tokenizer, unpacked.path())?;
     let name = format!("{}.zip", safe_name(output));
-    let zip = output.join(&name);
-    let file = disk::File::create(&zip).map_err(Failure::file(&zip))?;
-    archive::pack(unpacked.path(), file)?;
-    let text = disk::read_to_string(&index).map_err(Failure::file(&index))?;
     // The page imports a model once, and knows it by its hash.
     let hash = &source.fingerprint()?[..16];
     let meta =
         format!("<meta name=\"wgpt-model\" content=\"{name}\" data-hash=\"{hash}\">\n</head>");
-    // It is written last, because a folder without it is no page.
-    let to = output.join(INDEX);
-    disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(Failure::file(&to))
+    fill(output, INDEX, |folder| {
+        for entry in disk::read_dir(&web).map_err(Failure::file(&web))?.flatten() {
+            if entry.path().is_file() && entry.file_name() != INDEX {
+                let to = folder.join(entry.file_name());
+                let file = disk::read(entry.path()).map_err(Failure::file(&entry.path()))?;
+                disk::write(&to, file).map_err(Failure::file(&to))?;
+            }
+        }
+        let zip = folder.join(&name);
+        let file = disk::File::create(&zip).map_err(Failure::file(&zip))?;
+        archive::pack(unpacked.path(), file)?;
+        let text = disk::read_to_string(&index).map_err(Failure::file(&index))?;
+        let to = folder.join(INDEX);
+        disk::write(&to, text.replacen("</head>", &meta, 1)).map_err(Failure::file(&to))
+    })
 }
 
 /// Returns the name of a folder as a part of a URL.
@@ -191,4 +240,43 @@ pub(crate) fn write_gguf(
     let file = GgufFile { name: &name, architecture, vocabulary: &vocabulary, dtype: kind };
     file.write(path, &mut *weights, show)?;
     Ok(warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::recorder::{Call, record};
+
+    #[test]
+    fn a_folder_is_complete_before_it_has_its_last_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        // A killed export left this.
+        disk::create_dir_all(&out.join(UNFINISHED).join("a")).unwrap();
+        let write = |part: &Path| {
+            for name in ["a", "b"] {
+                disk::write(part.join(name), name).unwrap();
+            }
+            Ok(())
+        };
+        let (filled, calls) = record(|| fill(&out, "a", write));
+        filled.unwrap();
+        let last = calls
+            .iter()
+            .position(|call| *call == Call::Rename(out.join(UNFINISHED).join("a"), out.join("a")));
+        let (before, after) = calls.split_at(last.unwrap());
+        let synced = |call| before.contains(&call);
+        assert!(
+            ["a", "b"]
+                .map(|name| out.join(UNFINISHED).join(name))
+                .map(Call::SyncFile)
+                .into_iter()
+                .all(synced)
+        );
+        assert!(before.contains(&Call::SyncFolder(out.clone())), "{calls:?}");
+        assert!(after.contains(&Call::SyncFolder(out.clone())), "{calls:?}");
+        assert_eq!(disk::read_dir(&out).unwrap().count(), 2);
+        let failed = fill(&folder.path().join("none"), "a", |_| Err(Failure::new("full", "")));
+        assert!(failed.is_err() && !folder.path().join("none").exists());
+    }
 }
