@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
 use super::print_failure;
-use super::terminal::draws;
+use super::terminal::{draws, shown_on_stdout};
 use crate::protocol::{Event, Failure, Progress};
 use crate::runs::json_line;
 use crate::text::duration;
@@ -142,7 +142,7 @@ pub(super) fn print_event(event: &Event) {
 }
 
 fn line(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = writeln!(std::io::stdout(), "{}", shown_on_stdout(text));
 }
 
 fn draw(bar: &ProgressBar, progress: &Progress) {

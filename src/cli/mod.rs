@@ -26,7 +26,9 @@ macro_rules! output {
 /// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error
 /// if the disk is full.
 fn write_out(text: impl Display) {
-    if let Err(error) = write!(std::io::stdout(), "{text}").map_err(output_error) {
+    let text = text.to_string();
+    let text = terminal::shown_on_stdout(&text);
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()).map_err(output_error) {
         print_failure(&error, false);
         std::process::exit(error.exit as i32);
     }

@@ -1,6 +1,8 @@
-//! Messages on stderr: their colours, and panics as messages.
+//! Text on the terminal: messages on stderr with their colours, panics as messages, and results without
+//! the control characters of others.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 
@@ -8,6 +10,7 @@ use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{Style, Styles};
 
 use super::args::flag_or_variable;
+use crate::text::escape_terminal;
 
 /// The labels at the beginning of a line, in the colours of clap's own messages.
 const LABELS: [(&str, &Style); 4] = [
@@ -36,7 +39,12 @@ pub(super) fn message(text: &str) {
         // The stream knows whether this console reads escape sequences.
         let _ = stderr.write_all(CLEAR_LINE.as_bytes());
     }
-    let _ = stderr.write_all(paint(text).as_bytes());
+    let _ = stderr.write_all(paint(&escape_terminal(text)).as_bytes());
+}
+
+/// Returns text for stdout: with visible control characters on a terminal, elsewhere as it is.
+pub(super) fn shown_on_stdout(text: &str) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() { escape_terminal(text).into() } else { text.into() }
 }
 
 /// Returns true if lines on `output` can be drawn again.
