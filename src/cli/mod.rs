@@ -56,6 +56,7 @@ fn print_failure(failure: &Failure, json: bool) {
 }
 
 mod activity;
+mod allocator;
 mod args;
 mod bench;
 mod benchmark_row;
@@ -85,11 +86,13 @@ mod torch;
 mod train;
 mod typed_lines;
 
+pub use allocator::Allocator;
 use args::{Arguments, Subcommands};
 
 /// Runs the command line of this process; returns its exit code.
 pub fn main() -> ExitCode {
     terminal::report_panics();
+    allocator::report_limits();
     let args = headless_as_train(std::env::args_os());
     terminal::set_color(&args);
     let is_other_rank = Launch::of_this_process().is_some_and(|launch| launch.rank > 0);

@@ -10,7 +10,9 @@ use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{Style, Styles};
 
 use super::args::flag_or_variable;
+use crate::protocol::Exit;
 use crate::text::escape_terminal;
+use crate::worker::signals::exit;
 
 /// The labels at the beginning of a line, in the colours of clap's own messages.
 const LABELS: [(&str, &Style); 4] = [
@@ -21,6 +23,9 @@ const LABELS: [(&str, &Style); 4] = [
 ];
 
 const STYLES: &Styles = &Styles::styled();
+
+/// The beginning of the standard library's panic about a thread that the system does not start.
+const NO_THREAD: &str = "failed to spawn thread";
 
 /// Removes the text before the cursor. It may be a progress bar, also of another process, which draws
 /// it again below.
@@ -111,6 +116,14 @@ pub(super) fn report_panics() {
         let text = panic.payload_as_str().unwrap_or("no message");
         // Further lines are a library's backtrace.
         let text = text.lines().next().unwrap_or_default();
+        if text.starts_with(NO_THREAD) {
+            message(&format!("error: the system refused a thread: {text}"));
+            message(
+                "  hint: raise the limits of memory (`ulimit -v`) and of processes (`ulimit -u`), or \
+                 close other programs",
+            );
+            exit(Exit::Failure as i32);
+        }
         let place = panic.location().map_or_else(String::new, |location| {
             format!(" ({}:{})", without_machine(location.file()), location.line())
         });
