@@ -3,7 +3,7 @@
 //! 1. `train` and everything below it name no front end. Front ends name no tensor.
 //! 2. Only `gpu` and `ops` name wgpu or cubecl, but for the setup of the window.
 //! 3. `config`, `plan` and `protocol` are pure: no I/O, no clock, no randomness, no device.
-//! 4. Unsafe code is allowed in nine files and global mutable state in four. No file has a name like
+//! 4. Unsafe code is allowed in ten files and global mutable state in six. No file has a name like
 //!    `utils`.
 //! 5. Only `web`, `worker/browser` and `gui/platform/browser` call the browser. Only `disk` and
 //!    desktop front ends open files.
@@ -11,6 +11,7 @@
 //!    process printed, no command line is built from the one that was typed, and `worker` alone starts
 //!    this program again.
 //! 7. Only `hub` opens connections, for `wgpt get` alone: no other module names the HTTP crate or `std::net`.
+//! 8. Nothing prints past the functions of `cli` that make the control characters of others visible.
 //!
 //! `sizes` checks the budgets of folders, files and types; `profile` the list of crates in Cargo.toml;
 //! `release` the sources that go into a release.
@@ -208,6 +209,13 @@ fn check_names(path: &str, layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(
             found.push((token.line, what));
         }
     }
+    for pair in without_tests(path, tokens).windows(2) {
+        let prints = PRINTING.contains(&pair[0].text) && pair[1].text == "!";
+        if layer != Layer::Pure && prints {
+            let what = format!("{}!: print through cli/terminal.rs (invariant 8)", pair[0].text);
+            found.push((pair[0].line, what));
+        }
+    }
 }
 
 /// Crates for browser APIs.
@@ -267,7 +275,7 @@ fn check_connections(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, S
 
 /// Files that print or paint a label by itself. A label in a format string with a text after it is
 /// printed. A label without one is searched for.
-const LABELS_IN: &[&str] = &["cli/terminal.rs"];
+const LABELS_IN: &[&str] = &["cli/allocator.rs", "cli/terminal.rs"];
 const LABELS: &[&str] = &["error:", "hint:", "warning:"];
 
 /// Files that read the typed command line: to parse it, to name the program in a message, and to start
@@ -313,8 +321,10 @@ fn check_processes(
 /// The exceptions to invariant 4. These are unsafe functions: launches of cubecl kernels, which guard
 /// their own bounds, the creation of a Vulkan instance and of a device through wgpu-hal, wgpu's token of
 /// experimental features, queries of CUDA's driver and of wgpu's handles to the graphics APIs, the CPU's
-/// matrix product, which takes pointers, its control register of denormals, and MPI, a C library.
-const UNSAFE_IN: [&str; 9] = [
+/// matrix product, which takes pointers, its control register of denormals, MPI, a C library, and the functions
+/// of an allocator.
+const UNSAFE_IN: [&str; 10] = [
+    "cli/allocator.rs",
     "ops/shared/cube/mod.rs",
     "ops/shared/cpu/product.rs",
     "gpu/cuda.rs",
@@ -349,8 +359,10 @@ fn check_safety(path: &str, tokens: &[Token<'_>], found: &mut Vec<(usize, String
 /// The exceptions to invariant 4: the browser's file system, which is global like an operating
 /// system's, the functions of Vulkan's drivers, which are called with nothing but a device, the name of
 /// the next launch for cubecl's observer, which is global, and the memory of CPU tensors that ops reuse,
-/// which is part of the allocator. No result depends on it. The recorder of disk calls is only for tests.
+/// which is part of the allocator. No result depends on it. The recorder of disk calls is only for tests, and
+/// the program's allocator notes a refusal for the message that ends the process.
 const STATE_IN: &[&str] = &[
+    "cli/allocator.rs",
     "disk/pool/mounted.rs",
     "disk/recorder.rs",
     "gpu/stopwatch.rs",
@@ -417,6 +429,7 @@ fn violations_are_found() {
         ("cli/a.rs", "use std::env; fn f() { Command::new(env::current_exe()) }", 6),
         ("cli/get.rs", "use ureq::Agent;", 7),
         ("runs/a.rs", "use std::{fs, net::TcpStream};", 7),
+        ("runs/a.rs", "fn f() { eprintln!() }", 8),
         ("cli/a.rs", "thread_local! { static BAR: RefCell<u8> = const { RefCell::new(0) }; }", 4),
     ] {
         // An unterminated literal would hide the third line.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::terminal::draws;
+use crate::text::escape_line;
 
 /// Shows on stderr what a command does. On a terminal this is a line that is drawn again, elsewhere a
 /// line every ten seconds.
@@ -32,6 +33,7 @@ impl Activity {
 
     /// Shows `text` until the next call.
     pub fn show(&mut self, text: String) {
+        let text = escape_line(&text);
         match self {
             Activity::Hidden => {}
             Activity::Spinner(bar) => {

@@ -16,6 +16,7 @@ use crate::model::{Gpt, SampleOptions};
 use crate::ops::OpsMode;
 use crate::protocol::{Exit, Failure};
 use crate::runs::Introduction;
+use crate::text::excerpt;
 use crate::worker::signals::Interrupts;
 
 const COMMANDS: &str = "\
@@ -193,7 +194,7 @@ impl Chat {
     fn reply_in_json(&mut self, line: &[u8]) -> Result<End, Failure> {
         let Messages { messages } = serde_json::from_slice(line).map_err(|error| {
             let hint = "write {\"messages\":[{\"role\":\"user\",\"content\":\"...\"}]} in one line";
-            Failure::usage(format!("the line is not a conversation: {error}"), hint)
+            Failure::usage(format!("the line is not a conversation: {}", excerpt(error)), hint)
         })?;
         let text = self.conversation.load(&messages)?;
         self.answer(text, &|| false)

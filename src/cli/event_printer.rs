@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
 use super::print_failure;
-use super::terminal::{draws, unwrapped, wrapped};
+use super::terminal::{draws, shown_on_stdout, unwrapped, wrapped};
 use crate::protocol::{Event, Failure, Progress};
 use crate::runs::json_line;
 use crate::text::duration;
@@ -143,7 +143,7 @@ pub(super) fn print_event(event: &Event) {
 
 fn line(text: &str) {
     let mut stdout = std::io::stdout();
-    let _ = writeln!(stdout, "{}", wrapped(text, &stdout));
+    let _ = writeln!(stdout, "{}", wrapped(&shown_on_stdout(text), &stdout));
 }
 
 fn draw(bar: &ProgressBar, progress: &Progress) {

@@ -30,8 +30,14 @@ pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
             super::print_failure(&unknown, false);
             return unknown.exit as u8;
         }
+        // An error quotes the arguments. Help does not, and has styles.
+        let has_control = args.iter().any(|arg| arg.to_string_lossy().contains(char::is_control));
+        if error.use_stderr() && has_control {
+            super::terminal::message(error.render().to_string().trim_end());
+        } else {
+            let _ = error.print();
+        }
         // clap's own exit codes: 0 for help and version, 2 for usage.
-        let _ = error.print();
         error.exit_code() as u8
     })
 }

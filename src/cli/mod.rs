@@ -26,7 +26,9 @@ macro_rules! output {
 /// Writes to stdout, or ends the process: silently if the reader is gone (`| head`), with an error
 /// if the disk is full.
 fn write_out(text: impl Display) {
-    if let Err(error) = write!(std::io::stdout(), "{text}").map_err(output_error) {
+    let text = text.to_string();
+    let text = terminal::shown_on_stdout(&text);
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()).map_err(output_error) {
         print_failure(&error, false);
         std::process::exit(error.exit as i32);
     }
@@ -54,6 +56,7 @@ fn print_failure(failure: &Failure, json: bool) {
 }
 
 mod activity;
+mod allocator;
 mod args;
 mod bench;
 mod benchmark_row;
@@ -83,11 +86,13 @@ mod torch;
 mod train;
 mod typed_lines;
 
+pub use allocator::Allocator;
 use args::{Arguments, Subcommands};
 
 /// Runs the command line of this process; returns its exit code.
 pub fn main() -> ExitCode {
     terminal::report_panics();
+    allocator::report_limits();
     let args = headless_as_train(std::env::args_os());
     terminal::set_color(&args);
     let is_other_rank = Launch::of_this_process().is_some_and(|launch| launch.rank > 0);

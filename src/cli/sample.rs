@@ -1,5 +1,6 @@
 //! `wgpt sample`: text as it is generated, for people and for programs.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Read, StdoutLock, Write};
 use std::path::Path;
 
@@ -15,6 +16,7 @@ use crate::eval::ScoredStream;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::protocol::{Failure, ScoredToken};
+use crate::text::escape_terminal;
 
 pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
@@ -177,16 +179,22 @@ impl Generator {
     }
 }
 
-/// Writes texts to stdout as they grow, for people or as JSON lines.
+/// Writes texts to stdout as they grow, for people or as JSON lines. A terminal shows their control
+/// characters; a pipe gets them as they are.
 pub(super) struct TextWriter {
     pub json: bool,
+    is_terminal: bool,
+    /// A carriage return at the end of the last piece, which the next one may make a line break.
+    held: String,
     out: StdoutLock<'static>,
     activity: Activity,
 }
 
 impl TextWriter {
     pub fn new(json: bool, quiet: bool) -> Self {
-        Self { json, out: std::io::stdout().lock(), activity: Activity::new(quiet) }
+        let out = std::io::stdout().lock();
+        let (is_terminal, held) = (out.is_terminal(), String::new());
+        Self { json, is_terminal, held, out, activity: Activity::new(quiet) }
     }
 
     /// Begins a text. Its first token takes the longest: the kernels are compiled.
@@ -246,14 +254,35 @@ impl TextWriter {
     }
 
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
+        let text = if self.is_terminal && !self.json {
+            visible(&mut self.held, text).into()
+        } else {
+            Cow::Borrowed(text)
+        };
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         written.map_err(super::output_error)
     }
 }
 
+/// Returns a piece of a text for a terminal. A carriage return at its end is held until the next one.
+fn visible(held: &mut String, piece: &str) -> String {
+    let text = std::mem::take(held) + piece;
+    let shown = text.strip_suffix('\r');
+    held.extend(shown.map(|_| '\r'));
+    escape_terminal(shown.unwrap_or(&text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_gets_text_and_line_breaks_only() {
+        let mut held = String::new();
+        let pieces = ["a\u{1b}[2J\r", "\nb\tc", "\r", "d\u{7}", "\n"];
+        let shown: String = pieces.iter().map(|piece| visible(&mut held, piece)).collect();
+        assert_eq!(shown, "a\\u001b[2J\r\nb\tc\\rd\\u0007\n");
+    }
 
     #[test]
     fn one_line_break_at_the_end_is_dropped() {

@@ -1,4 +1,5 @@
-//! Messages on stderr: their colours, and panics as messages.
+//! Text on the terminal: messages on stderr with their colours, panics as messages, and results without
+//! the control characters of others.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
@@ -10,6 +11,9 @@ use clap::builder::styling::{Style, Styles};
 use textwrap::{WordSeparator, WordSplitter};
 
 use super::args::flag_or_variable;
+use crate::protocol::Exit;
+use crate::text::escape_terminal;
+use crate::worker::signals::exit;
 
 /// The labels at the beginning of a line, in the colours of clap's own messages.
 const LABELS: [(&str, &Style); 4] = [
@@ -20,6 +24,9 @@ const LABELS: [(&str, &Style); 4] = [
 ];
 
 const STYLES: &Styles = &Styles::styled();
+
+/// The beginning of the standard library's panic about a thread that the system does not start.
+const NO_THREAD: &str = "failed to spawn thread";
 
 /// Removes the text before the cursor. It may be a progress bar, also of another process, which draws
 /// it again below.
@@ -56,7 +63,12 @@ pub(super) fn unwrapped(text: &str) {
         // The stream knows whether this console reads escape sequences.
         let _ = stderr.write_all(CLEAR_LINE.as_bytes());
     }
-    let _ = stderr.write_all(paint(text).as_bytes());
+    let _ = stderr.write_all(paint(&escape_terminal(text)).as_bytes());
+}
+
+/// Returns text for stdout: with visible control characters on a terminal, elsewhere as it is.
+pub(super) fn shown_on_stdout(text: &str) -> Cow<'_, str> {
+    if std::io::stdout().is_terminal() { escape_terminal(text).into() } else { text.into() }
 }
 
 /// Returns how text is wrapped at `width` columns: at spaces alone, because options and paths stay whole.
@@ -131,6 +143,14 @@ pub(super) fn report_panics() {
         let text = panic.payload_as_str().unwrap_or("no message");
         // Further lines are a library's backtrace.
         let text = text.lines().next().unwrap_or_default();
+        if text.starts_with(NO_THREAD) {
+            message(&format!("error: the system refused a thread: {text}"));
+            message(
+                "  hint: raise the limits of memory (`ulimit -v`) and of processes (`ulimit -u`), or \
+                 close other programs",
+            );
+            exit(Exit::Failure as i32);
+        }
         let place = panic.location().map_or_else(String::new, |location| {
             format!(" ({}:{})", without_machine(location.file()), location.line())
         });

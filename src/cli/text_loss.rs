@@ -13,7 +13,7 @@ use super::find_model::{find_tokenizer, load_model};
 use crate::eval::score_text;
 use crate::protocol::{Failure, ProbabilityClass, ScoredToken, TextLoss, probability_text};
 use crate::runs::ModelSource;
-use crate::text::Table;
+use crate::text::{Table, escape_terminal};
 
 pub(super) fn run(
     text: &str,
@@ -111,7 +111,7 @@ fn colored(tokens: &[ScoredToken]) -> String {
     let mut text = String::new();
     for token in tokens {
         let style = token.probability.map_or(Style::new(), |share| style(share.into()));
-        for (index, line) in token.text.split('\n').enumerate() {
+        for (index, line) in escape_terminal(&token.text).split('\n').enumerate() {
             if index > 0 {
                 text.push('\n');
             }
@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn only_unlikely_tokens_have_a_color_and_no_line_break_has_one() {
-        let tokens = [token("A", None), token(" b", Some(0.9)), token("c\nd", Some(0.001))];
+        let tokens = [token("A", None), token(" b", Some(0.9)), token("c\n\u{7}", Some(0.001))];
         let rare = style(ProbabilityClass::Surprising);
-        assert_eq!(colored(&tokens), format!("A b{rare}c{rare:#}\n{rare}d{rare:#}"));
-        assert_eq!(anstream::adapter::strip_str(&colored(&tokens)).to_string(), "A bc\nd");
+        assert_eq!(colored(&tokens), format!("A b{rare}c{rare:#}\n{rare}\\u0007{rare:#}"));
+        assert_eq!(anstream::adapter::strip_str(&colored(&tokens)).to_string(), "A bc\n\\u0007");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::config::{Arch, Config, Gelu};
 use crate::disk;
 use crate::protocol::Failure;
+use crate::text::excerpt;
 
 /// The measurement of one model, in wgpt's words, and one mode. Other keys are ignored.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -55,7 +56,7 @@ impl TorchStep {
 fn parse(text: &str) -> Result<Vec<TorchStep>, String> {
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let step = |(number, line): (usize, &str)| {
-        serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))
+        serde_json::from_str(line).map_err(|error| format!("line {number}: {}", excerpt(error)))
     };
     lines.map(step).collect()
 }

@@ -40,7 +40,10 @@ fn is_device(name: &str) -> bool {
 /// their model, like `foxes-6x384`. A name that no preset has is returned as it is.
 pub(crate) fn run_name(preset: &str, config: &Config) -> String {
     let layer = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
-    let Ok(base) = layer.map(|resolved| resolved.config) else { return preset.to_string() };
+    let Ok(base) = layer.map(|resolved| resolved.config) else {
+        // The name of a file may have any characters.
+        return preset.replace(char::is_control, "-");
+    };
     let shape = |config: &Config| (config.arch, config.n_layer, config.n_head, config.n_embd);
     let same_data = base.data.is_empty() || base.data == config.data;
     if shape(&base) == shape(config) && same_data {

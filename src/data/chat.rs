@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tokenizer::END_OF_TEXT;
 use super::{DataError, Tokenizer};
+use crate::text::excerpt;
 pub use jinja::Ending;
 use jinja::Jinja;
 pub(super) use specials::Span;
@@ -393,7 +394,7 @@ impl ChatTemplate {
 
 /// Returns the clause that a template refuses a conversation.
 pub(super) fn refusal(reason: &str) -> String {
-    format!("the chat template refuses it: {reason}")
+    format!("the chat template refuses it: {}", excerpt(reason))
 }
 
 pub(super) fn refused(reason: String) -> DataError {

@@ -5,6 +5,8 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
+use crate::text::excerpt;
+
 /// The subject of a [`DataError`], which decides on the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataErrorKind {
@@ -42,17 +44,17 @@ impl DataError {
     }
 
     pub fn at(path: &Path, problem: impl Display, hint: impl Into<Cow<'static, str>>) -> Self {
-        Self::bad(format!("{}: {problem}", path.display()), hint)
+        Self::bad(format!("{}: {}", path.display(), excerpt(problem)), hint)
     }
 
     /// Creates an error about a line of a file, counted from 1.
     pub(super) fn line(path: &Path, line: u64, reason: &str, hint: &'static str) -> Self {
-        Self::bad(format!("{}:{line}: {reason}", path.display()), hint)
+        Self::bad(format!("{}:{line}: {}", path.display(), excerpt(reason)), hint)
     }
 
     /// Creates an error about a file of settings or tokens that cannot be used.
     pub(super) fn unusable(path: &Path, reason: impl Display, hint: &'static str) -> Self {
-        Self::bad(format!("cannot use {}: {reason}", path.display()), hint)
+        Self::bad(format!("cannot use {}: {}", path.display(), excerpt(reason)), hint)
     }
 
     /// Creates an error about a damaged description of data, `meta.json` or `meta.pkl`.
@@ -64,11 +66,13 @@ impl DataError {
     pub fn template(path: &Path, reason: impl Display) -> Self {
         let hint =
             "give the path of its tokenizer.json instead of the folder, for the template of wgpt";
-        Self::bad(format!("cannot use the chat template of {}: {reason}", path.display()), hint)
+        let (path, reason) = (path.display(), excerpt(reason));
+        Self::bad(format!("cannot use the chat template of {path}: {reason}"), hint)
     }
 
     pub(super) fn tokenize(reason: impl Display) -> Self {
-        Self::bad(format!("cannot tokenize the text: {reason}"), "check the input for binary data")
+        let problem = format!("cannot tokenize the text: {}", excerpt(reason));
+        Self::bad(problem, "check the input for binary data")
     }
 
     /// Creates an error about a line of a `.jsonl` file, which is always UTF-8.

@@ -55,7 +55,7 @@ pub use prepare::{PrepareOptions, PrepareProgress, Prepared, prepare};
 pub use source::TextEncoding;
 pub use stream::TextStream;
 pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
-pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE};
+pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES};
 pub use tokens::Split;
 #[cfg(test)]
 pub(crate) use vocabulary::TokenKind;

@@ -17,6 +17,7 @@ use super::pieces::pieces;
 use super::{ChatTemplate, DataError};
 use crate::config::GPT2_VOCABULARY;
 use crate::disk;
+use crate::text::excerpt;
 
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
@@ -320,7 +321,7 @@ impl Tokenizer {
 }
 
 fn invalid_vocabulary(reason: &str) -> DataError {
-    DataError::bad(format!("invalid vocabulary: {reason}"), PREPARE_AGAIN)
+    DataError::bad(format!("invalid vocabulary: {}", excerpt(reason)), PREPARE_AGAIN)
 }
 
 /// The vocabulary of a character tokenizer. The id of a character is its position.

@@ -25,6 +25,14 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 /// The file of older folders that names the special tokens.
 const SPECIALS_FILE: &str = "special_tokens_map.json";
 
+/// GPT-2's tokenizer, which has two files in place of `tokenizer.json`.
+const VOCABULARY_FILE: &str = "vocab.json";
+const MERGES_FILE: &str = "merges.txt";
+
+/// The files that a tokenizer can have in a model folder.
+pub const TOKENIZER_FILES: [&str; 6] =
+    [TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE, SPECIALS_FILE, VOCABULARY_FILE, MERGES_FILE];
+
 /// The files of a tokenizer in a data folder.
 pub(super) const DATA_FILES: [&str; 3] = [TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE];
 
@@ -67,7 +75,7 @@ impl Tokenizer {
             let (mut ids, merges) = gpt2_pairs();
             ids.insert(END_OF_TEXT.to_owned(), json!(ids.len()));
             let merges = format!("#version: 0.2\n{}\n", merges.join("\n"));
-            vec![("vocab.json", Value::Object(ids).to_string()), ("merges.txt", merges)]
+            vec![(VOCABULARY_FILE, Value::Object(ids).to_string()), (MERGES_FILE, merges)]
         } else {
             vec![(TOKENIZER_FILE, self.json_file())]
         };

@@ -11,6 +11,8 @@ pub use crate::plan::{Backend, DeviceKind};
 
 mod adapter;
 #[cfg(not(target_arch = "wasm32"))]
+mod cgroup;
+#[cfg(not(target_arch = "wasm32"))]
 mod choice;
 #[cfg(feature = "cuda")]
 mod cuda;

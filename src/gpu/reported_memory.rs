@@ -4,6 +4,8 @@ use serde::Serialize;
 
 use super::DeviceInfo;
 #[cfg(not(target_arch = "wasm32"))]
+use super::cgroup::group_memory;
+#[cfg(not(target_arch = "wasm32"))]
 use super::sensors::Sensors;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::disk;
@@ -52,7 +54,7 @@ pub fn host_memory() -> Option<ReportedMemory> {
     Some(address_space().filter(|limit| limit.free < system.free).unwrap_or(system))
 }
 
-/// Returns the memory of the system or, in a container with a smaller limit, of the container.
+/// Returns the memory of the system, or the smaller amount that its control groups grant this process.
 #[cfg(not(target_arch = "wasm32"))]
 fn system_memory() -> Option<ReportedMemory> {
     use sysinfo::{MemoryRefreshKind, RefreshKind, System};
@@ -63,15 +65,14 @@ fn system_memory() -> Option<ReportedMemory> {
     if total == 0 {
         return None;
     }
-    Some(match system.cgroup_limits() {
-        Some(limits) if limits.total_memory < total => ReportedMemory {
-            total: limits.total_memory,
-            // `free_memory` would count cached files as used.
-            free: free.min(limits.total_memory.saturating_sub(limits.rss)),
+    Some(match group_memory(total) {
+        Some(group) => ReportedMemory {
+            total: group.limit,
+            free: free.min(group.free),
             excess: 0,
-            source: "the container's memory",
+            source: "the memory limit of this job or container",
         },
-        _ => ReportedMemory { total, free, excess: 0, source: "the system's memory" },
+        None => ReportedMemory { total, free, excess: 0, source: "the system's memory" },
     })
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::protocol::Exit;
+use crate::text::excerpt;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
@@ -38,7 +39,7 @@ impl HubError {
     pub(super) fn untrue(name: impl Display, reason: impl Display) -> Self {
         let hint = "run the command again; if the error stays, the file on the server is damaged or is \
                     not the one that its repository lists";
-        Self::bad(format!("{name}: {reason}"), hint)
+        Self::bad(format!("{name}: {}", excerpt(reason)), hint)
     }
 
     /// Returns a function for `map_err`: "cannot `action` `path`".

@@ -17,7 +17,7 @@ use crate::disk;
 use crate::plan::HEAD;
 
 pub const WEIGHTS_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// The part of an index that names the files.
 #[derive(Deserialize)]

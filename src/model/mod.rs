@@ -33,6 +33,7 @@ pub(crate) use crate::plan::STAGED_ELEMENTS;
 pub use crate::plan::{Architecture, Blocks, LlamaBlocks};
 use block::{Block, BlockPass, Norm};
 use builder::Builder;
+pub(crate) use folder::INDEX_FILE;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use folder::WEIGHTS_FILE;
 pub(crate) use folder::{WeightFolder, has_weights, saved_shape, weight_files, write_weights};

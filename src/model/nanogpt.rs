@@ -1,10 +1,13 @@
 //! nanoGPT's `ckpt.pt`, read as data: nothing in it is executed.
 
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
 use safetensors::tensor::Dtype;
+use zip::{CompressionMethod, ZipArchive};
 
 use super::weights::{to_f32, transpose};
 use super::{Architecture, WeightError, WeightSource};
@@ -13,6 +16,10 @@ use crate::disk;
 
 /// The largest file that wgpt reads. GPT-2 XL with its optimizer in f32 takes 18.7 GB.
 const MAX_BYTES: u64 = 24 << 30;
+
+/// The longest list of tensors. That of GPT-2 XL with its optimizer has 300 kB; it takes much more memory once
+/// it is read.
+const MAX_PICKLE: u64 = 4 << 20;
 
 /// Prefixes that `torch.compile` and DDP add to the names of weights.
 const PREFIXES: [&str; 2] = ["_orig_mod.", "module."];
@@ -29,7 +36,8 @@ impl NanoGptCheckpoint {
     /// Opens a checkpoint and reads its architecture. nanoGPT's GELU is the exact one, with erf.
     ///
     /// # Errors
-    /// If the file cannot be read, is too large, or lacks `model` or `model_args`.
+    /// If the file cannot be read, is too large, is not as PyTorch writes it, or lacks `model` or
+    /// `model_args`.
     pub fn open(path: &Path) -> Result<Self, WeightError> {
         let wrong = |reason: String| WeightError::corrupt(path, reason);
         let bytes = disk::metadata(path).map_err(WeightError::io(path))?.len();
@@ -38,6 +46,7 @@ impl NanoGptCheckpoint {
             let reason = format!("{size} GiB, but a checkpoint may have at most {limit} GiB");
             return Err(wrong(reason));
         }
+        check_archive(path)?;
         let not_nanogpt = |error| wrong(format!("not a nanoGPT checkpoint: {error}"));
         let reader = PytorchReader::with_top_level_key(path, "model").map_err(not_nanogpt)?;
         let root = PytorchReader::read_pickle_data(path, None).map_err(not_nanogpt)?;
@@ -55,6 +64,26 @@ impl NanoGptCheckpoint {
         let architecture = architecture(args).map_err(wrong)?;
         Ok(Self { path: path.to_path_buf(), tensors, architecture })
     }
+}
+
+/// Refuses archives that PyTorch does not write. It compresses nothing, so that no entry is larger than the
+/// file, and its list of tensors is short.
+fn check_archive(path: &Path) -> Result<(), WeightError> {
+    let wrong = |reason: &dyn Display| {
+        WeightError::corrupt(path, format!("not a nanoGPT checkpoint: {reason}"))
+    };
+    let file = disk::File::open(path).map_err(WeightError::io(path))?;
+    let mut zip = ZipArchive::new(BufReader::new(file)).map_err(|error| wrong(&error))?;
+    for index in 0..zip.len() {
+        let entry = zip.by_index_raw(index).map_err(|error| wrong(&error))?;
+        let name = entry.name().map_err(|error| wrong(&error))?;
+        let is_long = name.ends_with(".pkl") && entry.size() > MAX_PICKLE;
+        if is_long || entry.compression() != CompressionMethod::Stored {
+            let what = if is_long { "too long" } else { "compressed" };
+            return Err(wrong(&format!("its {name} is {what}")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`. Returns `None`
@@ -116,5 +145,52 @@ impl WeightSource for NanoGptCheckpoint {
         })?;
         values.truncate(need.iter().product());
         Ok(if transposed { transpose(&values, shape[1], shape[0]) } else { values })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Cursor, Read, Write};
+
+    use zip::ZipWriter;
+    use zip::write::SimpleFileOptions;
+
+    use super::*;
+
+    /// Writes the reference checkpoint again, with this method and bytes after its list of tensors.
+    fn packed(method: CompressionMethod, more: usize) -> tempfile::NamedTempFile {
+        let reference = include_bytes!("../../tests/reference/nanogpt_ckpt.pt");
+        let mut from = ZipArchive::new(Cursor::new(reference)).unwrap();
+        let file = tempfile::NamedTempFile::with_suffix(".pt").unwrap();
+        let mut to = ZipWriter::new(file.as_file());
+        let options = SimpleFileOptions::default().compression_method(method);
+        for index in 0..from.len() {
+            let mut entry = from.by_index(index).unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            let name = entry.name().unwrap().into_owned();
+            if name.ends_with("data.pkl") {
+                content.resize(content.len() + more, b'N');
+            }
+            to.start_file(name, options).unwrap();
+            to.write_all(&content).unwrap();
+        }
+        to.finish().unwrap();
+        file
+    }
+
+    #[test]
+    fn only_archives_of_pytorch_are_read() {
+        let open = |file: tempfile::NamedTempFile| {
+            NanoGptCheckpoint::open(file.path()).map_err(|error| error.to_string())
+        };
+        open(packed(CompressionMethod::Stored, 0)).unwrap();
+        for (file, part) in [
+            (packed(CompressionMethod::Deflated, 0), "is compressed"),
+            (packed(CompressionMethod::Stored, MAX_PICKLE as usize), "data.pkl is too long"),
+        ] {
+            let error = open(file).unwrap_err();
+            assert!(error.ends_with(part), "{error}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Reads and writes weights in safetensors files, one tensor at a time.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use thiserror::Error;
 use super::{Gpt, WeightSource};
 use crate::disk::File;
 use crate::plan::STAGED_ELEMENTS;
+use crate::text::excerpt;
 
 #[derive(Debug, Error)]
 pub enum WeightError {
@@ -40,8 +42,8 @@ impl WeightError {
         |source| WeightError::Io { path, source }
     }
 
-    pub(super) fn corrupt(path: &Path, reason: impl ToString) -> Self {
-        WeightError::Corrupt { path: path.to_path_buf(), reason: reason.to_string() }
+    pub(super) fn corrupt(path: &Path, reason: impl Display) -> Self {
+        WeightError::Corrupt { path: path.to_path_buf(), reason: excerpt(reason) }
     }
 
     pub(super) fn missing(path: &Path, name: &str) -> Self {

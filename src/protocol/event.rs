@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::ScoredToken;
 use crate::config::Config;
 use crate::plan::{Class, DeviceHealth, DeviceLine, Forecast, Plan};
-use crate::text::{millions, percent};
+use crate::text::{escape_terminal, millions, percent};
 
 /// An update about a run. An `iter` counts the updates made before, losses are in nats per token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -324,13 +324,14 @@ impl Event {
         serde_json::to_string(&JsonLine { v: 1, event: self, time }).unwrap_or_default()
     }
 
-    /// Returns the event as the terminal and the log show it, with its level in front.
+    /// Returns the event as the terminal and the log show it, with its level in front and without control
+    /// characters.
     pub fn labelled(&self) -> String {
-        match self {
+        escape_terminal(&match self {
             Event::Warning { .. } | Event::Replan { .. } => format!("warning: {self}"),
             Event::Error(_) => format!("error: {self}"),
             _ => self.to_string(),
-        }
+        })
     }
 }
 

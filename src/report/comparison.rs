@@ -82,7 +82,8 @@ impl Comparison {
         for (name, chart) in self.charts().iter().filter(|(_, chart)| !chart.is_empty()) {
             let file = format!("{stem}-{name}.svg");
             write_picture(&path.with_file_name(&file), chart)?;
-            images.push(format!("![validation loss over {name}]({file})"));
+            let target = escape_markdown(&file);
+            images.push(format!("![validation loss over {name}](<{target}>)"));
         }
         let values = [
             ("title", self.title()),

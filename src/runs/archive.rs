@@ -1,18 +1,34 @@
 //! A model folder as one zip file.
 
-use std::io::{self, Read, Seek, Write};
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::Path;
 
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::TrainError;
+use super::checkpoint::STATE_FILE;
+use crate::data::TOKENIZER_FILES;
 use crate::disk::{self, File};
+use crate::model::{ARCHITECTURE_FILE, INDEX_FILE, read_architecture};
 
 /// The largest file of a plain zip; larger ones need zip64.
 const ZIP32_BYTES: u64 = u32::MAX as u64;
 
 const MOST_FILES: usize = 64;
+
+/// The most bytes of all files but the weights. Qwen3's tokenizer.json has 11 MB.
+const MOST_TEXT: u64 = 64 << 20;
+
+/// The most bytes that weights and states have per parameter: a weight and AdamW's two moments in f32, with
+/// room for a table of embeddings that is stored twice.
+const BYTES_PER_PARAMETER: u64 = 16;
+
+/// The most bytes of tensors that are no parameters, like the masks in old files of GPT-2.
+const MOST_OTHER_TENSORS: u64 = 256 << 20;
+
+const WEIGHTS_ENDING: &str = ".safetensors";
 
 /// Writes the files of a folder to a zip, without its subfolders.
 pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
@@ -43,27 +59,57 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
     write().map_err(TrainError::io("pack", folder))
 }
 
-/// Extracts a zip of [`pack`], or any other zip of a model folder, into `folder`. The files may be
-/// in a folder of the zip.
-pub fn unpack(from: impl Read + Seek, folder: &Path) -> Result<(), TrainError> {
-    let read = || -> io::Result<()> {
-        let mut zip = ZipArchive::new(from)?;
-        if zip.len() > MOST_FILES {
-            return Err(io::Error::other("too many files for a model folder"));
-        }
-        disk::create_dir_all(folder)?;
-        for index in 0..zip.len() {
-            let mut file = zip.by_index(index)?;
-            // Folders in the name are dropped: a zip must not write outside `folder`.
-            let name = file.enclosed_name().and_then(|path| Some(path.file_name()?.to_owned()));
-            let Some(name) = name.filter(|_| file.is_file()) else { continue };
-            let mut to = File::create(folder.join(name))?;
-            io::copy(&mut file, &mut to)?;
-            to.sync_all()?;
-        }
-        Ok(())
+/// Extracts the model from a zip of [`pack`], or from any other zip of a model folder, into `folder`: the
+/// files that wgpt reads, which may be in a folder of the zip. `name` is the zip in errors.
+///
+/// # Errors
+/// If the zip is damaged or has no model, or if its files are larger than such a model can be. A small zip
+/// can claim to be a very large file.
+pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), TrainError> {
+    let wrong = |reason: &dyn Display| TrainError::checkpoint(name, reason);
+    let mut zip = ZipArchive::new(from).map_err(|error| wrong(&error))?;
+    if zip.len() > MOST_FILES {
+        return Err(wrong(&"too many files for a model folder"));
+    }
+    disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+    let is_text = |file: &str| {
+        let is_of_model = [ARCHITECTURE_FILE, INDEX_FILE, STATE_FILE].contains(&file);
+        is_of_model || TOKENIZER_FILES.contains(&file)
     };
-    read().map_err(TrainError::io("unpack into", folder))
+    extract(&mut zip, is_text, MOST_TEXT, folder).map_err(|error| wrong(&error))?;
+    if !disk::exists(&folder.join(ARCHITECTURE_FILE)) {
+        return Err(wrong(&format!("no {ARCHITECTURE_FILE}")));
+    }
+    let parameters = read_architecture(folder)?.parameters() as u64;
+    let most = parameters.saturating_mul(BYTES_PER_PARAMETER).saturating_add(MOST_OTHER_TENSORS);
+    extract(&mut zip, |file| file.ends_with(WEIGHTS_ENDING), most, folder)
+        .map_err(|error| wrong(&error))
+}
+
+/// Extracts the files that `takes` says, of `most` bytes in all.
+fn extract<R: Read + Seek>(
+    zip: &mut ZipArchive<R>,
+    takes: impl Fn(&str) -> bool,
+    most: u64,
+    folder: &Path,
+) -> io::Result<()> {
+    let mut left = most;
+    for index in 0..zip.len() {
+        let mut file = zip.by_index(index)?;
+        // Folders in the name are dropped: a zip must not write outside `folder`.
+        let name = file.enclosed_name().and_then(|path| Some(path.file_name()?.to_owned()));
+        let name = name.and_then(|name| name.into_string().ok());
+        let Some(name) = name.filter(|name| file.is_file() && takes(name)) else { continue };
+        // The crate refuses a file that is larger than it claims.
+        left = left.checked_sub(file.size()).ok_or_else(|| {
+            let text = format!("{name} is larger than it can be for this model");
+            io::Error::new(ErrorKind::InvalidData, text)
+        })?;
+        let mut to = File::create(folder.join(&name))?;
+        io::copy(&mut file, &mut to)?;
+        to.sync_all()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -71,51 +117,122 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
+    use crate::data::Tokenizer;
+    use crate::protocol::Exit;
+
+    /// A model of 6,128 parameters.
+    const CONFIG: &str =
+        r#"{"n_layer":1,"n_head":1,"n_embd":16,"n_positions":16,"vocab_size":160}"#;
+
+    fn zip_of(files: &[(&str, &[u8])]) -> Cursor<Vec<u8>> {
+        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+        for (name, content) in files {
+            zip.start_file(*name, SimpleFileOptions::default()).unwrap();
+            zip.write_all(content).unwrap();
+        }
+        zip.finish().unwrap()
+    }
+
+    fn unpack_to(zip: Cursor<Vec<u8>>, folder: &Path) -> Result<(), String> {
+        unpack(zip, Path::new("a.zip"), folder).map_err(|error| {
+            assert_eq!(error.exit_code(), Exit::BadData, "{error}");
+            error.to_string()
+        })
+    }
 
     #[test]
     fn a_folder_is_unpacked_as_it_was_packed() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("a"), folder.path().join("b"));
         std::fs::create_dir_all(from.join("below")).unwrap();
+        std::fs::write(from.join("config.json"), CONFIG).unwrap();
         std::fs::write(from.join("model.safetensors"), vec![7; 100_000]).unwrap();
         std::fs::write(from.join("state.json"), "{}".repeat(1000)).unwrap();
+        // A checkpoint knows the hashes of its tokenizer's files.
+        for (file, text) in Tokenizer::Gpt2.hugging_face_files() {
+            std::fs::write(from.join(file), text).unwrap();
+        }
         let mut zip = Cursor::new(Vec::new());
         pack(&from, &mut zip).unwrap();
-        unpack(zip, &to).unwrap();
-        for name in ["model.safetensors", "state.json"] {
+        unpack_to(zip, &to).unwrap();
+        for name in ["config.json", "model.safetensors", "state.json"] {
             let [before, after] =
                 [&from, &to].map(|folder| std::fs::read(folder.join(name)).unwrap());
             assert!(before == after, "{name}");
         }
-        assert_eq!(std::fs::read_dir(&to).unwrap().count(), 2);
-        assert!(unpack(Cursor::new(b"not a zip"), &to).is_err());
+        for (file, _) in Tokenizer::Gpt2.hugging_face_files() {
+            assert!(to.join(file).exists(), "{file}");
+        }
+        assert!(unpack_to(Cursor::new(b"not a zip".to_vec()), &to).is_err());
     }
 
     #[test]
-    fn a_zip_writes_into_its_folder_only() {
+    fn a_zip_writes_known_files_into_its_folder_only() {
         let folder = tempfile::tempdir().unwrap();
-        let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-        for name in ["../above.txt", "gpt2/config.json"] {
-            zip.start_file(name, SimpleFileOptions::default()).unwrap();
-            zip.write_all(b"x").unwrap();
-        }
         let to = folder.path().join("in");
-        unpack(zip.finish().unwrap(), &to).unwrap();
-        assert!(to.join("config.json").exists());
-        assert!(!folder.path().join("above.txt").exists());
+        let zip = zip_of(&[
+            ("../tokenizer.json", b"{}"),
+            ("gpt2/config.json", CONFIG.as_bytes()),
+            ("gpt2/run.sh", b"x"),
+            ("__MACOSX/gpt2/._config.json", b"x"),
+        ]);
+        unpack_to(zip, &to).unwrap();
+        let names = |folder: &Path| {
+            let entries = std::fs::read_dir(folder).unwrap();
+            entries.map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            (names(&to), names(folder.path())),
+            (vec!["config.json".into()], vec!["in".into()])
+        );
+        assert_eq!(unpack_to(zip_of(&[]), &to.join("b")).unwrap_err(), "a.zip: no config.json");
     }
 
     #[test]
     fn a_zip_of_too_many_files_is_refused() {
-        for (files, is_unpacked) in [(MOST_FILES, true), (MOST_FILES + 1, false)] {
+        for (files, is_unpacked) in [(MOST_FILES - 1, true), (MOST_FILES, false)] {
             let folder = tempfile::tempdir().unwrap();
-            let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
-            for file in 0..files {
-                zip.start_file(format!("{file}.txt"), SimpleFileOptions::default()).unwrap();
-            }
+            let names: Vec<String> = (0..files).map(|file| format!("{file}.txt")).collect();
+            let mut files: Vec<(&str, &[u8])> = vec![("config.json", CONFIG.as_bytes())];
+            files.extend(names.iter().map(|name| (name.as_str(), &b""[..])));
             let to = folder.path().join("in");
-            let unpacked = unpack(zip.finish().unwrap(), &to);
-            assert_eq!((unpacked.is_ok(), to.exists()), (is_unpacked, is_unpacked), "{files}");
+            let unpacked = unpack_to(zip_of(&files), &to);
+            assert_eq!((unpacked.is_ok(), to.exists()), (is_unpacked, is_unpacked), "{unpacked:?}");
+        }
+    }
+
+    /// A file of zeros takes a thousandth of its size in a zip.
+    #[test]
+    fn a_zip_that_is_larger_than_its_model_is_refused() {
+        let most = 16 * 6_128 + MOST_OTHER_TENSORS as usize;
+        let zeros = vec![0; most + 1];
+        let text = &zeros[..=MOST_TEXT as usize];
+        let config = ("config.json", CONFIG.as_bytes());
+        // A size of its header in place of the true one, of which the directory at the end has a copy.
+        let mut understated = zip_of(&[config, ("model.safetensors", &zeros)]).into_inner();
+        let size = (most as u32 + 1).to_le_bytes();
+        let places: Vec<usize> =
+            (0..understated.len() - 4).filter(|at| understated[*at..at + 4] == size).collect();
+        for at in places {
+            understated[at..at + 4].copy_from_slice(&7_u32.to_le_bytes());
+        }
+        for (zip, refused) in [
+            (zip_of(&[config, ("model.safetensors", &zeros[..most])]), None),
+            (zip_of(&[config, ("model.safetensors", &zeros)]), Some("model.safetensors")),
+            (
+                zip_of(&[config, ("a.safetensors", &zeros[..most]), ("b.safetensors", &[0])]),
+                Some("b."),
+            ),
+            (zip_of(&[config, ("tokenizer.json", text)]), Some("tokenizer.json")),
+            (Cursor::new(understated), Some("declared uncompressed size")),
+        ] {
+            assert!(zip.get_ref().len() < 1 << 20, "{refused:?}");
+            let folder = tempfile::tempdir().unwrap();
+            match (unpack_to(zip, folder.path()), refused) {
+                (Ok(()), None) => {}
+                (Err(error), Some(name)) => assert!(error.contains(name), "{error}"),
+                (other, _) => panic!("{other:?}, {refused:?}"),
+            }
         }
     }
 }

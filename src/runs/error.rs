@@ -1,5 +1,6 @@
 //! Errors of a run, from its configuration to its end.
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use crate::model::{LossScale, WeightError};
 use crate::plan::PlanError;
 use crate::protocol::{Cause, Exit};
 use crate::ranks::RanksError;
-use crate::text::bytes;
+use crate::text::{bytes, excerpt};
 
 /// An error of training, evaluation or a checkpoint. The text says what failed, and where;
 /// [`hint`](Self::hint) says what to do next.
@@ -110,8 +111,8 @@ impl TrainError {
         TrainError::OtherModel { key, configured, loaded, path: path.to_path_buf() }
     }
 
-    pub(crate) fn checkpoint(path: &Path, reason: impl ToString) -> Self {
-        TrainError::Checkpoint { path: path.to_path_buf(), reason: reason.to_string() }
+    pub(crate) fn checkpoint(path: &Path, reason: impl Display) -> Self {
+        TrainError::Checkpoint { path: path.to_path_buf(), reason: excerpt(reason) }
     }
 
     /// Returns what to do next, if the text does not say it.

@@ -106,7 +106,7 @@ impl ModelSource {
     fn zip(path: &Path) -> Result<Self, TrainError> {
         let file = disk::File::open(path).map_err(TrainError::io("read", path))?;
         let folder = tempfile::tempdir().map_err(TrainError::io("unpack", path))?;
-        super::archive::unpack(file, folder.path())?;
+        super::archive::unpack(file, path, folder.path())?;
         let source = Self::open(folder.path())?;
         Ok(Self { _unpacked: Some(folder), ..source })
     }

@@ -1,12 +1,15 @@
-//! Text for people: bytes, counts, durations, percentages and tables. No other module formats them.
+//! Text for people: bytes, counts, durations, percentages and tables, and the escapes of text that others
+//! have written. No other module formats them.
 //!
 //! What a user types (`6.5GiB`, `8h`) is read and printed by `config`.
 
+mod escape;
 mod table;
 
 use std::time::Duration;
 
-pub(crate) use table::{Table, escape_html, escape_markdown};
+pub(crate) use escape::{escape_html, escape_line, escape_markdown, escape_terminal, excerpt};
+pub(crate) use table::Table;
 
 pub(crate) const MIB: f64 = 1_048_576.0;
 pub(crate) const GIB: f64 = 1_073_741_824.0;

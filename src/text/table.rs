@@ -1,4 +1,6 @@
-//! Tables of texts, for terminals, HTML and Markdown, and the escapes of both.
+//! Tables of texts, for terminals, HTML and Markdown.
+
+use super::escape::{escape_html, escape_line, escape_markdown};
 
 /// A table of texts. Every row has as many cells as the head, if there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,9 +32,11 @@ impl Table {
 
     /// Formats the table for a terminal, with the columns of `right` aligned to the right.
     pub fn plain(&self, right: &[usize]) -> String {
-        let columns = self.lines().map(Vec::len).max().unwrap_or(0);
+        let shown = |row: &Vec<String>| row.iter().map(|cell| escape_line(cell)).collect();
+        let lines: Vec<Vec<String>> = self.lines().map(shown).collect();
+        let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column| {
-            let cells = self.lines().filter_map(move |row| row.get::<usize>(column));
+            let cells = lines.iter().filter_map(move |row| row.get::<usize>(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
@@ -46,7 +50,7 @@ impl Table {
             });
             format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
         };
-        self.lines().map(line).collect()
+        lines.iter().map(line).collect()
     }
 
     /// Formats the table in HTML, where the first cell of each row is its heading; empty without rows.
@@ -78,24 +82,12 @@ impl Table {
     }
 }
 
-/// Returns text as HTML and SVG show it.
-pub(crate) fn escape_html(text: &str) -> String {
-    let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    escaped.replace('"', "&quot;").replace('\'', "&#39;")
-}
-
-/// Returns text as a line or a table cell of Markdown shows it.
-pub(crate) fn escape_markdown(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('|', "\\|").replace('<', "&lt;").replace(['\n', '\r'], " ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn text_cannot_become_markup() {
-        assert_eq!(escape_html("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
         let mut table = Table::new(["h", "<k>"], []);
         assert_eq!((table.html(), table.markdown()), (String::new(), String::new()));
         table.rows.push(vec!["a|b".into(), "<i>\n".into()]);
@@ -103,6 +95,12 @@ mod tests {
         let html = table.html();
         assert!(html.contains("<tr><th>h</th><th>&lt;k&gt;</th></tr>"), "{html}");
         assert!(html.contains("<tr><th>a|b</th><td>&lt;i&gt;\n</td></tr>"), "{html}");
+    }
+
+    #[test]
+    fn a_cell_stays_in_its_line() {
+        let table = Table::named(["run", "state"], [("a\u{1b}[2J\nb", "done".into())]);
+        assert_eq!(table.plain(&[]), "run            state\na\\u001b[2J\\nb  done\n");
     }
 
     #[test]

@@ -152,7 +152,8 @@ fn export(_: &Path, _: Destination) -> Result<std::path::PathBuf, Failure> {
 
 /// Unpacks a model into `folder`, which is removed again if the zip has no model.
 fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
-    let unpacked = archive::unpack(Cursor::new(zip), folder).and_then(|()| stored_model(folder));
+    let unpacked =
+        archive::unpack(Cursor::new(zip), folder, folder).and_then(|()| stored_model(folder));
     if unpacked.is_err() {
         // The error of the import is the one to report.
         let _ = disk::remove_dir_all(folder);

@@ -8,6 +8,7 @@ mod devices;
 mod doctor;
 mod errors;
 mod eval;
+mod foreign;
 mod get;
 mod nvidia;
 mod plan;

@@ -283,6 +283,37 @@ fn mpirun_is_started_again_by_launch() {
     assert_eq!(losses(&events), expected);
 }
 
+/// Open MPI's mpirun itself listens on every address, whatever it is told. Its ranks do not.
+#[test]
+#[ignore = "needs Open MPI and strace"]
+fn mpirun_ranks_of_one_machine_open_no_port() {
+    let folder = temporary();
+    let log = folder.path().join("strace.txt");
+    let plain = wgpt(folder.path());
+    let mut command = Command::new("strace");
+    command.current_dir(folder.path()).stdin(Stdio::null()).args(["-f", "-o"]).arg(&log);
+    command.args(["-e", "trace=execve,bind,sendto,connect"]).arg(plain.get_program());
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    let mpi = ["--mpi=--allow-run-as-root", "--mpi=--oversubscribe"];
+    command.args(["launch", "-n", "2", "--run=r"]).args(mpi).args(TINY);
+    let output = command.output().expect("strace starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let log = fs::read_to_string(log).unwrap();
+    let process = |line: &str| line.split(' ').next().unwrap().to_string();
+    let is_elsewhere = |line: &&str| {
+        let is_loopback = line.contains("\"127.") || line.contains("\"::1\"");
+        line.contains("sa_family=AF_INET") && !is_loopback
+    };
+    // It was asked for its version before.
+    let starts = |line: &&str| line.contains("/mpirun\", [\"mpirun\", \"-np\"");
+    let launcher = log.lines().find(|line| starts(line) && line.ends_with("= 0"));
+    let launcher = process(launcher.expect("mpirun was started"));
+    let opened: Vec<&str> = log.lines().filter(is_elsewhere).collect();
+    let others: Vec<_> = opened.iter().filter(|line| process(line) != launcher).collect();
+    assert!(others.is_empty(), "not of mpirun, {launcher}: {others:#?}");
+    assert!(!opened.is_empty(), "the test sees no socket: {log}");
+}
+
 #[test]
 #[ignore = "needs Open MPI"]
 fn mpirun_ranks_of_different_runs_are_refused() {

@@ -134,7 +134,7 @@ fn runs_are_compared() {
     assert_eq!(page.matches("<svg").count(), 3, "over tokens, time and compute");
     ok(path, &["compare", "a", "b", "-o", "new/ab.md"]);
     let page = read(path, "new/ab.md");
-    assert!(page.contains("| seed | 1337 | 7 |") && page.contains("](ab-tokens.svg)"), "{page}");
+    assert!(page.contains("| seed | 1337 | 7 |") && page.contains("](<ab-tokens.svg>)"), "{page}");
     assert!(read(path, "new/ab-compute.svg").contains("<polyline"));
 
     fs::write(path.join("mine.html"), "mine").unwrap();

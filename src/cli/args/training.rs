@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use serde::{Deserialize, Serialize};
 
 use super::ConfigSource;
@@ -16,7 +17,7 @@ pub(in crate::cli) struct TrainArgs {
     #[command(flatten)]
     pub source: ConfigSource,
     /// Run folder [default: a new one in out/; with --resume the newest one there]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = folder_parser())]
     pub run: Option<PathBuf>,
     /// Continue from the newest checkpoint of the run, with its configuration
     #[arg(long)]
@@ -78,11 +79,20 @@ pub(in crate::cli) struct SweepArgs {
     #[arg(long, conflicts_with = "seeds")]
     pub lr_range: bool,
     /// Folder for the runs [default: one in out/ that is named after the settings with several values]
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_parser = folder_parser())]
     pub output: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Returns the parser of the name of a run folder. A configuration has no room for control characters in
+/// paths, so such a run could not be resumed.
+fn folder_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let has_control = path.to_string_lossy().contains(char::is_control);
+        if has_control { Err("the name of a folder has no control characters") } else { Ok(path) }
+    })
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {

@@ -13,6 +13,7 @@ use super::pipe::WorkerProcess;
 use super::signals;
 use crate::protocol::{Command, Event, Failure, Setting};
 use crate::runs::{COMMANDS_FILE, Tail};
+use crate::text::excerpt;
 
 /// The interval at which the command file is polled.
 const FILE_POLL: Duration = Duration::from_millis(250);
@@ -125,7 +126,8 @@ fn pass_on(command: serde_json::Result<Command>, sender: &Sender<Command>, warn:
     match command {
         Ok(command) => drop(sender.send(command)),
         Err(error) => {
-            warn(&Event::Warning { text: format!("a command was ignored: {error}") });
+            let text = format!("a command was ignored: {}", excerpt(error));
+            warn(&Event::Warning { text });
         }
     }
 }

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command as Process, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anstream::ColorChoice;
+use anstream::adapter::strip_str;
 
 use crate::config::VARIABLE_PREFIX;
 use crate::protocol::{Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
@@ -99,13 +100,34 @@ fn color() -> Option<&'static str> {
 /// 1 Gbit/s a sum takes 1.7 times as long.
 const WHOLE_MESSAGES: (&str, &str) = ("OMPI_MCA_btl_tcp_eager_limit", "1114112");
 
+/// The variables that make the ranks of one machine open no port: all that Open MPI could send messages with,
+/// except for shared memory, is left out. Its part for TCP listens on every address of the machine, even if it
+/// may use the loopback alone. The name of shared memory is not the same in all versions.
+const SHARED_MEMORY_ONLY: [(&str, &str); 2] =
+    [("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "^tcp,ofi,uct,openib,usnic,portals4,ugni")];
+
+/// Variables of job schedulers that give a launcher its machines.
+const ALLOCATIONS: [&str; 5] =
+    ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "FLUX_JOB_ID"];
+
+/// Returns true if one of the arguments of a launcher names machines, as Open MPI and MPICH write them.
+fn names_machines(arguments: &[OsString]) -> bool {
+    let names = |argument: &OsString| {
+        let text = argument.to_string_lossy();
+        text == "-H" || text == "-f" || text.contains("host") || text.contains("machinefile")
+    };
+    arguments.iter().any(names)
+}
+
 /// Returns the process of a launcher, which starts a worker with `arguments` for each rank.
 pub(crate) fn launched(launcher: &[OsString], arguments: &str) -> io::Result<Process> {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let may_be_elsewhere = names_machines(&launcher[1..]) || ALLOCATIONS.into_iter().any(is_set);
+    let local = SHARED_MEMORY_ONLY.into_iter().filter(|_| !may_be_elsewhere);
+    let variables = local.chain([WHOLE_MESSAGES]).filter(|(name, _)| !is_set(name));
     let mut process = Process::new(&launcher[0]);
-    if std::env::var_os(WHOLE_MESSAGES.0).is_none() {
-        process.env(WHOLE_MESSAGES.0, WHOLE_MESSAGES.1);
-    }
     process
+        .envs(variables)
         .args(&launcher[1..])
         .arg(std::env::current_exe()?)
         .args(["worker", "--rank", arguments])
@@ -162,10 +184,11 @@ fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
     })
 }
 
-/// Passes on the lines of a pipe until it closes.
+/// Passes on the lines of a pipe until it closes, without their colours, which the reader adds again.
 pub(super) fn read_lines(pipe: impl Read, mut say: impl FnMut(&str)) {
     for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-        say(String::from_utf8_lossy(&line).trim_end_matches('\r'));
+        let line = String::from_utf8_lossy(&line);
+        say(&strip_str(line.trim_end_matches('\r')).to_string());
     }
 }
 
@@ -200,9 +223,25 @@ mod tests {
     }
 
     #[test]
+    fn ranks_on_one_machine_get_no_network() {
+        for (arguments, named) in [
+            (&["-np", "2", "--oversubscribe"][..], false),
+            (&["-np", "2", "--hostfile", "hosts"], true),
+            (&["-np", "2", "--host", "a,b"], true),
+            (&["-H", "a,b"], true),
+            (&["-machinefile", "m"], true),
+        ] {
+            let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+            assert_eq!(names_machines(&arguments), named, "{arguments:?}");
+        }
+    }
+
+    #[test]
     fn lines_are_passed_on_without_their_ends() {
         let mut said = Vec::new();
-        read_lines(&b"error: a\r\n  hint: \xff\nlast"[..], |line| said.push(line.to_string()));
+        read_lines(&b"\x1b[31merror:\x1b[0m a\r\n  hint: \xff\nlast"[..], |line| {
+            said.push(line.to_string())
+        });
         assert_eq!(said, ["error: a", "  hint: \u{fffd}", "last"]);
     }
 
