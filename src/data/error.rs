@@ -5,6 +5,8 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
+use crate::disk;
+
 /// The subject of a [`DataError`], which decides on the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataErrorKind {
@@ -109,7 +111,8 @@ impl DataError {
                 _ => DataErrorKind::System,
             };
             let problem = format!("cannot {action} {}: {source}", path.display());
-            let hint = "check the path, its permissions and the free disk space";
+            let hint = disk::hint(&source)
+                .unwrap_or("check the path, its permissions and the free disk space");
             Self { kind, ..Self::bad(problem, hint) }
         }
     }

@@ -15,7 +15,7 @@ pub use std::fs::{
 use super::recorder::{Call, note};
 
 /// Replaces the content of a file atomically: after a crash the file has either the old or the
-/// new content.
+/// new content. A link is replaced by a file.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     // The folder of a name alone is an empty path.
     let folder = path.parent().filter(|folder| *folder != Path::new(""));

@@ -1,6 +1,6 @@
 //! Templates, and the files of pages.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use crate::disk;
@@ -59,7 +59,7 @@ pub(crate) fn write_picture(path: &Path, svg: &str) -> Result<(), Failure> {
 /// # Errors
 /// If the file cannot be written, or another file is at its path.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    match disk::read(path) {
+    match disk::read_own(path) {
         Ok(former) => {
             let beginning = String::from_utf8_lossy(&former[..former.len().min(200)]);
             if !beginning.contains(MARK) {
@@ -73,7 +73,8 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         disk::create_dir_all(folder).map_err(Failure::file(path))?;
     }
-    disk::write(path, text).map_err(Failure::file(path))
+    let written = disk::create_own(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(Failure::file(path))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use super::TrainError;
-use crate::disk::{self, File};
+use crate::disk;
 
 /// The largest file of a plain zip; larger ones need zip64.
 const ZIP32_BYTES: u64 = u32::MAX as u64;
@@ -24,7 +24,8 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
             if disk::is_dir(&path) {
                 continue;
             }
-            let bytes = disk::metadata(&path)?.len();
+            let mut file = disk::open_regular(&path)?;
+            let bytes = file.metadata()?.len();
             // Weights do not compress.
             let method = if path.extension().is_some_and(|ending| ending == "safetensors") {
                 CompressionMethod::Stored
@@ -35,7 +36,7 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
                 .compression_method(method)
                 .large_file(bytes >= ZIP32_BYTES);
             zip.start_file(entry.file_name().to_string_lossy(), options)?;
-            io::copy(&mut File::open(&path)?, &mut zip)?;
+            io::copy(&mut file, &mut zip)?;
         }
         zip.finish()?;
         Ok(())
@@ -57,7 +58,7 @@ pub fn unpack(from: impl Read + Seek, folder: &Path) -> Result<(), TrainError> {
             // Folders in the name are dropped: a zip must not write outside `folder`.
             let name = file.enclosed_name().and_then(|path| Some(path.file_name()?.to_owned()));
             let Some(name) = name.filter(|_| file.is_file()) else { continue };
-            let mut to = File::create(folder.join(name))?;
+            let mut to = disk::create_own(folder.join(name))?;
             io::copy(&mut file, &mut to)?;
             to.sync_all()?;
         }

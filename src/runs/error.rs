@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::data::{DataError, DataErrorKind};
+use crate::disk;
 use crate::gpu::DeviceError;
 use crate::model::{LossScale, WeightError};
 use crate::plan::PlanError;
@@ -165,9 +166,8 @@ impl TrainError {
                 }
                 return Some(hint);
             }
-            TrainError::Io { .. } => {
-                "check the path, its permissions and the free space of the disk"
-            }
+            TrainError::Io { source, .. } => disk::hint(source)
+                .unwrap_or("check the path, its permissions and the free space of the disk"),
         };
         (!hint.is_empty()).then(|| hint.into())
     }

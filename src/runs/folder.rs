@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use web_time::SystemTime;
 
 use super::scalars::{Continued, Logs};
-use super::{TrainError, has_checkpoint};
+use super::{TrainError, has_checkpoints};
 use crate::config::Config;
 use crate::disk::{self, File, TryLockError};
 use crate::protocol::Event;
@@ -43,8 +43,8 @@ impl RunFolder {
     /// Locks a folder for a new run, or for a resumed one, and creates what is missing. The error is
     /// `RunExists` if a new run would overwrite another, `Locked` if another process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
-        disk::create_dir_all(path.join(CHECKPOINTS_FOLDER))
-            .map_err(TrainError::io("create", path))?;
+        disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
+        own_folder(&path.join(CHECKPOINTS_FOLDER))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = append(&lock_path)?;
         disk::lock(&lock).map_err(|error| match error {
@@ -52,8 +52,12 @@ impl RunFolder {
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
         })?;
         // A run without a checkpoint has nothing to lose.
-        if !resume && has_checkpoint(path) {
+        if !resume && has_checkpoints(path)? {
             return Err(TrainError::RunExists { path: path.to_path_buf() });
+        }
+        let commands = path.join(COMMANDS_FILE);
+        if disk::exists(&commands) {
+            disk::open_own(&commands).map_err(TrainError::io("open", &commands))?;
         }
         Ok(Self { _lock: Some(lock), ..Self::unlocked(path)? })
     }
@@ -73,7 +77,8 @@ impl RunFolder {
     /// of the same name.
     pub fn of_rank(path: &Path, rank: usize) -> Result<Self, TrainError> {
         let folder = path.join(RANKS_FOLDER);
-        disk::create_dir_all(&folder).map_err(TrainError::io("create", &folder))?;
+        disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
+        own_folder(&folder)?;
         Ok(Self::with_log(path, append(&folder.join(format!("{rank}.log")))?))
     }
 
@@ -119,7 +124,11 @@ impl RunFolder {
 }
 
 fn append(path: &Path) -> Result<File, TrainError> {
-    disk::append(path).map_err(TrainError::io("open", path))
+    disk::append_own(path).map_err(TrainError::io("open", path))
+}
+
+fn own_folder(path: &Path) -> Result<(), TrainError> {
+    disk::own_folder(path).map_err(TrainError::io("create", path))
 }
 
 /// Returns an event that happens now as a JSON line, without the line break.
