@@ -175,6 +175,31 @@ fn a_model_folder_may_have_links_to_files() {
     }
 }
 
+/// What a group may read of a run follows from the umask, for files that are replaced, too.
+#[test]
+fn files_have_the_permissions_that_the_umask_leaves() {
+    let folder = temporary();
+    let program = env!("CARGO_BIN_EXE_wgpt");
+    let train = |umask: &str, more: &str| {
+        let flags = TINY.join(" ");
+        let line = format!("umask {umask} && exec {program} train --run=r {flags} {more}");
+        let mut command = Command::new("sh");
+        let output = command.current_dir(folder.path()).args(["-c", &line]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    };
+    let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().mode() & 0o777;
+    train("027", "--max_iters=10");
+    let names = ["config.toml", "events.jsonl", "checkpoints/00000010/state.json"];
+    for name in names {
+        assert_eq!(mode(&format!("r/{name}")), 0o640, "{name}");
+    }
+    let config = folder.path().join("r/config.toml");
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o664)).unwrap();
+    train("077", "--max_iters=20 --resume");
+    assert_eq!(mode("r/config.toml"), 0o664, "a replaced file keeps its permissions");
+    assert_eq!(mode("r/checkpoints/00000020/state.json"), 0o600);
+}
+
 /// A folder of another user is not taken for one without a run or a model. Permissions do not stop root, so that
 /// the command runs without root's right to ignore them.
 #[cfg(target_os = "linux")]
