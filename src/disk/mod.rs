@@ -119,6 +119,25 @@ mod tests {
         assert!(replace(&folder.path().join("no/folder"), b"").is_err());
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_is_in_place_until_it_is_moved_or_another_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, moved) = (folder.path().join("a"), folder.path().join("b"));
+        own_folder(&path).unwrap();
+        own_folder(&path).unwrap();
+        let held = HeldFolder::open(&path).unwrap();
+        assert!(held.is_in_place());
+        rename(&path, &moved).unwrap();
+        assert!(!held.is_in_place());
+        std::os::unix::fs::symlink(&moved, &path).unwrap();
+        assert!(held.is_in_place(), "a link to the folder leads to it");
+        assert_eq!(hint(&own_folder(&path).unwrap_err()), hint(&check_own(&path).unwrap_err()));
+        remove_file(&path).unwrap();
+        own_folder(&path).unwrap();
+        assert!(!held.is_in_place());
+    }
+
     #[test]
     fn what_does_not_exist_is_an_error_at_once() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! The files of the operating system.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -143,4 +143,41 @@ pub fn lock(file: &File) -> Result<(), TryLockError> {
         sleep(Duration::from_millis(20));
     }
     file.try_lock()
+}
+
+/// A folder that this process works in. It knows when its path does not lead to it any more.
+#[derive(Debug)]
+pub struct HeldFolder {
+    path: PathBuf,
+    /// It stays open, so that no new folder gets its number.
+    #[cfg(unix)]
+    open: File,
+}
+
+impl HeldFolder {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_path_buf(),
+            #[cfg(unix)]
+            open: File::open(path)?,
+        })
+    }
+
+    /// Returns false if the folder was deleted, or moved, with or without another one in its place. Windows
+    /// moves no folder with open files.
+    pub fn is_in_place(&self) -> bool {
+        match fs::metadata(&self.path) {
+            #[cfg(unix)]
+            Ok(found) => {
+                use std::os::unix::fs::MetadataExt;
+                let is_same =
+                    |own: fs::Metadata| (own.dev(), own.ino()) == (found.dev(), found.ino());
+                self.open.metadata().is_ok_and(is_same)
+            }
+            #[cfg(not(unix))]
+            Ok(found) => found.is_dir(),
+            // A network drive may fail for a moment.
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Folders from somebody else, and of other users.
+//! Folders from somebody else, of other users, and folders that vanish while their run trains.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
@@ -42,6 +42,11 @@ fn refused(folder: &Path, args: &[&str]) -> String {
     assert!(!output.status.success() && said.contains("hint: "), "{args:?}\n{said}");
     assert!(!said.contains("panicked"), "{args:?}\n{said}");
     said
+}
+
+fn stop(child: &Child) {
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
 }
 
 fn pipe(path: &Path) {
@@ -139,8 +144,7 @@ fn a_run_stops_at_a_signal_with_a_named_pipe_for_its_commands() {
     let stopped = disturbed(folder.path(), |run, child| {
         pipe(&run.join("commands.jsonl"));
         std::thread::sleep(Duration::from_secs(1));
-        let id = child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        stop(child);
     });
     assert_eq!(stopped.status.code(), Some(143), "{}", text(&stopped.stderr));
     let said = refused(folder.path(), &["train", "--resume", "--run=out/r", "--device=cpu"]);
@@ -243,4 +247,71 @@ fn a_folder_that_may_not_be_read_is_not_taken_for_an_empty_one() {
         commands.iter().for_each(|command| denied(command));
         fs::set_permissions(at(path), before).unwrap();
     }
+}
+
+/// Trains a run, takes its folder away with `take`, and returns the folder that it is saved in.
+fn saved_elsewhere(folder: &Path, take: impl Fn(&Path)) -> PathBuf {
+    let output = disturbed(folder, |run, _| take(run));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("deleted or moved") && said.contains("hint: "), "{said}");
+    let saved =
+        said.split("the run is saved in ").nth(1).expect("a folder").lines().next().unwrap();
+    let saved = PathBuf::from(saved);
+    assert_eq!(saved.parent(), Some(&*folder.canonicalize().unwrap().join("out")));
+    assert!(!folder.join("out/r").exists(), "the folder was made again");
+
+    // The whole run is there: its settings, its record from the start, and the checkpoint.
+    let recorded = events(&fs::read_to_string(saved.join("events.jsonl")).unwrap());
+    assert_eq!(recorded[0]["event"], "start");
+    assert_eq!(recorded.last().unwrap()["event"], "error");
+    let iter = named(&recorded, "checkpoint").last().unwrap()["iter"].as_u64().unwrap();
+    let logged = losses(&recorded).len() as u64;
+    // The run may end before its last update is logged.
+    assert!(losses(&recorded).keys().copied().eq(0..logged) && iter - logged <= 1, "{iter}");
+    let run = format!("--run={}", saved.display());
+    let more = format!("--max_iters={}", iter + 2);
+    let resumed =
+        events(&ok(folder, &["train", "--json", "--resume", &run, &more, "--device=cpu"]));
+    assert_eq!(named(&resumed, "start").next().unwrap()["resumed_from"], iter);
+    saved
+}
+
+#[test]
+fn a_run_whose_folder_is_deleted_or_moved_stops_and_is_saved_elsewhere() {
+    let folder = temporary();
+    // A checkpoint may be written meanwhile.
+    let remove = |run: &Path| (0..1000).any(|_| fs::remove_dir_all(run).is_ok());
+    let deleted = saved_elsewhere(folder.path(), |run| assert!(remove(run)));
+    let moved = folder.path().join("moved");
+    let other = saved_elsewhere(folder.path(), |run| fs::rename(run, &moved).unwrap());
+    assert_ne!(deleted, other);
+    let again = ["train", "--resume", "--run=moved", "--max_time=1ms", "--device=cpu"];
+    ok(folder.path(), &again);
+}
+
+#[test]
+fn a_run_that_cannot_be_saved_elsewhere_says_why() {
+    let folder = temporary();
+    let output = disturbed(folder.path(), |_, _| {
+        fs::rename(folder.path().join("out"), folder.path().join("moved")).unwrap();
+        fs::write(folder.path().join("out"), "a file").unwrap();
+    });
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("could not be saved elsewhere: cannot create"), "{said}");
+}
+
+#[test]
+fn a_configuration_that_is_deleted_is_written_again() {
+    let folder = temporary();
+    let config = folder.path().join("out/r/config.toml");
+    let mut before = String::new();
+    let stopped = disturbed(folder.path(), |_, child| {
+        before = fs::read_to_string(&config).unwrap();
+        fs::remove_file(&config).unwrap();
+        stop(child);
+    });
+    assert_eq!(stopped.status.code(), Some(143), "{}", text(&stopped.stderr));
+    assert_eq!(fs::read_to_string(&config).unwrap(), before);
 }
