@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::args::{ConfigSource, flag_or_variable};
 use crate::config::{self, KEYS, Layer, Resolved};
+use crate::disk;
 use crate::protocol::Failure;
 use crate::worker::resolve_with_model;
 
@@ -67,7 +68,7 @@ impl ConfigSource {
 
 pub(super) fn read_text(path: &Path) -> Result<(String, String), Failure> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(Failure::file(path))?;
+    let bytes = disk::read_regular(path).map_err(Failure::file(path))?;
     let text = config::decode(&name, bytes)?;
     Ok((name, text))
 }

@@ -77,12 +77,20 @@ fn program() -> String {
     quoted(&program.to_string_lossy())
 }
 
-/// Returns a prompt in the vocabulary of the run's model, which other words may not be.
+/// Returns the prompt of the run's last sample, else the first word of its data or of that sample. All are in
+/// the vocabulary of the model, unlike other words.
 fn prompt(progress: &Progress) -> Option<String> {
-    let data = progress.config.as_ref().and_then(|config| describe(&config.data).ok());
-    let prompt = progress.proposed_prompt(&data.map(|data| data.excerpt).unwrap_or_default())?;
+    let sample = progress.samples.last()?;
     // The shells of Windows have no common way to quote these.
-    (!cfg!(windows) || !prompt.contains(['"', '$', '`', '%', '\n'])).then_some(prompt)
+    let cannot_be_quoted = cfg!(windows) && sample.prompt.contains(['"', '$', '`', '%', '\n']);
+    if !sample.prompt.trim().is_empty() && !cannot_be_quoted {
+        return Some(sample.prompt.clone());
+    }
+    let data = progress.config.as_ref().and_then(|config| describe(&config.data).ok());
+    let excerpt = data.map(|data| data.excerpt).unwrap_or_default();
+    let words = excerpt.split(|c: char| !c.is_alphabetic());
+    let words = words.chain(sample.text.split(|c: char| !c.is_alphabetic()));
+    words.filter(|word| word.chars().nth(1).is_some()).map(str::to_string).next()
 }
 
 /// Quotes a word for the shell if it needs that: as POSIX shells do, or on Windows in a way that both of

@@ -19,7 +19,7 @@ pub(super) fn run(given: Option<PathBuf>, json: bool, global: &Global) -> Result
         let text = format!("{}: no such folder", folder.display());
         return Err(Failure::usage(text, "give a folder with runs, or none for the runs in out/"));
     }
-    let runs = runs::list(folder);
+    let runs = runs::list(folder).map_err(Failure::file(folder))?;
     if json {
         let rows: Vec<_> = runs.iter().map(object).collect();
         output!("{}", json!(rows));
@@ -121,7 +121,8 @@ fn newest_of_kind(
     none: &str,
     hint: &str,
 ) -> Result<PathBuf, Failure> {
-    let run = runs::list(Path::new(RUNS)).into_iter().find(fits);
+    let runs = runs::list(Path::new(RUNS)).map_err(Failure::file(RUNS))?;
+    let run = runs.into_iter().find(fits);
     let run = run.ok_or_else(|| Failure::usage(none, hint))?;
     if !quiet {
         message!("using {}, {kind}", run.path.display());

@@ -1,6 +1,5 @@
 //! `wgpt sweep`: trains every combination of some settings with several seeds, and compares the results.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use super::activity::style;
 use super::args::{ConfigFlags, ConfigSource, Global, SweepArgs, TrainArgs};
 use super::{lr_range, recipe};
 use crate::config::{KEYS, ValueKind};
+use crate::disk;
 use crate::protocol::{Event, Failure, Progress, RunPhase, StopReason};
 use crate::report::{RunRecord, SWEEP_FILE, Sweep};
 use crate::runs::has_checkpoint;
@@ -205,7 +205,7 @@ fn all_settings(
     let typed = source.arguments().into_iter().map(|text| text.to_string_lossy().into_owned());
     let typed: Vec<String> = typed.collect();
     let file = folder.join(SWEEP_FILE);
-    let before = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let before = disk::read_own(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let mut record = before.unwrap_or(SweepRecord { typed: typed.clone(), settings: Vec::new() });
     if record.typed != typed {
         let text = format!("{} has a sweep with other settings", folder.display());
@@ -222,8 +222,7 @@ fn all_settings(
     }
     let new = all.iter().filter(|settings| !record.settings.contains(settings)).cloned();
     record.settings.extend(new.collect::<Vec<_>>());
-    fs::create_dir_all(folder).map_err(Failure::file(folder))?;
-    fs::write(&file, json!(record).to_string()).map_err(Failure::file(&file))?;
+    disk::replace_json(&file, &record).map_err(Failure::file(&file))?;
     Ok(all)
 }
 

@@ -14,6 +14,7 @@ use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
 use super::{recipe, terminal};
 use crate::config::{Config, InitFrom, Source, run_name};
+use crate::disk;
 use crate::protocol::{Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
@@ -251,7 +252,8 @@ fn resolve(
 /// Reads the configuration of a run to resume. Returns its file, for messages, and its text.
 fn saved_config(run: &Path) -> Result<(String, String), Failure> {
     let config = run.join(CONFIG_FILE);
-    if config.exists() {
+    if disk::try_exists(&config).map_err(Failure::file(&config))? {
+        disk::check_own(&config).map_err(Failure::file(&config))?;
         return read_text(&config);
     }
     let hint = if run.join(NANOGPT_FILE).exists() {

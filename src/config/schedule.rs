@@ -112,13 +112,10 @@ impl fmt::Display for DecayLength {
 const EVALUATIONS: u64 = 20;
 
 impl Config {
-    /// Returns the interval of evaluations of a run that is shortened to `updates` updates. The last one is
-    /// at the end of the run, and not shortly after another if it can be helped.
+    /// Returns the interval of evaluations of a run that is shortened to `updates` updates.
     pub(crate) fn shortened_eval_interval(&self, updates: u64) -> NonZeroU64 {
-        let longest = updates.div_ceil(EVALUATIONS).max(1);
-        let is_enough = updates.div_ceil(longest) >= EVALUATIONS;
-        let interval = if is_enough { longest } else { updates / EVALUATIONS };
-        NonZeroU64::new(interval).unwrap_or(NonZeroU64::MIN).min(self.eval_interval)
+        let interval = NonZeroU64::new(updates / EVALUATIONS).unwrap_or(NonZeroU64::MIN);
+        interval.min(self.eval_interval)
     }
 
     /// Returns the iteration at which the decay of `wsd` begins.
@@ -208,8 +205,8 @@ mod tests {
             (config.eval_interval.get(), config.eval_iters.get())
         };
         assert_eq!(
-            [5000, 4999, 2500, 2145, 41, 19].map(evaluations),
-            [(250, 200), (250, 200), (125, 100), (108, 87), (2, 2), (1, 1)]
+            [5000, 4999, 2500, 19].map(evaluations),
+            [(250, 200), (249, 200), (125, 100), (1, 1)]
         );
         // The learning rate ends where it did.
         let short = shakespeare().with_updates(100);

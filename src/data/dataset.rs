@@ -241,7 +241,8 @@ fn fingerprint(meta: Option<&Meta>, train: &Split, val: &Split) -> Result<String
 /// the result is the size of the vocabulary alone.
 fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
     let bad = |reason: &str| DataError::meta(path, reason);
-    let bytes = disk::metadata(path).map_err(DataError::io("read", path))?.len();
+    let file = disk::open_regular(path).map_err(DataError::io("read", path))?;
+    let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
     if bytes > NANOGPT_META_MAX {
         return Err(bad("it is larger than 64 MiB"));
     }

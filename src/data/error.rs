@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
+use crate::disk;
 use crate::text::excerpt;
 
 /// The subject of a [`DataError`], which decides on the exit code.
@@ -113,7 +114,8 @@ impl DataError {
                 _ => DataErrorKind::System,
             };
             let problem = format!("cannot {action} {}: {source}", path.display());
-            let hint = "check the path, its permissions and the free disk space";
+            let hint = disk::hint(&source)
+                .unwrap_or("check the path, its permissions and the free disk space");
             Self { kind, ..Self::bad(problem, hint) }
         }
     }

@@ -68,7 +68,7 @@ impl Meta {
         struct Version {
             version: u32,
         }
-        let text = disk::read(path).map_err(DataError::io("read", path))?;
+        let text = disk::read_regular(path).map_err(DataError::io("read", path))?;
         let Version { version } = serde_json::from_slice(&text).map_err(damaged)?;
         let known = Self::VERSION;
         if version != known {

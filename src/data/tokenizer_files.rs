@@ -6,6 +6,7 @@
 //! `chat_template.jinja`, in older folders in `tokenizer_config.json`.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -118,7 +119,7 @@ impl Tokenizer {
     pub fn open(path: &Path) -> Result<FolderTokenizer, DataError> {
         let folder = disk::is_dir(path).then_some(path);
         let path = folder.map_or(path.to_owned(), |folder| folder.join(TOKENIZER_FILE));
-        let file = disk::read(&path).map_err(DataError::io("read", &path))?;
+        let file = disk::read_regular(&path).map_err(DataError::io("read", &path))?;
         let tokenizer = match folder {
             Some(folder) => Self::in_folder(folder, &file),
             None => Self::from_hugging_face(&file).map(|tokenizer| {
@@ -179,7 +180,7 @@ fn read_template(folder: &Path) -> Result<Option<WrittenTemplate>, String> {
     let read = |name: &str| {
         let path = folder.join(name);
         let exists = disk::exists(&path);
-        let text = exists.then(|| disk::read_to_string(&path)).transpose();
+        let text = exists.then(|| io::read_to_string(disk::open_regular(&path)?)).transpose();
         text.map_err(|error| format!("cannot read {name}: {error}"))
     };
     let json = |name: &str| match read(name)? {

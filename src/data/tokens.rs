@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::packing::Conversations;
 use super::{ChatTemplate, DataError, Dtype};
-use crate::disk::File;
+use crate::disk::{self, File};
 
 const SHARD_MAGIC: i32 = 20_240_520;
 const SHARD_VERSION: i32 = 1;
@@ -150,7 +150,7 @@ impl Split {
 impl TokenFile {
     fn inspect(path: PathBuf, dtype: Option<Dtype>, first: u64) -> Result<Self, DataError> {
         let io = || DataError::io("read", &path);
-        let mut file = File::open(&path).map_err(io())?;
+        let mut file = disk::open_regular(&path).map_err(io())?;
         let bytes = file.metadata().map_err(io())?.len();
         if dtype.is_none() {
             let mut head = Vec::with_capacity(12);
@@ -181,7 +181,7 @@ impl TokenFile {
         let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, file) = match open.take().filter(|(path, _)| *path == self.path) {
             Some(same) => open.insert(same),
-            None => open.insert((self.path.clone(), File::open(&self.path).map_err(io())?)),
+            None => open.insert((self.path.clone(), disk::open_regular(&self.path).map_err(io())?)),
         };
         let width = self.dtype.width();
         // Within the length that `inspect` checked, so nothing overflows.

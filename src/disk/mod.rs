@@ -7,6 +7,7 @@
 #[cfg_attr(test, allow(dead_code, reason = "the tests use a part of what the browser build uses"))]
 pub mod pool;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Returns an absolute path for `path`, without following links. A browser has no working folder:
@@ -27,8 +28,37 @@ pub fn is_file(path: &Path) -> bool {
     metadata(path).is_ok_and(|found| found.is_file())
 }
 
+/// Returns true if a path leads to something, or an error if this user may not look.
+pub fn try_exists(path: &Path) -> io::Result<bool> {
+    match metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+        found => Ok(found.is_ok()),
+    }
+}
+
+/// Reads a file of wgpt's own folders, see [`open_own`].
+pub fn read_own(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_all(open_own(path)?)
+}
+
+/// Reads the text of a file of wgpt's own folders, see [`open_own`].
+pub fn read_own_text(path: impl AsRef<Path>) -> io::Result<String> {
+    io::read_to_string(open_own(path)?)
+}
+
+/// Reads a file of a model or a data folder, see [`open_regular`].
+pub fn read_regular(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_all(open_regular(path)?)
+}
+
+fn read_all(mut file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut file, &mut bytes)?;
+    Ok(bytes)
+}
+
 /// Replaces the content of a file by a value as JSON, in a folder that need not exist yet.
-pub fn replace_json(path: &Path, value: &impl serde::Serialize) -> std::io::Result<()> {
+pub fn replace_json(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {
     create_dir_all(path.parent().unwrap_or(path))?;
     replace(path, &serde_json::to_vec_pretty(value)?)
 }
@@ -41,11 +71,15 @@ pub fn free_space(_path: &Path) -> Option<u64> {
 
 #[cfg(not(target_arch = "wasm32"))]
 mod native;
+#[cfg(not(target_arch = "wasm32"))]
+mod plain;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use native::*;
+#[cfg(not(target_arch = "wasm32"))]
+pub use plain::*;
 #[cfg(target_arch = "wasm32")]
-pub use pool::mounted::*;
+pub use pool::mounted::{append as append_own, open_own as open_regular, *};
 
 #[cfg(test)]
 pub mod recorder;
@@ -83,6 +117,25 @@ mod tests {
         assert_eq!((seen.as_str(), read(&path).unwrap().as_slice()), ("old", &b"new"[..]));
         assert_eq!(read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
         assert!(replace(&folder.path().join("no/folder"), b"").is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_is_in_place_until_it_is_moved_or_another_is_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, moved) = (folder.path().join("a"), folder.path().join("b"));
+        own_folder(&path).unwrap();
+        own_folder(&path).unwrap();
+        let held = HeldFolder::open(&path).unwrap();
+        assert!(held.is_in_place());
+        rename(&path, &moved).unwrap();
+        assert!(!held.is_in_place());
+        std::os::unix::fs::symlink(&moved, &path).unwrap();
+        assert!(held.is_in_place(), "a link to the folder leads to it");
+        assert_eq!(hint(&own_folder(&path).unwrap_err()), hint(&check_own(&path).unwrap_err()));
+        remove_file(&path).unwrap();
+        own_folder(&path).unwrap();
+        assert!(!held.is_in_place());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The files of the operating system.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ pub use std::fs::{
 use super::recorder::{Call, note};
 
 /// Replaces the content of a file atomically: after a crash the file has either the old or the
-/// new content.
+/// new content. It keeps its permissions; those of a new file are what the umask leaves, as for any other
+/// file. A link is replaced by a file.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     // The folder of a name alone is an empty path.
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let folder = folder.unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = temporary(folder, path)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;
     #[cfg(test)]
@@ -33,6 +34,27 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         return Err(error);
     }
     sync_folder(folder)
+}
+
+/// Creates a file in `folder` that is to become `path`.
+#[cfg(unix)]
+fn temporary(folder: &Path, path: &Path) -> io::Result<tempfile::NamedTempFile> {
+    use std::os::unix::fs::PermissionsExt;
+    // The system takes the umask off. Without this, only the owner could read the file.
+    let usual = fs::Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new().permissions(usual).tempfile_in(folder)?;
+    if let Ok(former) = fs::symlink_metadata(path)
+        && former.is_file()
+    {
+        // Some disks have no permissions.
+        let _ = file.as_file().set_permissions(former.permissions());
+    }
+    Ok(file)
+}
+
+#[cfg(not(unix))]
+fn temporary(folder: &Path, _path: &Path) -> io::Result<tempfile::NamedTempFile> {
+    tempfile::NamedTempFile::new_in(folder)
 }
 
 /// Returns the bytes that this user may still write to the disk of a path, if the system tells.
@@ -121,4 +143,41 @@ pub fn lock(file: &File) -> Result<(), TryLockError> {
         sleep(Duration::from_millis(20));
     }
     file.try_lock()
+}
+
+/// A folder that this process works in. It knows when its path does not lead to it any more.
+#[derive(Debug)]
+pub struct HeldFolder {
+    path: PathBuf,
+    /// It stays open, so that no new folder gets its number.
+    #[cfg(unix)]
+    open: File,
+}
+
+impl HeldFolder {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            path: path.to_path_buf(),
+            #[cfg(unix)]
+            open: File::open(path)?,
+        })
+    }
+
+    /// Returns false if the folder was deleted, or moved, with or without another one in its place. Windows
+    /// moves no folder with open files.
+    pub fn is_in_place(&self) -> bool {
+        match fs::metadata(&self.path) {
+            #[cfg(unix)]
+            Ok(found) => {
+                use std::os::unix::fs::MetadataExt;
+                let is_same =
+                    |own: fs::Metadata| (own.dev(), own.ino()) == (found.dev(), found.ino());
+                self.open.metadata().is_ok_and(is_same)
+            }
+            #[cfg(not(unix))]
+            Ok(found) => found.is_dir(),
+            // A network drive may fail for a moment.
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        }
+    }
 }

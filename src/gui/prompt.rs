@@ -67,9 +67,8 @@ impl PromptState {
         let answers = (progress.samples.len(), progress.log.len());
         self.requested = self.requested.filter(|&before| is_live && before == answers);
         let reason = self.obstacle(progress);
-        let proposed = progress.proposed_prompt("").unwrap_or_else(|| FIRST_PROMPT.into());
         let intent = ui.horizontal(|ui| {
-            let edit = TextEdit::singleline(&mut self.text).hint_text(&proposed);
+            let edit = TextEdit::singleline(&mut self.text).hint_text(FIRST_PROMPT);
             let edit = field(ui, "Prompt", edit, focus);
             if self.writing.is_some() {
                 let stop = button(ui, "Stop", None, "Keep the text as it is");
@@ -81,7 +80,8 @@ impl PromptState {
             }
             // The next prompt is often a small change of this one.
             edit.request_focus();
-            let prompt = if self.text.is_empty() { proposed } else { self.text.clone() };
+            let text = if self.text.is_empty() { FIRST_PROMPT } else { &self.text };
+            let prompt = text.to_string();
             Some(if is_live {
                 self.requested = Some(answers);
                 Intent::Send(Command::Sample { prompt, probabilities: self.options.probabilities })

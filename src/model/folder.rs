@@ -36,7 +36,7 @@ pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, WeightError> {
     if disk::exists(&single) || !disk::exists(&path) {
         return Ok(vec![single]);
     }
-    let text = disk::read(&path).map_err(WeightError::io(&path))?;
+    let text = disk::read_regular(&path).map_err(WeightError::io(&path))?;
     let index: Index = serde_json::from_slice(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not an index: {error}")))?;
     let names: BTreeSet<&String> = index.weight_map.values().collect();

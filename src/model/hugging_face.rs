@@ -92,7 +92,7 @@ fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
 /// If the file is missing, is not JSON, or describes a model with a feature that wgpt lacks.
 pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let path = folder.join(ARCHITECTURE_FILE);
-    let text = disk::read(&path).map_err(WeightError::io(&path))?;
+    let text = disk::read_regular(&path).map_err(WeightError::io(&path))?;
     let config: Value = serde_json::from_slice(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
     architecture(&config).map_err(|reason| WeightError::corrupt(&path, reason))

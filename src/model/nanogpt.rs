@@ -40,7 +40,8 @@ impl NanoGptCheckpoint {
     /// `model_args`.
     pub fn open(path: &Path) -> Result<Self, WeightError> {
         let wrong = |reason: String| WeightError::corrupt(path, reason);
-        let bytes = disk::metadata(path).map_err(WeightError::io(path))?.len();
+        let file = disk::open_regular(path).map_err(WeightError::io(path))?;
+        let bytes = file.metadata().map_err(WeightError::io(path))?.len();
         if bytes > MAX_BYTES {
             let [size, limit] = [bytes, MAX_BYTES].map(|bytes| bytes >> 30);
             let reason = format!("{size} GiB, but a checkpoint may have at most {limit} GiB");

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use thiserror::Error;
 
 use super::{Gpt, WeightSource};
-use crate::disk::File;
+use crate::disk::{self, File};
 use crate::plan::STAGED_ELEMENTS;
 use crate::text::excerpt;
 
@@ -30,9 +30,8 @@ pub enum WeightError {
 impl WeightError {
     pub fn hint(&self) -> &'static str {
         match self {
-            WeightError::Io { .. } => {
-                "check the path, its permissions and the free space of the disk"
-            }
+            WeightError::Io { source, .. } => disk::hint(source)
+                .unwrap_or("check the path, its permissions and the free space of the disk"),
             _ => "download or export the model again, or give another checkpoint if there is one",
         }
     }
@@ -76,7 +75,7 @@ impl WeightFile {
     pub fn open(path: &Path) -> Result<Self, WeightError> {
         // The limit that the format sets.
         const MAX_HEADER: u64 = 100_000_000;
-        let mut file = File::open(path).map_err(WeightError::io(path))?;
+        let mut file = disk::open_regular(path).map_err(WeightError::io(path))?;
         let len = file.metadata().map_err(WeightError::io(path))?.len();
         let mut size = [0u8; 8];
         file.read_exact(&mut size)
@@ -250,7 +249,7 @@ impl TensorFile {
         // The length of the JSON text comes first. Spaces pad it to a multiple of 8 bytes.
         text.resize(text.len().next_multiple_of(8), b' ');
         let header = [&(text.len() as u64).to_le_bytes()[..], &text].concat();
-        let mut file = File::create(path).map_err(WeightError::io(path))?;
+        let mut file = disk::create_own(path).map_err(WeightError::io(path))?;
         file.write_all(&header).map_err(WeightError::io(path))?;
         Ok(Self { path: path.to_path_buf(), file })
     }

@@ -79,18 +79,6 @@ pub enum RunPhase {
 }
 
 impl Progress {
-    /// Returns a prompt that the model can read: that of the last sample, else the first word of `excerpt`,
-    /// which is from the run's data, else of that sample.
-    pub fn proposed_prompt(&self, excerpt: &str) -> Option<String> {
-        let sample = self.samples.last()?;
-        if !sample.prompt.trim().is_empty() {
-            return Some(sample.prompt.clone());
-        }
-        let words = [excerpt, &sample.text].into_iter();
-        let mut words = words.flat_map(|text| text.split(|c: char| !c.is_alphabetic()));
-        words.find(|word| word.chars().nth(1).is_some()).map(str::to_string)
-    }
-
     pub fn apply(&mut self, event: &Event) {
         if self.state == RunPhase::Idle && !matches!(event, Event::Warning { .. }) {
             self.state = RunPhase::Starting;

@@ -83,12 +83,13 @@ impl Division {
     /// Records the shares in the folder of the run. Without the record, a run that continues measures
     /// again.
     pub fn record(&self, run: &Path) {
-        let _ = disk::replace_json(&file(run), &self.ranks);
+        let _ = disk::own_folder(&run.join(RANKS_FOLDER))
+            .and_then(|()| disk::replace_json(&file(run), &self.ranks));
     }
 
     /// Reads the ranks that a run has recorded.
     pub fn recorded(run: &Path) -> Option<Vec<RankLine>> {
-        serde_json::from_slice(&disk::read(file(run)).ok()?).ok()
+        serde_json::from_slice(&disk::read_own(file(run)).ok()?).ok()
     }
 }
 

@@ -40,7 +40,10 @@ impl PlanLimit {
         let Some(plan) = smaller_or_offloaded(&plan, self.can_offload) else {
             return Err("its steps cannot be split smaller".into());
         };
-        disk::replace_json(&self.file, &plan).map_err(|error| {
+        // A run folder that was deleted is not made again.
+        let folder = self.file.parent().unwrap_or(&self.file);
+        let written = disk::own_folder(folder).and_then(|()| disk::replace_json(&self.file, &plan));
+        written.map_err(|error| {
             format!("its smaller plan cannot be written to {}: {error}", self.file.display())
         })
     }
@@ -48,7 +51,7 @@ impl PlanLimit {
 
 /// Returns the configuration of a rank within its limit, if it has one: `own` for its share.
 pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
-    let limit = disk::read(file(run, rank)).ok();
+    let limit = disk::read_own(file(run, rank)).ok();
     match limit.and_then(|text| serde_json::from_slice::<Plan>(&text).ok()) {
         Some(limit) => within(own, &limit),
         None => own,

@@ -59,7 +59,7 @@ pub(crate) fn write_picture(path: &Path, svg: &str) -> Result<(), Failure> {
 /// # Errors
 /// If the file cannot be written, or another file is at its path.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    match disk::read(path) {
+    match disk::read_own(path) {
         Ok(former) => {
             let beginning = String::from_utf8_lossy(&former[..former.len().min(200)]);
             if !beginning.contains(MARK) {

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::chart::Curve;
 use crate::config::{Config, KEYS};
+use crate::disk;
 use crate::protocol::{Cumulative, Failure, Progress, Series, Smoothed, automatic_half_life};
-use crate::runs;
+use crate::runs::{self, CONFIG_FILE, EVENTS_FILE};
 use crate::text::{bytes, count, duration, known, percent};
 
 /// The approximate number of points of a curve in a chart.
@@ -63,12 +64,15 @@ impl Over {
 
 impl RunRecord {
     pub fn read(run: &Path) -> Result<Self, Failure> {
+        disk::try_exists(&run.join(CONFIG_FILE)).map_err(Failure::file(run))?;
         if !runs::is_run(run) {
             let hint = "give run folders; `wgpt runs` lists the runs in out/";
             return Err(Failure::usage(format!("{}: not a run", run.display()), hint));
         }
-        let (progress, _) = runs::follow(run).map_err(Failure::file(run))?;
-        let summary = runs::list(run).into_iter().find(|summary| summary.path == run);
+        let record = run.join(EVENTS_FILE);
+        let (progress, _) = runs::follow(run).map_err(Failure::file(record))?;
+        let listed = runs::list(run).unwrap_or_default();
+        let summary = listed.into_iter().find(|summary| summary.path == run);
         let (title, state) = match &summary {
             Some(summary) => (summary.title().to_string(), summary.state.name()),
             None => (run.file_name().unwrap_or_default().to_string_lossy().into_owned(), "unknown"),

@@ -42,7 +42,8 @@ impl Sweep {
     /// Reads the runs in the folder of a sweep, which are named after their settings, the seed last. Those that
     /// have not ended yet are left out.
     pub fn read(folder: &Path) -> Result<Self, Failure> {
-        let mut paths: Vec<_> = runs::list(folder).into_iter().map(|run| run.path).collect();
+        let runs = runs::list(folder).map_err(Failure::file(folder))?;
+        let mut paths: Vec<_> = runs.into_iter().map(|run| run.path).collect();
         paths.sort();
         let all: Result<_, _> = paths.iter().map(|path| RunRecord::read(path)).collect();
         Ok(Self::of(all?))

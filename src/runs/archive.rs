@@ -10,7 +10,7 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 use super::TrainError;
 use super::checkpoint::STATE_FILE;
 use crate::data::TOKENIZER_FILES;
-use crate::disk::{self, File};
+use crate::disk;
 use crate::model::{ARCHITECTURE_FILE, INDEX_FILE, read_architecture};
 
 /// The largest file of a plain zip; larger ones need zip64.
@@ -40,7 +40,8 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
             if disk::is_dir(&path) {
                 continue;
             }
-            let bytes = disk::metadata(&path)?.len();
+            let mut file = disk::open_regular(&path)?;
+            let bytes = file.metadata()?.len();
             // Weights do not compress.
             let method = if path.extension().is_some_and(|ending| ending == "safetensors") {
                 CompressionMethod::Stored
@@ -51,7 +52,7 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
                 .compression_method(method)
                 .large_file(bytes >= ZIP32_BYTES);
             zip.start_file(entry.file_name().to_string_lossy(), options)?;
-            io::copy(&mut File::open(&path)?, &mut zip)?;
+            io::copy(&mut file, &mut zip)?;
         }
         zip.finish()?;
         Ok(())
@@ -105,7 +106,7 @@ fn extract<R: Read + Seek>(
             let text = format!("{name} is larger than it can be for this model");
             io::Error::new(ErrorKind::InvalidData, text)
         })?;
-        let mut to = File::create(folder.join(&name))?;
+        let mut to = disk::create_own(folder.join(&name))?;
         io::copy(&mut file, &mut to)?;
         to.sync_all()?;
     }

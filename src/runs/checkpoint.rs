@@ -4,7 +4,9 @@
 //! `state.json` with the hashes of the others. So a folder with a state is complete or provably
 //! damaged, and former checkpoints stay until the new one is complete.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::TrainError;
 use crate::config::Config;
 use crate::data::Tokenizer;
-use crate::disk::{self, File};
+use crate::disk;
 use crate::model::{
     ARCHITECTURE_FILE, Architecture, LossScale, Parameter, TensorFile, WeightFile, WeightFolder,
     saved_shape, write_architecture, write_weights,
@@ -74,6 +76,7 @@ impl Checkpoint {
         others: &mut OtherStates<'_>,
         keep: u32,
     ) -> Result<Option<Self>, TrainError> {
+        disk::own_folder(folder).map_err(TrainError::io("create", folder))?;
         let name = format!("{:08}", state.iteration);
         let path = folder.join(&name);
         if let Ok(same) = Self::open(&path) {
@@ -82,7 +85,7 @@ impl Checkpoint {
             state.val_loss = state.val_loss.or(same.state.val_loss);
             let (file, text) = (path.join(STATE_FILE), json(&state));
             // A float that was read back may differ in its last bit: what counts is its text.
-            if state == same.state || disk::read(&file).is_ok_and(|saved| saved == text) {
+            if state == same.state || disk::read_own(&file).is_ok_and(|saved| saved == text) {
                 return Ok(None);
             }
             disk::replace(&file, &text).map_err(TrainError::io("write", &file))?;
@@ -113,10 +116,13 @@ impl Checkpoint {
 
     fn open_with(path: &Path, needed: impl Fn(&str) -> bool) -> Result<Self, TrainError> {
         let checkpoint = Self::open_unverified(path)?;
+        let entries = disk::read_dir(path).map_err(TrainError::io("read", path))?;
+        let names: BTreeSet<_> = entries.flatten().map(|entry| entry.file_name()).collect();
         for (name, hash) in checkpoint.state.hashes.iter().filter(|(name, _)| needed(name)) {
             let file = path.join(name);
             let refuse = |reason: &str| Err(TrainError::checkpoint(&file, reason));
-            if !disk::exists(&file) {
+            // The state may come from somebody else, and a name in it may lead anywhere.
+            if !names.contains(OsStr::new(name)) {
                 return refuse("this file of the checkpoint is missing");
             }
             if hash_file(&file)? != *hash {
@@ -128,12 +134,12 @@ impl Checkpoint {
 
     /// Opens the newest checkpoint in `folder` whose state can be read.
     pub(super) fn newest_unverified(folder: &Path) -> Option<Self> {
-        newest_first(folder).find_map(|path| Self::open_unverified(&path).ok())
+        states(folder).next()
     }
 
     pub(super) fn open_unverified(path: &Path) -> Result<Self, TrainError> {
         let file = path.join(STATE_FILE);
-        let text = disk::read(&file).map_err(TrainError::io("read", &file))?;
+        let text = disk::read_regular(&file).map_err(TrainError::io("read", &file))?;
         let state: CheckpointState = serde_json::from_slice(&text)
             .map_err(|error| TrainError::checkpoint(&file, format!("damaged: {error}")))?;
         if state.version != VERSION {
@@ -146,7 +152,7 @@ impl Checkpoint {
     /// Opens the newest intact checkpoint in `folder`; also returns the damaged ones that are newer. The
     /// error is `NoCheckpoint` if none exists.
     pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
-        Self::first_whole(newest_first(folder), folder, Self::open)
+        Self::first_whole(newest_first(folder)?, folder, Self::open)
     }
 
     /// Opens the intact checkpoint in `folder` with the best validation loss, else the newest; also
@@ -154,7 +160,7 @@ impl Checkpoint {
     pub fn best(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
         let loss = |path: &PathBuf| Self::open_unverified(path).ok()?.state.val_loss;
         let rated = |path| (loss(&path).unwrap_or(f64::INFINITY), path);
-        let mut paths: Vec<(f64, PathBuf)> = newest_first(folder).map(rated).collect();
+        let mut paths: Vec<(f64, PathBuf)> = newest_first(folder)?.map(rated).collect();
         // Of those with the same loss, or none, the newest stays first.
         paths.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         let paths = paths.into_iter().map(|(_, path)| path);
@@ -163,9 +169,8 @@ impl Checkpoint {
 
     /// Returns the iteration of the checkpoint in `folder` with the best validation loss, and that loss.
     pub fn best_loss(folder: &Path) -> Option<(u64, f64)> {
-        let states = newest_first(folder).filter_map(|path| Self::open_unverified(&path).ok());
         let losses =
-            states.filter_map(|found| Some((found.state.iteration, found.state.val_loss?)));
+            states(folder).filter_map(|found| Some((found.state.iteration, found.state.val_loss?)));
         losses.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
@@ -176,7 +181,7 @@ impl Checkpoint {
     ) -> Result<(Self, Vec<Damaged>), TrainError> {
         let mut damaged = Vec::new();
         for path in paths {
-            match open(&path) {
+            match check_files(&path).and_then(|()| open(&path)) {
                 Ok(checkpoint) => return Ok((checkpoint, damaged)),
                 Err(error) => damaged.push(Damaged { path, error }),
             }
@@ -238,12 +243,12 @@ impl Damaged {
 /// does, if there is one from before the decay. Returns a sentence about them, if there are any. The caller
 /// must hold the run's lock.
 pub fn set_aside_decayed(folder: &Path, config: &Config) -> Option<String> {
-    let all = newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok());
     let has_decayed = |Checkpoint { state, .. }: &Checkpoint| {
         let before = state.iteration.saturating_sub(1);
         state.config.is_decaying(before) && !config.is_decaying(before)
     };
-    let (decayed, others): (Vec<Checkpoint>, Vec<Checkpoint>) = all.partition(has_decayed);
+    let (decayed, others): (Vec<Checkpoint>, Vec<Checkpoint>) =
+        states(folder).partition(has_decayed);
     let newest = others.first()?;
     let last = decayed.first()?.state.iteration;
     for Checkpoint { path, state } in &decayed {
@@ -268,29 +273,53 @@ pub fn remove_unfinished(folder: &Path) {
 }
 
 /// Returns the iterations of the checkpoints in `folder`, intact or not.
-pub fn iterations(folder: &Path) -> Vec<u64> {
-    numbered(folder).into_iter().map(|(iteration, _)| iteration).collect()
+pub fn iterations(folder: &Path) -> Result<Vec<u64>, TrainError> {
+    Ok(numbered(folder)?.into_iter().map(|(iteration, _)| iteration).collect())
 }
 
-pub fn newest_first(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    numbered(folder).into_iter().rev().map(|(_, path)| path)
+pub fn newest_first(folder: &Path) -> Result<impl Iterator<Item = PathBuf> + use<>, TrainError> {
+    Ok(numbered(folder)?.into_iter().rev().map(|(_, path)| path))
 }
 
-/// Returns the folders in `folder` that are named by an iteration, the oldest first.
-fn numbered(folder: &Path) -> Vec<(u64, PathBuf)> {
-    let entries = disk::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<(u64, PathBuf)> = entries
-        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
-        .collect();
+/// Opens the checkpoints in `folder` whose state can be read, the newest first.
+fn states(folder: &Path) -> impl Iterator<Item = Checkpoint> + use<> {
+    let paths = newest_first(folder).into_iter().flatten();
+    paths.filter_map(|path| Checkpoint::open_unverified(&path).ok())
+}
+
+/// Returns the folders in `folder` that are named by an iteration, the oldest first; none if `folder` does not
+/// exist. A link is an error, because old checkpoints are removed.
+fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>, TrainError> {
+    match disk::check_own(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        checked => checked.map_err(TrainError::io("read", folder))?,
+    }
+    let mut found = Vec::new();
+    for entry in disk::read_dir(folder).map_err(TrainError::io("read", folder))?.flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        if let Some(iteration) = name.to_str().and_then(|name| name.parse().ok()) {
+            disk::check_own(&path).map_err(TrainError::io("read", &path))?;
+            found.push((iteration, path));
+        }
+    }
     found.sort();
-    found
+    Ok(found)
+}
+
+/// Checks that a checkpoint of a run has no links. One that a person names may have them, as in the cache of
+/// the Hugging Face Hub.
+fn check_files(path: &Path) -> Result<(), TrainError> {
+    for entry in disk::read_dir(path).map_err(TrainError::io("read", path))?.flatten() {
+        let file = entry.path();
+        disk::check_own(&file).map_err(TrainError::io("read", &file))?;
+    }
+    Ok(())
 }
 
 /// Removes all checkpoints but the newest `keep`, the best, the one that was just written, and the one at
 /// the beginning of its decay.
 fn prune(folder: &Path, keep: u32, written: &Path) {
-    let all: Vec<Checkpoint> =
-        newest_first(folder).filter_map(|path| Checkpoint::open_unverified(&path).ok()).collect();
+    let all: Vec<Checkpoint> = states(folder).collect();
     let rated = all.iter().filter_map(|Checkpoint { path, state }| Some((path, state.val_loss?)));
     let best = rated.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(path, _)| path);
     let config = all.iter().find(|known| known.path == written).map(|known| &known.state.config);
@@ -314,7 +343,7 @@ async fn write_files(
     others: &mut OtherStates<'_>,
 ) -> Result<(), TrainError> {
     let _ = disk::remove_dir_all(folder);
-    disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+    disk::own_folder(folder).map_err(TrainError::io("create", folder))?;
     write_model(folder, architecture, weights, state.tokenizer.as_ref()).await?;
     for saved in &mut states {
         saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
@@ -389,8 +418,10 @@ fn json(state: &CheckpointState) -> Vec<u8> {
 
 /// Returns the BLAKE3 hash of a file, in hexadecimal.
 pub(super) fn hash_file(path: &Path) -> Result<String, TrainError> {
-    let hash =
-        || std::io::Result::Ok(blake3::Hasher::new().update_reader(File::open(path)?)?.finalize());
+    let hash = || {
+        let file = disk::open_regular(path)?;
+        io::Result::Ok(blake3::Hasher::new().update_reader(file)?.finalize())
+    };
     Ok(hash().map_err(TrainError::io("read", path))?.to_hex().to_string())
 }
 

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::data::{DataError, DataErrorKind};
+use crate::disk;
 use crate::gpu::DeviceError;
 use crate::model::{LossScale, WeightError};
 use crate::plan::PlanError;
@@ -42,6 +43,13 @@ pub enum TrainError {
     RunExists { path: PathBuf },
     #[error("{}: another process trains this run", path.display())]
     Locked { path: PathBuf },
+    /// The folder of a run that trains is not at its path any more.
+    #[error("{}: this folder was deleted or moved while its run trained{}", path.display(), rescued(saved))]
+    FolderLost {
+        path: PathBuf,
+        /// The folder with a checkpoint from now, or the reason why it could not be written.
+        saved: Result<PathBuf, Box<TrainError>>,
+    },
     /// A setting that differs from the loaded model or checkpoint.
     #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
     OtherModel { key: &'static str, configured: String, loaded: String, path: PathBuf },
@@ -63,6 +71,13 @@ pub enum TrainError {
     },
     #[error("cannot {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+fn rescued(saved: &Result<PathBuf, Box<TrainError>>) -> String {
+    match saved {
+        Ok(path) => format!("; the run is saved in {}", path.display()),
+        Err(error) => format!(", and the run could not be saved elsewhere: {error}"),
+    }
 }
 
 fn not_finite(iter: u64, scaling: Option<&LossScale>) -> String {
@@ -145,6 +160,14 @@ impl TrainError {
                 "continue it with --resume, or give another folder with --run"
             }
             TrainError::Locked { .. } => "stop that process, or give another folder with --run",
+            TrainError::FolderLost { saved: Ok(_), .. } => {
+                "continue it there with --resume and --run; a folder that you moved can be continued from \
+                 its last checkpoint, too"
+            }
+            TrainError::FolderLost { .. } => {
+                "continue a folder that you moved from its last checkpoint with --resume and --run, or \
+                 start the run again"
+            }
             TrainError::OtherTokenizer { .. } => {
                 "prepare the data again, with --tokenizer=gpt2 for GPT-2, or --tokenizer=MODEL for a \
                  model folder with a tokenizer.json, like a checkpoint"
@@ -166,9 +189,8 @@ impl TrainError {
                 }
                 return Some(hint);
             }
-            TrainError::Io { .. } => {
-                "check the path, its permissions and the free space of the disk"
-            }
+            TrainError::Io { source, .. } => disk::hint(source)
+                .unwrap_or("check the path, its permissions and the free space of the disk"),
         };
         (!hint.is_empty()).then(|| hint.into())
     }
@@ -243,7 +265,7 @@ impl TrainError {
             | TrainError::Checkpoint { .. }
             | TrainError::NoCheckpoint { .. }
             | TrainError::NoSuchModel { .. } => Exit::BadData,
-            TrainError::Io { .. } => Exit::Failure,
+            TrainError::Io { .. } | TrainError::FolderLost { .. } => Exit::Failure,
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The run folder: its lock, its configuration and its record of events.
 
-use std::io::Write;
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use web_time::SystemTime;
 
 use super::scalars::{Continued, Logs};
-use super::{TrainError, has_checkpoint};
+use super::{TrainError, has_checkpoints};
 use crate::config::Config;
-use crate::disk::{self, File, TryLockError};
+use crate::disk::{self, File, HeldFolder, TryLockError};
 use crate::protocol::Event;
 use crate::ranks::RANKS_FOLDER;
 
@@ -35,6 +35,8 @@ pub struct RunFolder {
     /// Updates skipped according to the last step.
     skipped: u64,
     pub scalars: Logs,
+    /// `None` on other ranks than the first.
+    place: Option<HeldFolder>,
     /// The operating system releases the lock when the process ends, even if it is killed.
     _lock: Option<File>,
 }
@@ -43,8 +45,8 @@ impl RunFolder {
     /// Locks a folder for a new run, or for a resumed one, and creates what is missing. The error is
     /// `RunExists` if a new run would overwrite another, `Locked` if another process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
-        disk::create_dir_all(path.join(CHECKPOINTS_FOLDER))
-            .map_err(TrainError::io("create", path))?;
+        disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
+        own_folder(&path.join(CHECKPOINTS_FOLDER))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = append(&lock_path)?;
         disk::lock(&lock).map_err(|error| match error {
@@ -52,10 +54,15 @@ impl RunFolder {
             TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
         })?;
         // A run without a checkpoint has nothing to lose.
-        if !resume && has_checkpoint(path) {
+        if !resume && has_checkpoints(path)? {
             return Err(TrainError::RunExists { path: path.to_path_buf() });
         }
-        Ok(Self { _lock: Some(lock), ..Self::unlocked(path)? })
+        let commands = path.join(COMMANDS_FILE);
+        if disk::exists(&commands) {
+            disk::open_own(&commands).map_err(TrainError::io("open", &commands))?;
+        }
+        let place = HeldFolder::open(path).map_err(TrainError::io("open", path))?;
+        Ok(Self { place: Some(place), _lock: Some(lock), ..Self::unlocked(path)? })
     }
 
     fn unlocked(path: &Path) -> Result<Self, TrainError> {
@@ -66,15 +73,40 @@ impl RunFolder {
 
     fn with_log(path: &Path, log: File) -> Self {
         let (path, scalars) = (path.to_path_buf(), Logs::default());
-        Self { path, events: None, log, skipped: 0, scalars, _lock: None }
+        Self { path, events: None, log, skipped: 0, scalars, place: None, _lock: None }
     }
 
     /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
     /// of the same name.
     pub fn of_rank(path: &Path, rank: usize) -> Result<Self, TrainError> {
         let folder = path.join(RANKS_FOLDER);
-        disk::create_dir_all(&folder).map_err(TrainError::io("create", &folder))?;
+        disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
+        own_folder(&folder)?;
         Ok(Self::with_log(path, append(&folder.join(format!("{rank}.log")))?))
+    }
+
+    /// Returns true if the folder was deleted or moved since it was locked.
+    pub fn is_lost(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| !place.is_in_place())
+    }
+
+    /// Continues in a new folder next to the path of this one, which is lost. The files of the record are still
+    /// open, so the record goes along.
+    pub fn rescue(&mut self, config: &mut Config) -> Result<(), TrainError> {
+        let path = disk::absolute(&self.path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let numbered = |number| path.with_file_name(format!("{name}-rescued-{number}"));
+        let free = (1u32..).map(numbered).find(|path| !disk::exists(path));
+        let mut rescued = Self::open(free.as_ref().unwrap_or(&path), false)?;
+        let events = self.events.as_mut().zip(rescued.events.as_mut());
+        for (from, to) in events.into_iter().chain([(&mut self.log, &mut rescued.log)]) {
+            // The checkpoint matters more.
+            let _ = from.rewind().and_then(|()| io::copy(from, to));
+        }
+        rescued.skipped = self.skipped;
+        *self = rescued;
+        config.out_dir = self.path.display().to_string();
+        self.write_config(config)
     }
 
     pub fn checkpoints(&self) -> PathBuf {
@@ -88,6 +120,12 @@ impl RunFolder {
         }
         let file = self.path.join(CONFIG_FILE);
         disk::replace(&file, config.to_toml().as_bytes()).map_err(TrainError::io("write", &file))
+    }
+
+    /// Writes the configuration if a person has deleted it: the run could not be resumed without.
+    pub fn restore_config(&self, config: &Config) -> Result<(), TrainError> {
+        let exists = disk::exists(&self.path.join(CONFIG_FILE));
+        if exists { Ok(()) } else { self.write_config(config) }
     }
 
     /// Opens the scalar logs. Returns a sentence for each that cannot be opened.
@@ -119,7 +157,11 @@ impl RunFolder {
 }
 
 fn append(path: &Path) -> Result<File, TrainError> {
-    disk::append(path).map_err(TrainError::io("open", path))
+    disk::append_own(path).map_err(TrainError::io("open", path))
+}
+
+fn own_folder(path: &Path) -> Result<(), TrainError> {
+    disk::own_folder(path).map_err(TrainError::io("create", path))
 }
 
 /// Returns an event that happens now as a JSON line, without the line break.

@@ -13,7 +13,7 @@ use super::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
 };
 use crate::config::{Config, KEYS, Layer, resolve};
-use crate::disk::{self, File, TryLockError};
+use crate::disk::{self, TryLockError};
 use crate::protocol::{Command, DeviceLine, Event, Progress, ReplanReason, RunPhase, StopReason};
 
 /// The bytes at either end of a record that a summary reads: some hundred lines.
@@ -68,7 +68,7 @@ pub enum RunState {
     Finished,
     /// It was stopped, or reached its `max_time`.
     Stopped,
-    /// It ended with an error.
+    /// It ended with an error, or its record cannot be read.
     Failed {
         /// The message: what failed, and where.
         text: String,
@@ -92,17 +92,20 @@ impl RunState {
     }
 }
 
-/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads
-/// only the ends of their records.
-pub fn list(folder: &Path) -> Vec<RunSummary> {
-    let entries = disk::read_dir(folder).into_iter().flatten().flatten();
+/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first; none if it does
+/// not exist. Reads only the ends of their records.
+pub fn list(folder: &Path) -> io::Result<Vec<RunSummary>> {
+    let entries = match disk::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+        entries => entries.into_iter().flatten().flatten(),
+    };
     let mut found: Vec<RunSummary> = std::iter::once(folder.to_path_buf())
         .chain(entries.map(|entry| entry.path()))
         .filter(|path| is_run(path))
         .map(summary)
         .collect();
     found.sort_by(|a, b| b.modified.cmp(&a.modified).then_with(|| a.name.cmp(&b.name)));
-    found
+    Ok(found)
 }
 
 pub fn is_run(path: &Path) -> bool {
@@ -123,7 +126,7 @@ pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
 
 /// Sends a command to the process that trains in a run folder.
 pub fn command(run: &Path, command: &Command) -> io::Result<()> {
-    let mut file = disk::append(run.join(COMMANDS_FILE))?;
+    let mut file = disk::append_own(run.join(COMMANDS_FILE))?;
     let mut line = serde_json::to_vec(command)?;
     line.push(b'\n');
     // In one write: a reader that follows the file must not see half a command.
@@ -132,7 +135,7 @@ pub fn command(run: &Path, command: &Command) -> io::Result<()> {
 
 /// Reads the resolved configuration of a run, if this version can.
 pub fn config(run: &Path) -> Option<Config> {
-    let text = disk::read_to_string(run.join(CONFIG_FILE)).ok()?;
+    let text = disk::read_own_text(run.join(CONFIG_FILE)).ok()?;
     let layer = Layer::toml(CONFIG_FILE, &text).ok()?;
     Some(resolve(vec![layer]).ok()?.config)
 }
@@ -144,7 +147,7 @@ pub fn describe(run: &Path, about: &About) -> io::Result<()> {
 
 /// Reads the display name and the note of a run, none if it has none that can be read.
 fn about(run: &Path) -> About {
-    let text = disk::read_to_string(run.join(ABOUT_FILE)).ok();
+    let text = disk::read_own_text(run.join(ABOUT_FILE)).ok();
     text.and_then(|text| toml::from_str(&text).ok()).unwrap_or_default()
 }
 
@@ -202,7 +205,7 @@ impl Tail {
     }
 
     fn read_each<T: DeserializeOwned>(&mut self, each: &mut dyn FnMut(T)) -> io::Result<()> {
-        let mut file = BufReader::new(File::open(&self.path)?);
+        let mut file = BufReader::new(disk::open_own(&self.path)?);
         if !self.continues(&mut file)? {
             file.rewind()?;
             (self.offset, self.before) = (0, Vec::new());
@@ -235,7 +238,14 @@ impl Tail {
 }
 
 fn summary(path: PathBuf) -> RunSummary {
-    let (progress, last) = ends(&path.join(EVENTS_FILE)).unwrap_or_default();
+    let record = path.join(EVENTS_FILE);
+    let (ends, failed) = match ends(&record) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            (Default::default(), Some(format!("cannot read {}: {error}", record.display())))
+        }
+        ends => (ends.unwrap_or_default(), None),
+    };
+    let (progress, last) = ends;
     let saved = saved(&path).unwrap_or_default();
     let modified = [EVENTS_FILE, CONFIG_FILE, "."]
         .iter()
@@ -247,7 +257,10 @@ fn summary(path: PathBuf) -> RunSummary {
     RunSummary {
         name: name(&path),
         about: about(&path),
-        state: state(&path, progress.state, last, modified),
+        state: match failed {
+            Some(text) => RunState::Failed { text },
+            None => state(&path, progress.state, last, modified),
+        },
         iteration: if iteration == 0 { saved.iteration } else { iteration },
         // A resumed run may have a larger `max_iters` in its configuration.
         max_iters: config(&path)
@@ -267,7 +280,7 @@ fn summary(path: PathBuf) -> RunSummary {
 /// Reads the ends of a record; also returns the last event.
 fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
     let mut head = Vec::new();
-    File::open(record)?.take(END_BYTES).read_to_end(&mut head)?;
+    disk::open_own(record)?.take(END_BYTES).read_to_end(&mut head)?;
     let start = events(&head).find(|event| matches!(event, Event::Start { .. }));
     let (_, tail) = last_bytes(record)?;
     let (mut progress, mut last) = (Progress::default(), None);
@@ -300,7 +313,7 @@ fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: SystemTi
 }
 
 fn is_locked(run: &Path) -> bool {
-    let Ok(lock) = File::open(run.join(LOCK_FILE)) else { return false };
+    let Ok(lock) = disk::open_own(run.join(LOCK_FILE)) else { return false };
     // Shared: two processes that check at the same time must not take each other for a trainer.
     let taken = lock.try_lock_shared();
     let _ = lock.unlock();
@@ -315,8 +328,8 @@ struct SavedLosses {
 }
 
 fn saved(run: &Path) -> Option<SavedLosses> {
-    let newest = newest_first(&run.join(CHECKPOINTS_FOLDER)).next()?;
-    serde_json::from_slice(&disk::read(newest.join(STATE_FILE)).ok()?).ok()
+    let newest = newest_first(&run.join(CHECKPOINTS_FOLDER)).ok()?.next()?;
+    serde_json::from_slice(&disk::read_own(newest.join(STATE_FILE)).ok()?).ok()
 }
 
 /// Returns the name of a folder, also of `.`.
@@ -328,7 +341,7 @@ fn name(path: &Path) -> String {
 
 /// Reads the last [`END_BYTES`] bytes of a file; also returns their offset.
 fn last_bytes(path: &Path) -> io::Result<(u64, Vec<u8>)> {
-    let mut file = File::open(path)?;
+    let mut file = disk::open_own(path)?;
     let start = file.metadata()?.len().saturating_sub(END_BYTES);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();

@@ -36,5 +36,10 @@ pub(crate) use speeds::{driver_traits, known as known_speed, remember as remembe
 
 /// Returns true if the run in `folder` has a checkpoint to continue from, intact or not.
 pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {
-    !checkpoint::iterations(&folder.join(CHECKPOINTS_FOLDER)).is_empty()
+    has_checkpoints(folder).unwrap_or(false)
+}
+
+/// Returns the same as [`has_checkpoint`], or the error of a folder that cannot be read.
+pub(crate) fn has_checkpoints(folder: &std::path::Path) -> Result<bool, TrainError> {
+    Ok(!checkpoint::iterations(&folder.join(CHECKPOINTS_FOLDER))?.is_empty())
 }

@@ -48,7 +48,8 @@ impl ModelSource {
         #[cfg(not(target_arch = "wasm32"))]
         let path = &*crate::hub::local(path)?;
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
-        if disk::is_dir(&checkpoints) {
+        let exists = disk::try_exists(&checkpoints).map_err(TrainError::io("read", path))?;
+        if exists && disk::is_dir(&checkpoints) {
             let (checkpoint, damaged) = Checkpoint::best(&checkpoints)?;
             return Self::checkpoint(checkpoint, damaged);
         }
@@ -104,7 +105,7 @@ impl ModelSource {
     /// Opens a model folder in a zip, as the browser build exports it.
     #[cfg(not(target_arch = "wasm32"))]
     fn zip(path: &Path) -> Result<Self, TrainError> {
-        let file = disk::File::open(path).map_err(TrainError::io("read", path))?;
+        let file = disk::open_regular(path).map_err(TrainError::io("read", path))?;
         let folder = tempfile::tempdir().map_err(TrainError::io("unpack", path))?;
         super::archive::unpack(file, path, folder.path())?;
         let source = Self::open(folder.path())?;
@@ -236,7 +237,7 @@ fn read_tokenizer(folder: &Path) -> Result<Option<Result<FolderTokenizer, String
     if !disk::exists(&path) {
         return Ok(None);
     }
-    let file = disk::read(&path).map_err(TrainError::io("read", &path))?;
+    let file = disk::read_regular(&path).map_err(TrainError::io("read", &path))?;
     let damaged = |error| TrainError::checkpoint(&path, format!("not JSON: {error}"));
     Tokenizer::in_folder(folder, &file).map(Some).map_err(damaged)
 }

@@ -21,7 +21,7 @@ use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
     ModelSource, RunFolder, absolute_data, absolute_model, check_same, device_profile,
-    driver_traits, find_data, has_checkpoint,
+    driver_traits, find_data, has_checkpoints,
 };
 
 #[derive(Clone, Debug)]
@@ -148,7 +148,7 @@ impl Origin {
         group: &mut Group,
     ) -> Result<Self, TrainError> {
         // A run that was killed before its first checkpoint starts from the beginning.
-        let starts_over = resume && group.is_first() && !has_checkpoint(run);
+        let starts_over = resume && group.is_first() && !has_checkpoints(run)?;
         let resume = resume && !starts_over;
         let (mut source, mut loaded, mut decayed) = (None, None, None);
         let folder = if group.is_first() {

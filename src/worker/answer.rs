@@ -20,7 +20,7 @@ use crate::protocol::{StorageUsage, StoredData};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::report;
 use crate::runs::{self, Introduction, Tail};
-use crate::runs::{CHECKPOINTS_FOLDER, ModelSource, archive};
+use crate::runs::{CHECKPOINTS_FOLDER, EVENTS_FILE, ModelSource, archive};
 use crate::train::TrainError;
 
 /// Answers a request. `reply` takes the replies, of which some requests have several; a request
@@ -63,7 +63,9 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         Request::Devices | Request::Device { .. } | Request::Doctor { .. } => return Ok(None),
         Request::DescribeData { spec } => Reply::Data { data: data::describe(&spec), spec },
         Request::Prepare { texts, folder } => data::prepare(texts, &folder, reply)?,
-        Request::ListRuns { folder } => Reply::Runs { runs: runs::list(&folder), folder },
+        Request::ListRuns { folder } => {
+            Reply::Runs { runs: runs::list(&folder).unwrap_or_default(), folder }
+        }
         Request::ReadRun { run, view } => {
             let (progress, tail) = read_run(&run)?;
             Reply::Run { run, view, progress: Box::new(progress), tail }
@@ -114,7 +116,7 @@ fn read_run(run: &Path) -> Result<(Progress, Tail), TrainError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             (Progress::default(), Tail::open(run, true))
         }
-        read => read.map_err(TrainError::io("read", run))?,
+        read => read.map_err(TrainError::io("read", &run.join(EVENTS_FILE)))?,
     };
     // A run that was started from another folder recorded paths relative to that.
     for checkpoint in &mut progress.checkpoints {
@@ -293,7 +295,7 @@ mod tests {
         let about = runs::About { name: "Foxes".into(), note: "a try".into() };
         let described = replies(Request::Describe { run: run.clone(), about: about.clone() });
         assert!(matches!(described[..], [Reply::Described]), "{described:?}");
-        assert_eq!(runs::list(folder.path())[0].about, about);
+        assert_eq!(runs::list(folder.path()).unwrap()[0].about, about);
 
         let lock = std::fs::File::create(run.join("lock")).unwrap();
         lock.lock().unwrap();

@@ -49,7 +49,8 @@ impl Failure {
             let text = format!("{}: {error}", path.as_ref().display());
             let is_wrong = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory);
             let exit = if is_wrong { Exit::Usage } else { Exit::Failure };
-            Self { exit, ..Self::new(text, "check the path and its permissions") }
+            let hint = disk::hint(&error).unwrap_or("check the path and its permissions");
+            Self { exit, ..Self::new(text, hint) }
         }
     }
 }
@@ -105,7 +106,7 @@ impl StartRun {
 /// Reads the configuration that a run has recorded.
 fn recorded(run: &Path) -> Result<Config, TrainError> {
     let path = run.join(CONFIG_FILE);
-    let text = match disk::read_to_string(&path) {
+    let text = match disk::read_own_text(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(TrainError::NoCheckpoint { path: run.to_path_buf() });
         }

@@ -8,6 +8,8 @@ mod devices;
 mod doctor;
 mod errors;
 mod eval;
+#[cfg(unix)]
+mod folders;
 mod foreign;
 mod get;
 mod nvidia;

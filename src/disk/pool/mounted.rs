@@ -123,6 +123,44 @@ pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a file. A browser's storage has nothing but files, and they are the page's own.
+pub fn open_own(path: impl AsRef<Path>) -> io::Result<File> {
+    File::open(path)
+}
+
+pub fn create_own(path: impl AsRef<Path>) -> io::Result<File> {
+    File::create(path)
+}
+
+/// Returns an error if `path` does not exist.
+pub fn check_own(path: &Path) -> io::Result<()> {
+    metadata(path).map(drop)
+}
+
+/// Does nothing: a folder exists as long as it has files.
+pub fn own_folder(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Returns `None`: the errors of a browser's storage speak for themselves.
+pub fn hint(_: &io::Error) -> Option<&'static str> {
+    None
+}
+
+/// A folder that this page works in, which nobody moves.
+#[derive(Debug)]
+pub struct HeldFolder;
+
+impl HeldFolder {
+    pub fn open(_: &Path) -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    pub fn is_in_place(&self) -> bool {
+        true
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata {
     len: u64,

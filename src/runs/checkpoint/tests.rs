@@ -32,9 +32,9 @@ fn the_newest_and_the_best_checkpoint_stay() {
     }
     let newest = folder.path().join("00000050");
     prune(folder.path(), 3, &newest);
-    assert_eq!(iterations(folder.path()), [20, 30, 40, 50]);
+    assert_eq!(iterations(folder.path()).unwrap(), [20, 30, 40, 50]);
     prune(folder.path(), 1, &newest);
-    assert_eq!(iterations(folder.path()), [20, 50]);
+    assert_eq!(iterations(folder.path()).unwrap(), [20, 50]);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn replan(reason: ReplanReason) -> Event {
 }
 
 fn write(run: &Path, text: &str) {
-    let file = File::options().create(true).append(true).open(run.join(EVENTS_FILE));
+    let file = std::fs::File::options().create(true).append(true).open(run.join(EVENTS_FILE));
     file.unwrap().write_all(text.as_bytes()).unwrap();
 }
 
@@ -52,7 +52,7 @@ fn read(tail: &mut Tail) -> Vec<Event> {
 }
 
 fn only(run: &Path) -> RunSummary {
-    let mut found = list(run);
+    let mut found = list(run).unwrap();
     assert_eq!(found.len(), 1);
     found.remove(0)
 }
@@ -79,7 +79,7 @@ fn the_last_event_tells_the_state_of_a_run() {
         assert_eq!(only(folder.path()).state, wanted);
     }
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(list(folder.path()), []);
+    assert_eq!(list(folder.path()).unwrap(), []);
     write(folder.path(), "{\"v\":1,\"event\":\"st");
     assert_eq!(only(folder.path()).state, RunState::Empty);
 }
@@ -148,18 +148,18 @@ fn runs_are_listed_newest_first() {
         let run = folder.path().join(name);
         fs::create_dir(&run).unwrap();
         say(&run, &[start()]);
-        let file = File::options().append(true).open(run.join(EVENTS_FILE)).unwrap();
+        let file = std::fs::File::options().append(true).open(run.join(EVENTS_FILE)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
     }
     fs::create_dir(folder.path().join("data")).unwrap();
     let config = Config { max_iters: 50.try_into().unwrap(), ..Config::default() };
     fs::write(folder.path().join(CONFIG_FILE), config.to_toml()).unwrap();
-    let found = list(folder.path());
+    let found = list(folder.path()).unwrap();
     let names: Vec<&str> = found.iter().map(|run| run.name.as_str()).collect();
     let own = folder.path().file_name().unwrap().to_str().unwrap();
     assert_eq!(names, [own, "new", "between", "old"]);
     assert_eq!((&found[0].state, found[0].max_iters), (&RunState::Empty, Some(50)));
-    assert_eq!(list(&folder.path().join("none")), []);
+    assert_eq!(list(&folder.path().join("none")).unwrap(), []);
 }
 
 #[test]

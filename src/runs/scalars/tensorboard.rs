@@ -23,7 +23,7 @@ pub fn create(folder: &Path, from: Continued) -> io::Result<File> {
     let former = names.filter(is_log).count();
     // Two processes may start within a second.
     let name = format!("{PREFIX}{:010}.{former:04}.wgpt", now().as_secs());
-    let mut file = disk::append(folder.join(name))?;
+    let mut file = disk::append_own(folder.join(name))?;
     append(&mut file, 0, Message::default().text(3, VERSION))?;
     // Field 7 is a `SessionLog` with the status START. The update at this iteration is made again, with
     // the same result, so the evaluation before it can stay.

@@ -96,7 +96,8 @@ impl Session<'_> {
             (&self.journal.folder, self.position.iteration, group.rank());
         let silence = self.device.watchdog.allow_silence(Duration::MAX);
         // Those that exist before this one: the former states stay until rank 0 has its checkpoint.
-        let existing = group.share(checkpoint::iterations(&folder.checkpoints()))?;
+        let existing =
+            group.share(checkpoint::iterations(&folder.checkpoints()).unwrap_or_default())?;
         let mut failed = None;
         if rank > 0 {
             own_states::prune(&folder.path, rank, &existing);

@@ -33,7 +33,10 @@ impl Session<'_> {
         }
         // By the clock of rank 0, which alone writes.
         let decides = self.ranks.group.is_first();
-        let mut is_due = decides && self.position.iteration > 0 && self.saved.elapsed() >= age;
+        // Without its folder, the run ends with a checkpoint in a new one.
+        let mut is_due = decides
+            && self.position.iteration > 0
+            && (self.saved.elapsed() >= age || self.journal.folder.is_lost());
         // The others have parts of it, or states of their own.
         if self.saves_together() {
             is_due = self.ranks.group.share(is_due)?;
@@ -49,7 +52,11 @@ impl Session<'_> {
             return Ok(());
         }
         match self.write_checkpoint().await {
-            Err(error @ (TrainError::NotFinite { .. } | TrainError::Ranks(_))) => Err(error),
+            Err(
+                error @ (TrainError::NotFinite { .. }
+                | TrainError::Ranks(_)
+                | TrainError::FolderLost { .. }),
+            ) => Err(error),
             Err(error) => {
                 let has_checkpoint = has_checkpoint(&self.journal.folder.path);
                 let last = if has_checkpoint { "; the last one is unchanged" } else { "" };
@@ -61,9 +68,25 @@ impl Session<'_> {
         }
     }
 
+    /// Writes a checkpoint. If the run folder was deleted or moved, it goes into a new one, and the run ends.
+    pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
+        let (folder, config) = (&mut self.journal.folder, &mut self.job.config);
+        if !folder.is_lost() {
+            folder.restore_config(config)?;
+            return self.write_checkpoint_here().await;
+        }
+        let path = folder.path.clone();
+        let mut saved = folder.rescue(config);
+        if saved.is_ok() {
+            saved = self.write_checkpoint_here().await;
+        }
+        let saved = saved.map(|()| self.journal.folder.path.clone()).map_err(Box::new);
+        Err(TrainError::FolderLost { path, saved })
+    }
+
     /// Writes a checkpoint after checking that training has not diverged. A skipped update of a
     /// scaled loss is no reason against one.
-    pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
+    async fn write_checkpoint_here(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.results().await?;
         self.write_own_states().await?;

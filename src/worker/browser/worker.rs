@@ -208,7 +208,7 @@ impl Worker {
         self.storage.make_space().await;
         let usage = self.storage.usage().await;
         let folder = PathBuf::from(RUNS);
-        let runs = runs::list(&folder);
+        let runs = runs::list(&folder).unwrap_or_default();
         self.reply(Reply::Runs { folder, runs });
         self.reply(stored(Path::new(""), usage));
     }
