@@ -1,6 +1,6 @@
 //! The run folder: its lock, its configuration and its record of events.
 
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use web_time::SystemTime;
@@ -142,22 +142,37 @@ impl RunFolder {
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
         let mut write = || {
             if let Some(events) = &mut self.events {
-                writeln!(events, "{}", json_line(event))?;
+                write_line(events, json_line(event))?;
             }
-            match event {
+            let line = match event {
                 Event::Step(step) => {
                     let before = std::mem::replace(&mut self.skipped, step.skipped);
-                    writeln!(self.log, "{}", step.line(before))
+                    step.line(before)
                 }
-                event => writeln!(self.log, "{}", event.labelled()),
-            }
+                event => event.labelled(),
+            };
+            write_line(&mut self.log, line)
         };
         write().map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
 }
 
+/// Opens a file of lines to append to it. A killed process or a full disk may have left half a line, which
+/// must not become a part of the next one.
 fn append(path: &Path) -> Result<File, TrainError> {
-    disk::append_own(path).map_err(TrainError::io("open", path))
+    let mut file = disk::append_own(path).map_err(TrainError::io("open", path))?;
+    let mut last = [b'\n'];
+    let _ = file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut last));
+    if last != [b'\n'] {
+        file.write_all(b"\n").map_err(TrainError::io("write", path))?;
+    }
+    Ok(file)
+}
+
+/// Appends a line in one write, because a process may be killed between two.
+fn write_line(file: &mut File, mut line: String) -> io::Result<()> {
+    line.push('\n');
+    file.write_all(line.as_bytes())
 }
 
 fn own_folder(path: &Path) -> Result<(), TrainError> {
@@ -174,4 +189,29 @@ pub fn json_line(event: &Event) -> String {
 /// restart.
 pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
     RunFolder::unlocked(run)?.record(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_line_of_a_killed_process_does_not_spoil_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [EVENTS_FILE, LOG_FILE] {
+            std::fs::write(folder.path().join(name), "whole\nhal").unwrap();
+        }
+        let warning = Event::Warning { text: "new".into() };
+        for _ in 0..2 {
+            record(folder.path(), &warning).unwrap();
+        }
+        let lines = |name| {
+            let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+            text.lines().map(str::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(LOG_FILE), ["whole", "hal", "warning: new", "warning: new"]);
+        let events = lines(EVENTS_FILE);
+        assert_eq!((events.len(), &events[1][..]), (4, "hal"));
+        assert!(events[2].starts_with('{') && events[3].ends_with('}'), "{events:?}");
+    }
 }
