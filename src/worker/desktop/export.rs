@@ -252,7 +252,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("out");
         // A killed export left this.
-        disk::create_dir_all(&out.join(UNFINISHED).join("a")).unwrap();
+        disk::create_dir_all(out.join(UNFINISHED).join("a")).unwrap();
         let write = |part: &Path| {
             for name in ["a", "b"] {
                 disk::write(part.join(name), name).unwrap();
