@@ -138,7 +138,8 @@ impl RunOutput for EventPrinter {
 }
 
 pub(super) fn print_event(event: &Event) {
-    line(&json_line(event));
+    // Also on a terminal, which mpirun gives to its ranks, in one line.
+    let _ = writeln!(std::io::stdout(), "{}", shown_on_stdout(&json_line(event)));
 }
 
 fn line(text: &str) {
