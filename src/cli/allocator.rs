@@ -56,8 +56,8 @@ pub(super) fn report_limits() {
 
     use crate::protocol::Exit;
 
-    const TEXT: &str = "error: out of memory: the system refused an allocation\n  hint: raise the limit \
-                        (`ulimit -v`, or that of the container or job), or close other programs\n";
+    const TEXT: &str = "error: out of memory: the system refused an allocation\n  hint: raise the \
+                        memory limit of the shell (`ulimit -v`), container or job, or close other programs\n";
 
     // The signal of a write beyond `ulimit -f`. If it is handled, the write returns an error.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));

@@ -15,8 +15,8 @@ pub use std::fs::{
 use super::recorder::{Call, note};
 
 /// Replaces the content of a file atomically: after a crash the file has either the old or the
-/// new content. It keeps its permissions; those of a new file are what the umask leaves, as for any other
-/// file. A link is replaced by a file.
+/// new content. An existing file keeps its permissions, and a new one gets those that the umask allows. A link
+/// is replaced by a file.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     // The folder of a name alone is an empty path.
     let folder = path.parent().filter(|folder| *folder != Path::new(""));

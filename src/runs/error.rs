@@ -161,12 +161,12 @@ impl TrainError {
             }
             TrainError::Locked { .. } => "stop that process, or give another folder with --run",
             TrainError::FolderLost { saved: Ok(_), .. } => {
-                "continue it there with --resume and --run; a folder that you moved can be continued from \
-                 its last checkpoint, too"
+                "continue it there with --resume and --run; if you moved the old folder, its last checkpoint \
+                 can be continued, too"
             }
             TrainError::FolderLost { .. } => {
-                "continue a folder that you moved from its last checkpoint with --resume and --run, or \
-                 start the run again"
+                "if you moved the folder, continue its last checkpoint with --resume and --run; if it is gone, \
+                 start a new run"
             }
             TrainError::OtherTokenizer { .. } => {
                 "prepare the data again, with --tokenizer=gpt2 for GPT-2, or --tokenizer=MODEL for a \

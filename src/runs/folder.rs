@@ -142,7 +142,7 @@ impl RunFolder {
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
         let mut write = || {
             if let Some(events) = &mut self.events {
-                write_line(events, json_line(event))?;
+                write_line(events, &json_line(event))?;
             }
             let line = match event {
                 Event::Step(step) => {
@@ -151,28 +151,24 @@ impl RunFolder {
                 }
                 event => event.labelled(),
             };
-            write_line(&mut self.log, line)
+            write_line(&mut self.log, &line)
         };
         write().map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
     }
 }
 
-/// Opens a file of lines to append to it. A killed process or a full disk may have left half a line, which
-/// must not become a part of the next one.
 fn append(path: &Path) -> Result<File, TrainError> {
-    let mut file = disk::append_own(path).map_err(TrainError::io("open", path))?;
-    let mut last = [b'\n'];
-    let _ = file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut last));
-    if last != [b'\n'] {
-        file.write_all(b"\n").map_err(TrainError::io("write", path))?;
-    }
-    Ok(file)
+    disk::append_own(path).map_err(TrainError::io("open", path))
 }
 
-/// Appends a line in one write, because a process may be killed between two.
-fn write_line(file: &mut File, mut line: String) -> io::Result<()> {
-    line.push('\n');
-    file.write_all(line.as_bytes())
+/// Appends a line in one write, because a process may be killed between two. Half a line that a killed
+/// process or a full disk has left does not become a part of it.
+fn write_line(file: &mut File, line: &str) -> io::Result<()> {
+    let mut last = [b'\n'];
+    // An empty file has no last byte.
+    let _ = file.seek(SeekFrom::End(-1)).and_then(|_| file.read_exact(&mut last));
+    let end = if last == [b'\n'] { "" } else { "\n" };
+    file.write_all(format!("{end}{line}\n").as_bytes())
 }
 
 fn own_folder(path: &Path) -> Result<(), TrainError> {
@@ -202,16 +198,18 @@ mod tests {
             std::fs::write(folder.path().join(name), "whole\nhal").unwrap();
         }
         let warning = Event::Warning { text: "new".into() };
-        for _ in 0..2 {
-            record(folder.path(), &warning).unwrap();
-        }
+        let mut run = RunFolder::unlocked(folder.path()).unwrap();
+        run.record(&warning).unwrap();
+        // A full disk cuts a line of the same process.
+        run.events.as_mut().unwrap().write_all(b"{").unwrap();
+        run.record(&warning).unwrap();
         let lines = |name| {
             let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
             text.lines().map(str::to_string).collect::<Vec<_>>()
         };
         assert_eq!(lines(LOG_FILE), ["whole", "hal", "warning: new", "warning: new"]);
         let events = lines(EVENTS_FILE);
-        assert_eq!((events.len(), &events[1][..]), (4, "hal"));
-        assert!(events[2].starts_with('{') && events[3].ends_with('}'), "{events:?}");
+        assert_eq!([&events[1], &events[3]], ["hal", "{"]);
+        assert!(events.len() == 5 && events[2].ends_with('}') && events[4].ends_with('}'));
     }
 }

@@ -52,10 +52,10 @@ pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
 }
 
 /// The folder in which the files of an export are written.
-const UNFINISHED: &str = ".part";
+const UNFINISHED: &str = ".wgpt-export";
 
-/// Fills a folder, which may exist, with what `write` writes into the one it gets. After a crash the file
-/// `last`, without which the folder is nothing, is missing or all files are complete.
+/// Fills a folder, which may exist, with what `write` writes into another one. After a crash the file `last`,
+/// without which wgpt sees no model or page there, is missing, or all files are complete.
 fn fill(
     folder: &Path,
     last: &str,
