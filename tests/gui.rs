@@ -416,6 +416,7 @@ fn an_empty_window_offers_ways_to_a_first_run() {
     harness.get_by_label("Show the list...").click();
     harness.run_steps(8);
     assert!(harness.query_by_label("hf:roneneldan/TinyStories").is_some());
+    assert!(harness.query_by_label("hellaswag").is_none(), "a text to train on");
     harness.snapshot("texts");
     harness.get_by_label("Close").click();
     harness.run_steps(4);

@@ -59,7 +59,7 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(super) struct Global {
-    /// Device to compute on: auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
+    /// auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
     #[arg(long, global = true, value_name = "DEVICE", hide_possible_values = true)]
     #[arg(value_parser = Suggested::new(["auto", "cpu", "vulkan", "dx12", "metal", "gl", "cuda"]))]
     pub device: Option<String>,
@@ -73,7 +73,7 @@ pub(super) struct Global {
     /// Seconds that a test of kernels may take
     #[arg(long, global = true, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     self_test_limit: Option<u64>,
-    /// Print warnings of the graphics libraries; -vv and -vvv print details
+    /// Print warnings of graphics libraries; -vv, -vvv: details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Print only warnings and errors

@@ -17,6 +17,8 @@ pub(super) fn parse(args: &[OsString], silent: bool) -> Result<Arguments, u8> {
     let mut command = Arguments::command();
     if args.iter().any(|arg| arg == "--help-all") {
         command = show_debugging(command);
+    } else if args.iter().any(|arg| arg == "-h") {
+        command = in_one_group(command);
     }
     let matches = command.try_get_matches_from(args);
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| {
@@ -47,6 +49,15 @@ fn show_debugging(command: Command) -> Command {
     command
         .mut_args(|arg| if is_hidden(&arg) { arg.hide(false) } else { arg })
         .mut_subcommands(show_debugging)
+}
+
+/// Puts the few settings that `-h` shows into one group: their own groups have one or two of them.
+fn in_one_group(command: Command) -> Command {
+    let is_setting =
+        |arg: &Arg| config::KEYS.iter().any(|key| arg.get_help_heading() == Some(key.group));
+    command
+        .mut_args(|arg| if is_setting(&arg) { arg.help_heading("frequent settings") } else { arg })
+        .mut_subcommands(in_one_group)
 }
 
 /// Returns the first argument that is neither a flag nor the value of one.
@@ -104,6 +115,16 @@ mod tests {
     fn the_definition_is_valid() {
         Arguments::command().debug_assert();
         show_debugging(Arguments::command()).debug_assert();
+    }
+
+    #[test]
+    fn short_help_fits_a_screen() {
+        let mut command = in_one_group(Arguments::command()).term_width(80);
+        command.build();
+        for command in command.get_subcommands_mut() {
+            let help = command.render_help().to_string();
+            assert!(help.lines().count() <= 45, "{help}");
+        }
     }
 
     #[test]

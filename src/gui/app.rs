@@ -259,7 +259,7 @@ impl eframe::App for App {
         self.send_to_own_run(command);
         intents.extend(PathDialog::show(&mut self.path_dialog, ui));
         #[cfg(not(target_arch = "wasm32"))]
-        super::get_list::show(ui, &mut self.shared.lists_texts);
+        intents.extend(super::get_list::show(ui, &mut self.shared));
         for intent in intents {
             self.carry_out(intent);
         }

@@ -1,45 +1,58 @@
-//! The list of texts and models that `wgpt get` fetches. The window itself connects to nothing.
+//! The list of texts and models to fetch. A worker fetches them: the window itself connects to nothing.
 
 use eframe::egui::{self, RichText, ScrollArea, Ui};
 
 use super::widgets::{button, dialog, weak_note};
+use super::{Intent, Shared};
 use crate::hub::{CATALOG, CatalogRow};
 
-const WIDTH: f32 = 520.0;
+const WIDTH: f32 = 560.0;
 const HEIGHT: f32 = 420.0;
 
-pub(super) fn show(ui: &Ui, is_open: &mut bool) {
-    if *is_open && dialog(ui, "texts to fetch", WIDTH, list).is_some() {
-        *is_open = false;
+/// Draws the list while it is open.
+pub(super) fn show(ui: &Ui, shared: &mut Shared) -> Option<Intent> {
+    if !shared.lists_texts {
+        return None;
     }
+    let busy = shared.data.busy.is_some().then_some("Something else is being fetched or prepared.");
+    let mut chosen = None;
+    let ended = dialog(ui, "texts to fetch", WIDTH, |ui| {
+        chosen = list(ui, busy);
+        ui.add_space(6.0);
+        (ui.button("Close").clicked() || chosen.is_some()).then_some(false)
+    });
+    shared.lists_texts = ended.is_none();
+    chosen.map(|name| Intent::Get(name.into()))
 }
 
-/// Draws the list. Returns false to close the dialog.
-fn list(ui: &mut Ui) -> Option<bool> {
+/// Draws the list. Returns the name of what is to be fetched.
+fn list(ui: &mut Ui, busy: Option<&str>) -> Option<&'static str> {
     ui.heading("Texts and models");
     weak_note(
         ui,
-        "Copy a command and run it in a terminal: it fetches the files, with their hashes checked, and \
-         prints what to do next.",
+        "Downloads come from huggingface.co, are verified, and go into the folder that other programs use, \
+         too. Then a text is prepared for training, and a model can continue a prompt.",
     );
     ui.add_space(6.0);
+    let mut chosen = None;
     ScrollArea::vertical().max_height(HEIGHT).show(ui, |ui| {
         ui.set_width(ui.available_width() - 12.0);
-        for CatalogRow { name, language, size, licence, good_for, .. } in CATALOG {
-            let command = format!("wgpt get {name}");
+        // HellaSwag is no text to train on.
+        let rows = CATALOG.iter().filter(|row| row.name.starts_with("hf:"));
+        for CatalogRow { name, language, size, licence, good_for, .. } in rows {
             let left = |ui: &mut Ui| {
                 ui.vertical(|ui| {
                     ui.add(egui::Label::new(RichText::new(*name).strong()).truncate());
-                    weak_note(ui, format!("{language}, {size}, {licence}; good for {good_for}"));
+                    weak_note(ui, format!("{language}, {licence}; good for {good_for}"));
                 });
             };
-            let right = |ui: &mut Ui| button(ui, "Copy command", None, &command);
+            let help = format!("The same as: wgpt get {name}");
+            let right = |ui: &mut Ui| button(ui, format!("Download {size}"), busy, &help);
             if egui::Sides::new().shrink_left().show(ui, left, right).1 {
-                ui.ctx().copy_text(command);
+                chosen = Some(*name);
             }
             ui.add_space(4.0);
         }
     });
-    ui.add_space(6.0);
-    ui.button("Close").clicked().then_some(false)
+    chosen
 }

@@ -96,6 +96,9 @@ enum Intent {
     Reading(String),
     /// Tokenizes texts and puts the data into the form.
     Prepare(Texts),
+    /// Fetches what `wgpt get` takes.
+    #[cfg(not(target_arch = "wasm32"))]
+    Get(String),
     ListRuns(PathBuf),
     Override(Overrides),
     /// Warns that a file could not be read, for this reason.

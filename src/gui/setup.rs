@@ -14,7 +14,7 @@ mod data_choice;
 mod setting_rows;
 mod time_choice;
 
-pub(super) use data_choice::DataChoice;
+pub(super) use data_choice::{Busy, DataChoice};
 pub(super) use time_choice::TimeChoice;
 
 /// Titles of the presets.

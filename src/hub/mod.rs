@@ -1,7 +1,7 @@
 //! `wgpt get`: texts and models from the Hugging Face Hub, and files by their address.
 //!
-//! This folder alone opens connections, and only for `wgpt get`. Other commands find what was fetched by
-//! its name, `hf:ORG/NAME`, with [`local`] and [`texts`], which read the cache.
+//! This folder alone opens connections, for `wgpt get` and the downloads of the window. Other commands find
+//! what was fetched by its name, `hf:ORG/NAME`, with [`local`] and [`texts`], which read the cache.
 //!
 //! ```text
 //! name     what was typed: a repository with a part, an address, hellaswag

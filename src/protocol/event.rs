@@ -54,6 +54,8 @@ pub enum Event {
     Sample(Sample),
     /// A checkpoint that was written.
     Checkpoint(Checkpoint),
+    /// Something that the run decided by itself.
+    Note { text: String },
     /// The run continues, but something deserves attention: what happened, and what to do.
     Warning { text: String },
     /// The run failed.
@@ -367,7 +369,7 @@ impl fmt::Display for Event {
                 let best = if *best { " (best)" } else { "" };
                 write!(f, "saved {}{best}", path.display())
             }
-            Event::Warning { text } => f.write_str(text),
+            Event::Note { text } | Event::Warning { text } => f.write_str(text),
             Event::Error(RunError { text, hint, .. }) if hint.is_empty() => f.write_str(text),
             Event::Error(RunError { text, hint, .. }) => write!(f, "{text}\n  hint: {hint}"),
             Event::Replan { reason, text, from, to } => {

@@ -121,6 +121,7 @@ impl Progress {
                 push(&mut self.checkpoints, checkpoint.clone());
                 self.note(Level::Info, event.to_string(), None);
             }
+            Event::Note { text } => self.note(Level::Info, text.clone(), None),
             Event::Warning { text } => self.note(Level::Warning, text.clone(), None),
             Event::Error(error) => {
                 self.note(Level::Error, error.text.clone(), Some(error.hint.clone()));

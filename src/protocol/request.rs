@@ -38,6 +38,14 @@ pub(crate) enum Request {
     /// Tokenizes texts into a new folder below `folder`: [`Reply::Preparing`] while it runs, then
     /// [`Reply::Prepared`].
     Prepare { texts: Texts, folder: PathBuf },
+    /// Fetches what `wgpt get` takes, and tokenizes a text into a new folder below `folder`:
+    /// [`Reply::Fetching`] and [`Reply::Preparing`] meanwhile, then [`Reply::Prepared`] for a text and
+    /// [`Reply::Fetched`] for a model.
+    #[cfg(not(target_arch = "wasm32"))]
+    Get { name: String, folder: PathBuf },
+    /// Ends the fetching, which then fails. The same request continues it.
+    #[cfg(not(target_arch = "wasm32"))]
+    StopGet,
     /// Lists the runs in a folder: [`Reply::Runs`].
     ListRuns { folder: PathBuf },
     /// Reads the recorded events of a run: [`Reply::Run`].
@@ -151,6 +159,12 @@ pub(crate) enum Reply {
     Data { spec: String, data: Result<DataInfo, String> },
     /// The share of a new data set that is tokenized, from 0 to 1.
     Preparing { name: String, share: f32 },
+    /// The bytes of `name` that are here, and all of them if the server tells.
+    #[cfg(not(target_arch = "wasm32"))]
+    Fetching { name: String, done: u64, all: Option<u64> },
+    /// A model that was fetched, and its folder.
+    #[cfg(not(target_arch = "wasm32"))]
+    Fetched { name: String, folder: PathBuf },
     /// A new data set, as `--data` takes it, and warnings about skipped files and the splits.
     Prepared { spec: String, warnings: Vec<String> },
     /// The runs in a folder, the newest first.
@@ -252,6 +266,7 @@ pub(crate) enum Destination {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
     Prepare,
+    Get,
     Export,
     Import,
     Sample,
@@ -336,6 +351,8 @@ impl Request {
     pub fn job(&self) -> Job {
         match self {
             Request::Prepare { .. } => Job::Prepare,
+            #[cfg(not(target_arch = "wasm32"))]
+            Request::Get { .. } => Job::Get,
             Request::Export { .. } => Job::Export,
             #[cfg(not(target_arch = "wasm32"))]
             Request::Report { .. } => Job::Export,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use web_time::SystemTime;
 
 use super::scalars::{Continued, Logs};
+use super::thinning::{MOST, thinned};
 use super::{TrainError, has_checkpoints};
 use crate::config::Config;
 use crate::disk::{self, File, HeldFolder, TryLockError};
@@ -32,6 +33,8 @@ pub struct RunFolder {
     /// `None` on other ranks than the first, which write nothing but their log.
     events: Option<File>,
     log: File,
+    /// The bytes of the events from which on they are thinned.
+    most: u64,
     /// Updates skipped according to the last step.
     skipped: u64,
     pub scalars: Logs,
@@ -73,7 +76,7 @@ impl RunFolder {
 
     fn with_log(path: &Path, log: File) -> Self {
         let (path, scalars) = (path.to_path_buf(), Logs::default());
-        Self { path, events: None, log, skipped: 0, scalars, place: None, _lock: None }
+        Self { path, events: None, log, most: MOST, skipped: 0, scalars, place: None, _lock: None }
     }
 
     /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
@@ -140,9 +143,14 @@ impl RunFolder {
 
     /// Appends an event to the record, as JSON and as text.
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
+        let path = self.path.join(EVENTS_FILE);
         let mut write = || {
             if let Some(events) = &mut self.events {
                 write_line(events, &json_line(event))?;
+                let length = events.stream_position()?;
+                if length >= self.most {
+                    self.thin(length)?;
+                }
             }
             let line = match event {
                 Event::Step(step) => {
@@ -153,7 +161,22 @@ impl RunFolder {
             };
             write_line(&mut self.log, &line)
         };
-        write().map_err(TrainError::io("write", &self.path.join(EVENTS_FILE)))
+        write().map_err(TrainError::io("write", &path))
+    }
+
+    /// Thins the events, of which there are `length` bytes. Those who follow the file read it again.
+    fn thin(&mut self, length: u64) -> io::Result<()> {
+        let path = self.path.join(EVENTS_FILE);
+        // What cannot be thinned, or written, is not tried again at each event.
+        self.most = length / 2 * 3;
+        let record = thinned(&disk::read_own(&path)?);
+        // Windows does not replace an open file.
+        self.events = None;
+        let replaced = disk::replace(&path, &record);
+        self.events = Some(disk::append_own(&path)?);
+        replaced?;
+        self.most = MOST.max(record.len() as u64 / 2 * 3);
+        Ok(())
     }
 }
 
@@ -190,6 +213,60 @@ pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{Checkpoint, Progress, Step};
+    use crate::runs::Tail;
+
+    fn progress(tail: &mut Tail, mut progress: Progress) -> Progress {
+        tail.read::<Event>().iter().for_each(|event| progress.apply(event));
+        progress
+    }
+
+    #[test]
+    fn the_record_of_a_long_run_stays_bounded_and_says_the_same() {
+        const LIMIT: u64 = 20_000;
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = RunFolder::unlocked(folder.path()).unwrap();
+        run.most = LIMIT;
+        let mut all = Progress::default();
+        let mut follower = Tail::open(folder.path(), true);
+        let mut followed = Progress::default();
+        let mut longest = 0;
+        for iter in 0..5000 {
+            let ms = 100.0 + (iter % 7) as f64;
+            let loss = 5.0 - iter as f64 * 1e-3;
+            let step = Step { iter, loss, tokens: 512, ms, ..Step::default() };
+            let mut events = vec![Event::Step(step)];
+            if iter % 500 == 499 {
+                let path = format!("checkpoints/{iter}").into();
+                events.push(Event::Checkpoint(Checkpoint { iter: iter + 1, path, best: true }));
+            }
+            for event in events {
+                all.apply(&event);
+                run.record(&event).unwrap();
+                // The usual limit is higher than this record.
+                run.most = run.most.min(LIMIT);
+                longest =
+                    longest.max(std::fs::metadata(folder.path().join(EVENTS_FILE)).unwrap().len());
+            }
+            if iter % 300 == 0 {
+                followed = progress(&mut follower, followed);
+            }
+        }
+        assert!(longest < LIMIT + 1000, "{longest}");
+        let read = progress(&mut Tail::open(folder.path(), true), Progress::default());
+        let followed = progress(&mut follower, followed);
+        assert!(all.curves.loss.len() == 5000 && read.curves.loss.len() < 500);
+        for read in [read, followed] {
+            assert_eq!(read.last_step, all.last_step);
+            assert_eq!(read.checkpoints, all.checkpoints);
+            let ends = |progress: &Progress| {
+                [&progress.curves.tokens, &progress.curves.seconds].map(|sum| sum.at(5000.0))
+            };
+            for (read, all) in ends(&read).into_iter().zip(ends(&all)) {
+                assert!((read - all).abs() < all * 1e-9, "{read} {all}");
+            }
+        }
+    }
 
     #[test]
     fn half_a_line_of_a_killed_process_does_not_spoil_the_next_one() {

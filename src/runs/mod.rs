@@ -14,6 +14,7 @@ mod model_source;
 pub(crate) mod own_states;
 mod scalars;
 mod speeds;
+mod thinning;
 
 pub use device_profile::device_profile;
 pub use error::TrainError;

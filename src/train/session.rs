@@ -238,7 +238,7 @@ impl<'a> Session<'a> {
         let planned = if self.plans_schedule { self.plan_schedule().await? } else { None };
         self.announce();
         if let Some(text) = planned {
-            self.journal.warn(text);
+            self.journal.emit(Event::Note { text });
         }
         if decides {
             self.advise().await?;

@@ -63,6 +63,8 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         Request::Devices | Request::Device { .. } | Request::Doctor { .. } => return Ok(None),
         Request::DescribeData { spec } => Reply::Data { data: data::describe(&spec), spec },
         Request::Prepare { texts, folder } => data::prepare(texts, &folder, reply)?,
+        #[cfg(not(target_arch = "wasm32"))]
+        Request::Get { name, folder } => data::get(&name, &folder, reply)?,
         Request::ListRuns { folder } => {
             Reply::Runs { runs: runs::list(&folder).unwrap_or_default(), folder }
         }
@@ -106,7 +108,7 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         // A worker does these by itself.
         Request::Sample(_) | Request::StopSample => return Ok(None),
         #[cfg(not(target_arch = "wasm32"))]
-        Request::Measure { .. } | Request::TestKernels(_) => return Ok(None),
+        Request::Measure { .. } | Request::TestKernels(_) | Request::StopGet => return Ok(None),
     }))
 }
 

@@ -203,6 +203,53 @@ fn a_killed_get_continues_and_two_do_not_mix() {
     assert!(!partial.exists());
 }
 
+/// The window has a worker fetch. Its end, here by a closed stdin, keeps what was fetched.
+#[test]
+fn a_worker_fetches_and_prepares_for_the_window() {
+    let folder = temporary();
+    let path = folder.path();
+    let repo = texts();
+    let content = repo.files["data/train.txt"].clone();
+    let half = content.len() / 2;
+    let server = Server::start(move |request, earlier| match repo.file(&request.path) {
+        Some(content) if earlier == 0 => {
+            Answer { after: After::Stall, ..Answer::file(request, content).cut(half) }
+        }
+        _ => repo.answer(request),
+    });
+    let request = json!({
+        "message": "request", "request": "get", "name": "hf:me/texts", "folder": path.join("data"),
+    });
+    let mut stopped = with_hub(path, &server.address)
+        .arg("worker")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    writeln!(stopped.stdin.as_mut().unwrap(), "{request}").unwrap();
+    let blob = blobs(path, "datasets--me--texts").join(sha256(&content));
+    let partial = blob.with_added_extension("incomplete");
+    let began = Instant::now();
+    while fs::metadata(&partial).map_or(0, |found| found.len()) < half as u64 {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(stopped.stdin.take());
+    assert!(!stopped.wait().unwrap().success());
+    assert!(partial.exists() && !path.join("data").exists());
+
+    let replies = ask_worker(with_hub(path, &server.address), &request);
+    let last = replies.last().unwrap();
+    assert_eq!(last["reply"], "prepared", "{last}");
+    let data = path.join("data/texts");
+    assert_eq!(last["spec"], data.display().to_string());
+    let fetched: Vec<_> = replies.iter().filter(|reply| reply["reply"] == "fetching").collect();
+    assert!(!fetched.is_empty() && fetched.iter().all(|reply| reply["all"] == content.len()));
+    assert_eq!(fetched[0]["name"], "hf:me/texts");
+    assert_eq!(fs::read(blob).unwrap(), content);
+    train(path, "r", &[&format!("--data={}", data.display())]);
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_keeps_what_was_fetched() {

@@ -73,6 +73,49 @@ fn a_model_is_exported_with_the_page() {
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
 }
 
+/// The window has a worker export into a folder that a person has chosen.
+#[test]
+fn a_worker_exports_for_the_window() {
+    let folder = temporary();
+    let path = folder.path();
+    train_on_bytes(path, "r", &["--n_embd=32"]);
+    fs::create_dir_all(path.join("web/dist")).unwrap();
+    fs::write(path.join("web/dist/index.html"), "<head>\n</head>\n<body>\n").unwrap();
+    let mine = path.join("mine");
+    fs::create_dir(&mine).unwrap();
+    fs::write(mine.join("notes.txt"), "mine").unwrap();
+    let export = |to: &str| {
+        let request = serde_json::json!({
+            "message": "request", "request": "export", "checkpoint": path.join("r"), "to": { to: mine },
+        });
+        let replies = ask_worker(wgpt(path), &request);
+        let last = replies.last().unwrap();
+        assert_eq!(last["reply"], "exported", "{last}");
+        PathBuf::from(last["to"].as_str().unwrap())
+    };
+    // Each in a place of its own, also the second time.
+    for (to, name) in [("gguf", "model-r.gguf"), ("gguf", "model-r-2.gguf")] {
+        assert_eq!(export(to), mine.join(name));
+        assert_eq!(fs::read(mine.join(name)).unwrap()[..8], *b"GGUF\x03\0\0\0");
+    }
+    for (to, name, file) in [
+        ("page", "page-r", "index.html"),
+        ("folder", "model-r", "model.safetensors"),
+        ("folder", "model-r-2", "model.safetensors"),
+    ] {
+        assert_eq!(export(to), mine.join(name));
+        assert!(mine.join(name).join(file).exists(), "{name}");
+    }
+    let sampled = |model: &str| {
+        ok(
+            path,
+            &["sample", model, "--start=The", "--max-new-tokens=9", "--seed=1", "--device=cpu"],
+        )
+    };
+    assert_eq!(sampled("mine/model-r"), sampled("r"));
+    assert_eq!(fs::read_dir(&mine).unwrap().count(), 6);
+}
+
 #[test]
 fn an_exported_folder_has_a_card() {
     let folder = temporary();

@@ -45,23 +45,8 @@ pub(in crate::cli) struct ConfigFlags {
 }
 
 /// The settings that `-h` shows; `--help` shows all.
-const FREQUENT: [&str; 15] = [
-    "data",
-    "init_from",
-    "arch",
-    "n_layer",
-    "n_head",
-    "n_embd",
-    "block_size",
-    "batch_size",
-    "vram_budget",
-    "dtype",
-    "optimizer",
-    "learning_rate",
-    "max_iters",
-    "max_time",
-    "eval_interval",
-];
+const FREQUENT: &str = "data init_from arch n_layer n_head n_embd block_size batch_size vram_budget \
+                        dtype optimizer learning_rate max_iters max_time eval_interval";
 
 /// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
@@ -73,19 +58,20 @@ impl Args for ConfigFlags {
                 "" | "\n" => key.help.to_string(),
                 default => format!("{} [default: {default}]", key.help),
             };
+            let is_frequent = FREQUENT.split(' ').any(|name| name == key.name);
             let mut arg = Arg::new(key.name)
                 .long(key.name)
                 .value_name("VALUE")
                 .help(help)
                 .help_heading(key.group)
-                .hide_short_help(!FREQUENT.contains(&key.name))
+                .hide_short_help(!is_frequent)
+                // The help of frequent settings and of booleans says them.
+                .hide_possible_values(is_frequent || key.kind == ValueKind::Bool)
                 .allow_negative_numbers(true)
                 .overrides_with(key.name);
             arg = match key.kind {
                 ValueKind::Choice(words) => arg.value_parser(Suggested::new(words.iter().copied())),
-                ValueKind::Bool => {
-                    arg.value_parser(Suggested::new(["true", "false"])).hide_possible_values(true)
-                }
+                ValueKind::Bool => arg.value_parser(Suggested::new(["true", "false"])),
                 _ => arg,
             };
             if key.name == "max_time" {

@@ -16,17 +16,19 @@ use crate::plan::parse_network;
 pub(in crate::cli) struct TrainArgs {
     #[command(flatten)]
     pub source: ConfigSource,
-    /// Run folder [default: a new one in out/; with --resume the newest one there]
+    /// Run folder [default: a new one in out/, or the newest to --resume]
     #[arg(long, value_name = "DIR", value_parser = folder_parser())]
     pub run: Option<PathBuf>,
-    /// Continue from the newest checkpoint of the run, with its configuration
+    /// Continue a run from its newest checkpoint
     #[arg(long)]
     pub resume: bool,
-    /// End the run well: decay the learning rate over N updates, or over N% of those made, then stop. The
-    /// checkpoint from before stays, and a larger max_iters continues from it
+    /// End the run well: decay the learning rate over N updates or N%
+    ///
+    /// N% is a share of the updates made. The run stops after the decay. The checkpoint from before stays,
+    /// and a larger max_iters continues from it.
     #[arg(long, value_name = "N", requires = "resume")]
     pub decay: Option<DecayLength>,
-    /// Print one JSON event a line, and read commands from stdin
+    /// Print JSON events, and read commands from stdin
     #[arg(long)]
     pub json: bool,
     /// Train in this process, which a failure of the device ends

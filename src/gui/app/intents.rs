@@ -10,6 +10,7 @@ use crate::gui::form::SettingsForm;
 use crate::gui::layout::Pane;
 use crate::gui::platform::{self, IS_PAGE, Overrides};
 use crate::gui::prompt::{TextOptions, Written};
+use crate::gui::setup::Busy;
 use crate::gui::{Intent, Shared};
 use crate::protocol::{
     Command, Event, Progress, Request, RunError, RunPhase, RunSettings, SampleInput, SampleRequest,
@@ -46,12 +47,19 @@ impl App {
             Intent::Choose(choice) => self.platform.choose(choice),
             Intent::TypePath(choice) => self.path_dialog = Some(PathDialog::new(choice)),
             Intent::UseData(data) => self.set("data", &data.display().to_string()),
-            Intent::Reading(name) => self.shared.data.preparing = Some((name, 0.0)),
+            Intent::Reading(name) => self.shared.data.busy = Some(Busy::Preparing(name, 0.0)),
+            #[cfg(not(target_arch = "wasm32"))]
+            Intent::Get(name) => {
+                let busy = Busy::Fetching { name: name.clone(), done: 0, all: None };
+                self.shared.data.busy = Some(busy);
+                let folder = self.data_folder();
+                self.requests.client.send(Request::Get { name, folder });
+            }
             Intent::Prepare(texts) => self.prepare(texts),
             Intent::ListRuns(folder) => self.look_for_runs_in(&folder),
             Intent::Override(overrides) => self.apply_overrides(overrides),
             Intent::Unreadable(problem) => {
-                self.shared.data.preparing = None;
+                self.shared.data.busy = None;
                 self.warn(problem);
             }
             Intent::OpenFolder(folder) => {
@@ -118,15 +126,19 @@ impl App {
         }
     }
 
-    /// Requests the tokenization of texts into a folder next to the folder of the runs, as nanoGPT's
-    /// `data` is next to its `out`.
+    /// Returns the folder of data: next to the folder of the runs, as nanoGPT's `data` is next to its `out`.
+    fn data_folder(&self) -> PathBuf {
+        self.shared.settings.runs.parent().unwrap_or(Path::new("")).join("data")
+    }
+
     fn prepare(&mut self, texts: Texts) {
         let name = match &texts {
             Texts::Files(files) => files.first().and_then(|file| file.file_name()),
             Texts::Text { name, .. } => Some(name.as_ref()),
         };
-        self.shared.data.preparing = name.map(|name| (name.to_string_lossy().into_owned(), 0.0));
-        let folder = self.shared.settings.runs.parent().unwrap_or(Path::new("")).join("data");
+        let name = name.map(|name| name.to_string_lossy().into_owned());
+        self.shared.data.busy = name.map(|name| Busy::Preparing(name, 0.0));
+        let folder = self.data_folder();
         self.requests.client.send(Request::Prepare { texts, folder });
     }
 

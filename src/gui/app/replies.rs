@@ -11,6 +11,7 @@ use crate::disk::absolute;
 use crate::gui::conversation::ChatState;
 use crate::gui::platform::IS_PAGE;
 use crate::gui::prompt::Written;
+use crate::gui::setup::Busy;
 use crate::gui::shared::ShownRun;
 use crate::gui::{Intent, Shared};
 use crate::plan::DeviceKind;
@@ -96,6 +97,13 @@ impl App {
         }
     }
 
+    /// Shows a model that has just come, to be prompted, unless that would hide a run that trains.
+    fn try_model(&mut self, model: PathBuf) {
+        if !self.shared.shown.is_live() {
+            self.requests.show(model);
+        }
+    }
+
     pub(super) fn take(&mut self, reply: Reply) {
         let shared = &mut self.shared;
         match reply {
@@ -115,9 +123,11 @@ impl App {
                     shared.settings.form.data = Some(data);
                 }
             }
-            Reply::Preparing { name, share } => shared.data.preparing = Some((name, share)),
+            Reply::Preparing { name, share } => {
+                shared.data.busy = Some(Busy::Preparing(name, share))
+            }
             Reply::Prepared { spec, warnings } => {
-                shared.data.preparing = None;
+                shared.data.busy = None;
                 shared.settings.form.set("data", spec.as_str());
                 shared.data.warnings = (spec, warnings);
             }
@@ -178,11 +188,18 @@ impl App {
             #[cfg(not(target_arch = "wasm32"))]
             Reply::Reported { page } => self.carry_out(Intent::OpenFolder(page)),
             Reply::Imported { model } => {
-                // To be prompted, unless that would hide a run that trains.
-                if !shared.shown.is_live() {
-                    self.requests.show(model.path.clone());
-                }
+                self.try_model(model.path);
                 self.note(format!("{} is imported: it is listed under Runs", model.name));
+            }
+            #[cfg(not(target_arch = "wasm32"))]
+            Reply::Fetching { name, done, all } => {
+                shared.data.busy = Some(Busy::Fetching { name, done, all });
+            }
+            #[cfg(not(target_arch = "wasm32"))]
+            Reply::Fetched { name, folder } => {
+                shared.data.busy = None;
+                self.try_model(folder);
+                self.note(format!("{name} is here: init_from = {name} trains it on your text"));
             }
             // The run of a text that was stopped may no longer be shown.
             Reply::Sampled { .. } if shared.samples.prompt.writing.is_none() => {}
@@ -222,8 +239,12 @@ impl App {
                 let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
                 let problem = match job {
                     Job::Prepare => {
-                        shared.data.preparing = None;
+                        shared.data.busy = None;
                         "the text could not be prepared: "
+                    }
+                    Job::Get => {
+                        shared.data.busy = None;
+                        ""
                     }
                     Job::Export => "nothing was exported: ",
                     Job::Import => "nothing was imported: ",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use egui_kittest::Harness;
-use egui_kittest::kittest::Queryable;
+use egui_kittest::kittest::{NodeT, Queryable};
 
 use super::*;
 use crate::config::Config;
@@ -80,6 +80,36 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
     window.state_mut().take(Reply::Failed { job: Job::Prepare, text, hint });
     assert!(!has(&mut window, "Preparing bears") && has(&mut window, "no text"));
     assert!(has(&mut window, "choose one"));
+}
+
+#[test]
+fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
+    let mut window = window();
+    let fetching = |done| Reply::Fetching { name: "hf:me/texts".into(), done, all: Some(8 << 20) };
+    window.state_mut().take(fetching(2 << 20));
+    assert!(has(&mut window, "Fetching hf:me/texts") && has(&mut window, "2.00 of 8.00 MiB"));
+    let is_off = |window: &Harness<'static, App>| {
+        window.get_by_label("Files...").accesskit_node().is_disabled()
+    };
+    assert!(is_off(&window), "two texts at a time");
+    window.get_by_label("Stop").click();
+    window.run_steps(2);
+    // The last reply of a worker that was stopped.
+    let (text, hint) = ("the download was stopped".into(), "Download continues it".into());
+    window.state_mut().take(Reply::Failed { job: Job::Get, text, hint });
+    assert!(has(&mut window, "the download was stopped: Download continues it"));
+    assert!(!has(&mut window, "Fetching hf:me/texts") && !is_off(&window));
+
+    window.state_mut().take(fetching(8 << 20));
+    window.state_mut().take(Reply::Preparing { name: "texts".into(), share: 0.5 });
+    assert!(!has(&mut window, "Fetching") && has(&mut window, "Preparing texts"));
+    window.state_mut().take(Reply::Prepared { spec: "data/texts".into(), warnings: Vec::new() });
+    assert!(has(&mut window, "data/texts"));
+
+    let (name, folder) = ("hf:me/tiny".to_string(), PathBuf::from("cache/tiny"));
+    window.state_mut().take(Reply::Fetched { name, folder: folder.clone() });
+    assert!(has(&mut window, "hf:me/tiny is here: init_from = hf:me/tiny trains it"));
+    assert_eq!(window.state().requests.run, Some(folder));
 }
 
 /// A run with one sample.

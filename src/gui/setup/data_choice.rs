@@ -9,7 +9,11 @@ use crate::gui::form::SettingsForm;
 use crate::gui::platform::{self, Choice, IS_PAGE};
 use crate::gui::widgets::{button, note, weak_note};
 use crate::gui::{Intent, Shared, theme};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::protocol::Request;
 use crate::protocol::{StoredData, Texts};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::text::{bytes, bytes_of};
 use crate::text::{count_in_words, percent};
 
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
@@ -20,11 +24,44 @@ const EXCERPT_LINES: usize = 3;
 /// The data that is being prepared or was just chosen.
 #[derive(Default)]
 pub(in crate::gui) struct DataChoice {
-    /// The data that is being tokenized, and the completed fraction, 0 to 1.
-    pub preparing: Option<(String, f32)>,
+    /// What is being made: until it is there, nothing else can be chosen.
+    pub busy: Option<Busy>,
     /// Data that was tokenized, and sentences about what was skipped in it.
     pub warnings: (String, Vec<String>),
     paste: Paste,
+}
+
+pub(in crate::gui) enum Busy {
+    /// A text that is being tokenized, and the completed fraction, 0 to 1.
+    Preparing(String, f32),
+    /// The bytes that are here, and all of them if the server tells.
+    #[cfg(not(target_arch = "wasm32"))]
+    Fetching { name: String, done: u64, all: Option<u64> },
+}
+
+impl Busy {
+    /// Draws the progress. Returns the request of the stop button.
+    fn show(&self, ui: &mut Ui) -> Option<Intent> {
+        let bar = |ui: &mut Ui, share: f32, text: String| {
+            ui.add(egui::ProgressBar::new(share).text(egui::RichText::new(text).small()))
+        };
+        match self {
+            Self::Preparing(name, share) => {
+                bar(ui, *share, format!("Preparing {name}"));
+                None
+            }
+            #[cfg(not(target_arch = "wasm32"))]
+            Self::Fetching { name, done, all } => {
+                let share = all.map_or(0.0, |all| *done as f32 / all.max(1) as f32);
+                let amount = all.map_or_else(|| bytes(*done), |all| bytes_of(*done, all));
+                bar(ui, share, amount);
+                let stop = |ui: &mut Ui| button(ui, "Stop", None, "Keep what is here");
+                let name = |ui: &mut Ui| weak_note(ui, format!("Fetching {name}"));
+                let stopped = egui::Sides::new().shrink_left().show(ui, name, stop).1;
+                stopped.then_some(Intent::Ask(Request::StopGet))
+            }
+        }
+    }
 }
 
 /// A request for the text on the clipboard.
@@ -50,16 +87,13 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     for warning in warnings.iter().filter(|_| *prepared == selected) {
         note(ui, warning, theme::warning(ui));
     }
-    if let Some((name, share)) = &shared.data.preparing {
-        let text = egui::RichText::new(format!("Preparing {name}")).small();
-        ui.add(egui::ProgressBar::new(*share).text(text));
-    }
-    let is_idle = shared.data.preparing.is_none();
+    let stopped = shared.data.busy.as_ref().and_then(|busy| busy.show(ui));
+    let is_idle = shared.data.busy.is_none();
     let buttons = |ui: &mut Ui| buttons(ui, shared);
     let intent = ui.add_enabled_ui(is_idle, |ui| ui.horizontal_wrapped(buttons).inner).inner;
     let no_text = "The clipboard has no text.";
     weak_note(ui, if shared.data.paste.was_empty { no_text } else { platform::drop_hint() });
-    intent.or(pasted)
+    intent.or(pasted).or(stopped)
 }
 
 fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {

@@ -119,10 +119,9 @@ impl Session<'_> {
         }
         self.journal.folder.write_config(config)?;
         Ok(Some(format!(
-            "max_time = {}: planned {} updates instead of {updates}, with {} of warmup, so that the \
-             schedule ends in time",
-            humantime::format_duration(limit),
+            "{} updates fit into max_time = {}, instead of {updates}; the first {} warm up",
             config.max_iters,
+            humantime::format_duration(limit),
             config.warmup_iters,
         )))
     }

@@ -55,13 +55,15 @@ pub(crate) struct Client {
     /// The stdin of the worker that generates a text, or has generated the last. The worker ends when it
     /// closes.
     sampling: Option<Arc<ChildStdin>>,
+    /// The same of the worker that fetches something.
+    fetching: Option<Arc<ChildStdin>>,
 }
 
 impl Client {
     /// A client that calls `wake` when [`replies`](Self::replies) or events of a trainer arrive.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         let (sender, receiver) = channel();
-        Self { wake: Arc::new(wake), sender, receiver, sampling: None }
+        Self { wake: Arc::new(wake), sender, receiver, sampling: None, fetching: None }
     }
 
     pub fn send(&mut self, request: Request) {
@@ -79,6 +81,11 @@ impl Client {
                     Err(failure) => reply(Reply::failed(Job::Sample, failure)),
                 }
             }
+            Request::StopGet => self.fetching = None,
+            Request::Get { .. } => match request::get(worker_of_window(), request, reply.clone()) {
+                Ok(input) => self.fetching = Some(input),
+                Err(failure) => reply(Reply::failed(Job::Get, failure)),
+            },
             // They take the memory of a whole model.
             Request::Export { .. } | Request::Report { .. } | Request::Measure { .. } => {
                 std::thread::spawn(move || {

@@ -42,8 +42,7 @@ fn killed(status: io::Result<ExitStatus>) -> Failure {
     Failure::new(format!("the process that worked on it {end}"), "")
 }
 
-/// Has a worker generate a text, until the returned value is dropped: then the stdin of the worker closes.
-/// `reply` takes the replies.
+/// Has a worker generate a text, until the returned value is dropped. `reply` takes the replies.
 pub(super) fn sample(
     process: io::Result<Process>,
     request: SampleRequest,
@@ -57,36 +56,64 @@ pub(super) fn sample(
         SampleInput::Text(_) => Reply::Scored { tokens: Vec::new(), done },
         SampleInput::Conversation(_) => Reply::Answered { text, forgotten: 0, done },
     };
-    let (mut child, input, replies) = start(process, Request::Sample(request))?;
-    let input = Arc::new(input);
-    let owner = Arc::downgrade(&input);
-    std::thread::spawn(move || {
-        for given in replies {
+    converse(process, Request::Sample(request), move |given| match given {
+        Ok(given) => {
             last = given.clone();
             reply(given);
         }
+        Err(end) => {
+            // The last tokens were passed on already.
+            if let Reply::Sampled { tokens, .. } | Reply::Scored { tokens, .. } = &mut last {
+                tokens.clear();
+            }
+            if let Reply::Sampled { done, .. }
+            | Reply::Answered { done, .. }
+            | Reply::Scored { done, .. } = &mut last
+                && !*done
+            {
+                // A text that was stopped stays as it is.
+                *done = true;
+                reply(end.map_or(last.clone(), |failure| Reply::failed(Job::Sample, failure)));
+            }
+        }
+    })
+}
+
+/// Has a worker fetch something, until the returned value is dropped. `reply` takes the replies.
+pub(super) fn get(
+    process: io::Result<Process>,
+    request: Request,
+    reply: impl Fn(Reply) + Send + 'static,
+) -> Result<Arc<ChildStdin>, Failure> {
+    let mut is_done = false;
+    converse(process, request, move |given| match given {
+        Ok(given) => {
+            is_done = !matches!(given, Reply::Fetching { .. } | Reply::Preparing { .. });
+            reply(given);
+        }
+        Err(end) if !is_done => {
+            let stopped = || Failure::new("the download was stopped", "Download continues it");
+            reply(Reply::failed(Job::Get, end.unwrap_or_else(stopped)));
+        }
+        Err(_) => {}
+    })
+}
+
+/// Has a worker answer a request, until the returned value is dropped: then the stdin of the worker closes.
+/// `take` takes the replies and then the end of the worker, which is a failure unless it was stopped.
+fn converse(
+    process: io::Result<Process>,
+    request: Request,
+    mut take: impl FnMut(Result<Reply, Option<Failure>>) + Send + 'static,
+) -> Result<Arc<ChildStdin>, Failure> {
+    let (mut child, input, replies) = start(process, request)?;
+    let input = Arc::new(input);
+    let owner = Arc::downgrade(&input);
+    std::thread::spawn(move || {
+        replies.for_each(|given| take(Ok(given)));
         // Its end is certain once its output is closed; waiting removes it from the system's table.
         let status = child.wait();
-        // The last tokens were passed on already.
-        if let Reply::Sampled { tokens, .. } | Reply::Scored { tokens, .. } = &mut last {
-            tokens.clear();
-        }
-        match &mut last {
-            Reply::Sampled { done, .. }
-            | Reply::Answered { done, .. }
-            | Reply::Scored { done, .. }
-                if !*done =>
-            {
-                if owner.strong_count() == 0 {
-                    // The text stays as it is.
-                    *done = true;
-                    reply(last);
-                } else {
-                    reply(Reply::failed(Job::Sample, killed(status)));
-                }
-            }
-            _ => {}
-        }
+        take(Err((owner.strong_count() > 0).then(|| killed(status))));
     });
     Ok(input)
 }
@@ -142,6 +169,37 @@ mod tests {
             assert_eq!((text.as_str(), done), (expected, is_done));
         }
         assert!(replies.recv_timeout(Duration::from_secs(20)).is_err(), "no more replies");
+    }
+
+    #[test]
+    fn a_download_ends_with_one_last_reply() {
+        const FETCHING: &str =
+            r#"echo '{"message":"reply","reply":"fetching","name":"hf:a/b","done":1,"all":2}'"#;
+        const FETCHED: &str =
+            r#"echo '{"message":"reply","reply":"fetched","name":"hf:a/b","folder":"c"}'"#;
+        for (script, is_stopped, last) in [
+            (format!("{FETCHING}; {FETCHED}"), false, None),
+            (format!("{FETCHING}; kill -9 $$"), false, Some("killed")),
+            (format!("{FETCHING}; cat >/dev/null"), true, Some("stopped")),
+        ] {
+            let (sender, receiver) = channel();
+            let mut process = Process::new("sh");
+            process.arg("-c").arg(&script);
+            let request = Request::Get { name: "hf:a/b".into(), folder: "data".into() };
+            let input = get(Ok(process), request, move |reply| drop(sender.send(reply))).unwrap();
+            assert!(matches!(next(&receiver), Reply::Fetching { done: 1, .. }), "{script}");
+            if is_stopped {
+                drop(input);
+            }
+            match (next(&receiver), last) {
+                (Reply::Fetched { .. }, None) => {}
+                (Reply::Failed { job: Job::Get, text, .. }, Some(word)) => {
+                    assert!(text.contains(word), "{text}");
+                }
+                (reply, _) => panic!("{reply:?} from {script}"),
+            }
+            assert!(receiver.recv_timeout(Duration::from_secs(20)).is_err(), "no more replies");
+        }
     }
 
     #[test]

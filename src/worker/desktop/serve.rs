@@ -99,7 +99,10 @@ pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
         Ok(ToWorker::Request(request)) => {
             let (verbose, ends_with_owner) = match request {
                 Request::ListDevices { verbose, .. } => (verbose, true),
-                Request::Sample(_) | Request::Measure { .. } | Request::TestKernels(_) => (0, true),
+                Request::Sample(_)
+                | Request::Get { .. }
+                | Request::Measure { .. }
+                | Request::TestKernels(_) => (0, true),
                 _ => (0, false),
             };
             start_logging(verbose);

@@ -1,0 +1,51 @@
+//! Bounds the record of a long run.
+
+use serde_json::Value;
+
+/// The bytes of a record from which on it is thinned.
+pub(super) const MOST: u64 = 64 << 20;
+
+/// Returns a record in which the older three quarters have half as many steps. The time of a step that is left
+/// out goes into the one after it, so that sums over a run stay as they are. All other events stay.
+pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(record.len());
+    // The iteration of the last step that was kept, and one that the next may replace.
+    let (mut before, mut pending) = (None, None::<(u64, f64, &[u8])>);
+    let (mut offset, recent) = (0, record.len() / 4 * 3);
+    for line in record.split_inclusive(|&byte| byte == b'\n') {
+        offset += line.len();
+        let event =
+            (offset <= recent).then(|| serde_json::from_slice::<Value>(line).ok()).flatten();
+        let step = event.filter(|event| event["event"] == "step");
+        let read =
+            step.as_ref().and_then(|step| Some((step["iter"].as_u64()?, step["ms"].as_f64()?)));
+        match (step, read, pending.take()) {
+            (Some(mut step), Some((iter, ms)), Some((earlier, its_ms, _))) if iter > earlier => {
+                // Of how many iterations each tells.
+                let first = before.map_or(1, |before| earlier.saturating_sub(before).max(1));
+                let second = iter - earlier;
+                let all = ms * second as f64 + its_ms * first as f64;
+                let ms = all / (first + second) as f64;
+                step["ms"] = ms.into();
+                if let Some(tokens) = step["tokens"].as_f64() {
+                    step["tokens_per_s"] = (tokens / ms * 1e3).into();
+                }
+                kept.extend(step.to_string().bytes());
+                kept.push(b'\n');
+                before = Some(iter);
+            }
+            (_, read, left) => {
+                if let Some((iter, _, line)) = left {
+                    kept.extend(line);
+                    before = Some(iter);
+                }
+                match read {
+                    Some((iter, ms)) => pending = Some((iter, ms, line)),
+                    None => kept.extend(line),
+                }
+            }
+        }
+    }
+    kept.extend(pending.map_or(&[][..], |(_, _, line)| line));
+    kept
+}
