@@ -59,7 +59,7 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
 pub(super) struct Global {
-    /// auto, cpu, vulkan[:N], dx12[:N], metal[:N], gl[:N] or cuda[:N]
+    /// auto, cpu, cuda, vulkan, dx12, metal, gl; or vulkan:1
     #[arg(long, global = true, value_name = "DEVICE", hide_possible_values = true)]
     #[arg(value_parser = Suggested::new(["auto", "cpu", "vulkan", "dx12", "metal", "gl", "cuda"]))]
     pub device: Option<String>,
@@ -73,7 +73,7 @@ pub(super) struct Global {
     /// Seconds that a test of kernels may take
     #[arg(long, global = true, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     self_test_limit: Option<u64>,
-    /// Print warnings of graphics libraries; -vv, -vvv: details
+    /// Print warnings of graphics libraries; -vv prints more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Print only warnings and errors

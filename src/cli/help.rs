@@ -122,8 +122,9 @@ mod tests {
         let mut command = in_one_group(Arguments::command()).term_width(80);
         command.build();
         for command in command.get_subcommands_mut() {
+            let most = if command.get_name() == "train" { 48 } else { 58 };
             let help = command.render_help().to_string();
-            assert!(help.lines().count() <= 45, "{help}");
+            assert!(help.lines().count() <= most, "{help}");
         }
     }
 

@@ -78,13 +78,13 @@ const fn key(
 /// All settings, in the order of files and help texts.
 #[rustfmt::skip] // One row per line, to read as a table.
 pub const KEYS: &[Key] = &[
-    key("data", Text, DATA, "", "prepared data folder, builtin:stories or builtin:chats"),
+    key("data", Text, DATA, "", "prepared folder, builtin:stories or builtin:chats"),
     key("vocab_size", VOCABULARY, DATA, "0", "tokens in the vocabulary; 0 = from the data"),
     key("out_dir", Text, DATA, "", "run folder; empty = a new one"),
-    key("init_from", Text, DATA, "scratch", "scratch, resume, hf:openai-community/gpt2 or another fetched model, or the path of a model, checkpoint or run"),
+    key("init_from", Text, DATA, "scratch", "scratch, resume, a fetched model like hf:gpt2, or the path of a model, checkpoint or run"),
     key("seed", AUTO_U64, DATA, "1337", "seed of the initial weights, the data order and dropout"),
 
-    key("arch", Choice(Arch::WORDS), MODEL, "gpt2", "shape of the blocks: gpt2, llama, or qwen3"),
+    key("arch", Choice(Arch::WORDS), MODEL, "gpt2", "blocks of gpt2, llama or qwen3"),
     key("n_layer", LAYERS, MODEL, "12", "number of transformer blocks"),
     key("n_head", WIDTH, MODEL, "12", "attention heads per block, a divisor of n_embd unless head_size is set"),
     key("n_kv_head", AUTO_WIDTH, MODEL, "0", "with llama and qwen3: heads of keys and values, which query heads share; 0 = n_head"),
@@ -107,7 +107,7 @@ pub const KEYS: &[Key] = &[
     key("offload_optimizer", Choice(choices::Choice::WORDS), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes a weight on the device, not 16"),
     key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among ranks (ZeRO stage 1): less memory for each, half as much again over the network"),
     key("vram_budget", Memory, BATCH, "auto", "most memory to use: 10GiB, 90%, none, or auto = what is free"),
-    key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "of matrix products: float32, tf32, bfloat16, float16, or auto = the device's fastest"),
+    key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "of matrix products: float32, tf32, bfloat16, float16, or auto = the fastest"),
 
     key("optimizer", Choice(OptimizerKind::WORDS), OPTIMIZER, "adamw", "adamw, or muon for the blocks' matrices and adamw for the rest"),
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate"),
@@ -119,7 +119,7 @@ pub const KEYS: &[Key] = &[
     key("outer_learning_rate", Positive, OPTIMIZER, "0.7", "with sync_every above 1: learning rate of the step along the averaged change"),
     key("outer_momentum", Fraction, OPTIMIZER, "0.9", "with sync_every above 1: Nesterov momentum of that step; 0 = none"),
 
-    key("max_iters", NONZERO_U64, SCHEDULE, "600000", "iterations, which are updates of the weights"),
+    key("max_iters", NONZERO_U64, SCHEDULE, "600000", "updates of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or file, also choose a model"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),

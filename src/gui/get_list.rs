@@ -7,7 +7,7 @@ use super::{Intent, Shared};
 use crate::hub::{CATALOG, CatalogRow};
 
 const WIDTH: f32 = 560.0;
-const HEIGHT: f32 = 420.0;
+const HEIGHT: f32 = 440.0;
 
 /// Draws the list while it is open.
 pub(super) fn show(ui: &Ui, shared: &mut Shared) -> Option<Intent> {

@@ -263,7 +263,8 @@ mod tests {
                 [&progress.curves.tokens, &progress.curves.seconds].map(|sum| sum.at(5000.0))
             };
             for (read, all) in ends(&read).into_iter().zip(ends(&all)) {
-                assert!((read - all).abs() < all * 1e-9, "{read} {all}");
+                // One who followed the file has read some steps before they were thinned.
+                assert!((read - all).abs() < all * 1e-5, "{read} {all}");
             }
         }
     }

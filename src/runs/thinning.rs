@@ -22,7 +22,8 @@ pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
         match (step, read, pending.take()) {
             (Some(mut step), Some((iter, ms)), Some((earlier, its_ms, _))) if iter > earlier => {
                 // Of how many iterations each tells.
-                let first = before.map_or(1, |before| earlier.saturating_sub(before).max(1));
+                let first =
+                    before.map_or(earlier + 1, |before| earlier.saturating_sub(before).max(1));
                 let second = iter - earlier;
                 let all = ms * second as f64 + its_ms * first as f64;
                 let ms = all / (first + second) as f64;

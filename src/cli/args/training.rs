@@ -16,15 +16,15 @@ use crate::plan::parse_network;
 pub(in crate::cli) struct TrainArgs {
     #[command(flatten)]
     pub source: ConfigSource,
-    /// Run folder [default: a new one in out/, or the newest to --resume]
+    /// Run folder [default: new in out/, or newest to resume]
     #[arg(long, value_name = "DIR", value_parser = folder_parser())]
     pub run: Option<PathBuf>,
     /// Continue a run from its newest checkpoint
     #[arg(long)]
     pub resume: bool,
-    /// End the run well: decay the learning rate over N updates or N%
+    /// End the run well: decay over N updates or N%
     ///
-    /// N% is a share of the updates made. The run stops after the decay. The checkpoint from before stays,
+    /// The learning rate decays over N updates, or over N% of those made, and the run stops. The checkpoint from before stays,
     /// and a larger max_iters continues from it.
     #[arg(long, value_name = "N", requires = "resume")]
     pub decay: Option<DecayLength>,
