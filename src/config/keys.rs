@@ -115,7 +115,7 @@ pub const KEYS: &[Key] = &[
     key("beta1", Fraction, OPTIMIZER, "0.9", "decay rate of AdamW's first moment"),
     key("beta2", Fraction, OPTIMIZER, "0.95", "decay rate of AdamW's second moment"),
     key("grad_clip", NonNegative, OPTIMIZER, "1.0", "clip the gradient to this global norm; 0 = off"),
-    key("sync_every", NONZERO_U64, OPTIMIZER, "1", "updates that each rank makes apart before the weights are averaged, by DiLoCo: a different algorithm from that of one device; 1 = off"),
+    key("sync_every", NONZERO_U64, OPTIMIZER, "1", "local updates of each rank before the weights are averaged (DiLoCo: not the same algorithm as on one device); 1 = off"),
     key("outer_learning_rate", Positive, OPTIMIZER, "0.7", "with sync_every above 1: learning rate of the step along the averaged change"),
     key("outer_momentum", Fraction, OPTIMIZER, "0.9", "with sync_every above 1: Nesterov momentum of that step; 0 = none"),
 

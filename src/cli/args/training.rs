@@ -93,7 +93,7 @@ pub(in crate::cli) struct SweepArgs {
 fn folder_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
         let has_control = path.to_string_lossy().contains(char::is_control);
-        if has_control { Err("the name of a folder has no control characters") } else { Ok(path) }
+        if has_control { Err("a name cannot contain control characters") } else { Ok(path) }
     })
 }
 
