@@ -202,8 +202,8 @@ fn words_have_the_names_of_llama_cpp() {
         (json!({"pretokenizers": [digits, byte_level(true)]}), Value::Null, Ok("smollm")),
         (split_by(&[&qwen]), nfc.clone(), Ok("qwen2")),
         (split_by(&[&llama]), Value::Null, Ok("llama-bpe")),
-        (split_by(&[&llama]), nfc, Err("no name for how it splits")),
-        (split_by(&[r"\d|\D+"]), Value::Null, Err("no name for how it splits")),
+        (split_by(&[&llama]), nfc, Err("does not know its way to split")),
+        (split_by(&[r"\d|\D+"]), Value::Null, Err("does not know its way to split")),
     ] {
         (file["pre_tokenizer"], file["normalizer"]) = (words, normalizer);
         let tokenizer = Tokenizer::Bpe(Bpe::parse(&file.to_string()).unwrap().into());
