@@ -81,13 +81,13 @@ impl RanksEstimate {
         let mut lines = vec![("ranks", format!("{ranks}, up to {sequences} sequences each"))];
         let seconds = estimate(network_seconds * sync_every as f64);
         let sent = match sync_every {
-            1 => format!("{sent} an update and rank"),
-            _ => format!("{sent} a rank every {sync_every} updates"),
+            1 => format!("{sent} per update and rank"),
+            _ => format!("{sent} per rank every {sync_every} updates"),
         };
         lines.push(("network", format!("{sent}: {seconds} at {rate}")));
         if sync_every > 1 {
             let update = estimate(network_seconds);
-            lines.push(("", format!("{update} an update; DiLoCo, not the run of one device")));
+            lines.push(("", format!("{update} per update; DiLoCo, not the run of one device")));
         }
         if let Some(efficiency) = self.efficiency {
             let share = percent(efficiency, 0);
