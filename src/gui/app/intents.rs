@@ -177,7 +177,7 @@ impl App {
     }
 
     pub(super) fn fail(&mut self, text: String) {
-        let hint = "the log's \"Copy details\" copies what a bug report needs; a run with a checkpoint can be continued";
+        let hint = "\"Copy details\" in the log copies what a bug report needs; Continue resumes a run that has a checkpoint";
         self.apply(&[Event::Error(RunError { text, hint: hint.into(), cause: None })]);
     }
 
@@ -335,7 +335,7 @@ impl App {
         let text = match ended {
             Ended::Killed => format!("the process of {name} was killed"),
             Ended::Code(code) => format!("the trainer of {name} exited with code {code}"),
-            Ended::Silent => format!("the process of {name} is gone and has not said why"),
+            Ended::Silent => format!("the process of {name} ended without saying why"),
         };
         if is_shown {
             self.fail(text);

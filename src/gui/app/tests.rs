@@ -108,7 +108,7 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
 
     let (name, folder) = ("hf:me/tiny".to_string(), PathBuf::from("cache/tiny"));
     window.state_mut().take(Reply::Fetched { name, folder: folder.clone() });
-    assert!(has(&mut window, "hf:me/tiny is here: init_from = hf:me/tiny trains it"));
+    assert!(has(&mut window, "hf:me/tiny is here: set init_from = hf:me/tiny to train it"));
     assert_eq!(window.state().requests.run, Some(folder));
 }
 

@@ -55,7 +55,7 @@ impl Busy {
                 let share = all.map_or(0.0, |all| *done as f32 / all.max(1) as f32);
                 let amount = all.map_or_else(|| bytes(*done), |all| bytes_of(*done, all));
                 bar(ui, share, amount);
-                let stop = |ui: &mut Ui| button(ui, "Stop", None, "Keep what is here");
+                let stop = |ui: &mut Ui| button(ui, "Stop", None, "Keep what has arrived");
                 let name = |ui: &mut Ui| weak_note(ui, format!("Fetching {name}"));
                 let stopped = egui::Sides::new().shrink_left().show(ui, name, stop).1;
                 stopped.then_some(Intent::Ask(Request::StopGet))
