@@ -104,7 +104,7 @@ pub const KEYS: &[Key] = &[
     key("micro_batch", AUTO_U32, BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
     key("grad_checkpoint", Choice(choices::Choice::WORDS), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
-    key("offload_optimizer", Choice(choices::Choice::WORDS), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes a weight on the device, not 16"),
+    key("offload_optimizer", Choice(choices::Choice::WORDS), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes per weight on the device, not 16"),
     key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among ranks (ZeRO stage 1): less memory for each, half as much again over the network"),
     key("vram_budget", Memory, BATCH, "auto", "most memory to use: 10GiB, 90%, none, or auto = what is free"),
     key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "of matrix products: float32, tf32, bfloat16, float16, or auto = the device's fastest"),

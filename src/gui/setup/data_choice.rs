@@ -143,7 +143,7 @@ fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
                 Some(TokenizerKind::Gpt2) => "GPT-2's tokenizer",
                 Some(TokenizerKind::Char) => "a token per character",
                 Some(TokenizerKind::Byte) => "a token per byte",
-                Some(TokenizerKind::Bpe) => "byte pairs of its own",
+                Some(TokenizerKind::Bpe) => "its own byte pairs",
                 None => "an unknown tokenizer",
             };
             let counts = [info.train_tokens, info.val_tokens, info.vocab_size.into()];
