@@ -26,7 +26,7 @@ impl App {
     pub(super) fn carry_out(&mut self, intent: Intent) {
         match intent {
             Intent::Send(_) if !self.shared.shown.is_live() => {
-                self.warn("the shown run does not train".into());
+                self.warn("the shown run is not training".into());
             }
             Intent::Send(command) => self.send_command(&command),
             Intent::Ask(request) => self.requests.client.send(request),
@@ -172,7 +172,7 @@ impl App {
     fn send_command(&mut self, command: &Command) {
         let trainer = self.shared.shown.trainer.as_mut();
         if let Err(error) = trainer.map_or(Ok(()), |trainer| trainer.send(command)) {
-            self.warn(format!("the trainer takes no commands: {error}"));
+            self.warn(format!("the trainer did not receive the command: {error}"));
         }
     }
 
