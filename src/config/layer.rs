@@ -359,7 +359,7 @@ mod tests {
         ] {
             for read in [Layer::toml, Layer::python] {
                 let error = read("a", text).unwrap_err().with_hint();
-                assert!(error.contains("double its backslashes"), "{error}");
+                assert!(error.contains("double the backslashes"), "{error}");
             }
         }
         for text in [r"data = 'C:\Users\a'", r#"data = "C:\\Users\\a""#] {
