@@ -67,7 +67,7 @@ pub(super) fn find_tokenizer(
         tokenizer.kind() == TokenizerKind::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
     if have > need || (have < need && !padded) {
         let text = format!("the tokenizer has {have} tokens, but the model has {need}");
-        let hint = "give the data folder that the model was trained on with --data";
+        let hint = "use --data to give the data folder that the model was trained on";
         return Err(Failure::usage(text, hint));
     }
     Ok(tokenizer)

@@ -47,7 +47,7 @@ fn free_folder(folder: PathBuf, name: &str) -> PathBuf {
 pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
     Failure::usage(
         format!("{}: the tokenizer of the model is unknown", source.path.display()),
-        "give the data folder that it was trained on with --data",
+        "use --data to give the data folder that it was trained on",
     )
 }
 
