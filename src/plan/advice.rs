@@ -177,6 +177,6 @@ mod tests {
         let totals = Totals::new(&config, VOCAB, &Plan::new(&config, VOCAB), None, None, false);
         assert_eq!(totals.about_disk(totals.disk_bytes), None);
         let told = totals.about_disk(1 << 30).unwrap();
-        assert!(told.contains("1.00 GiB free, and 4 checkpoints of 1.39 GiB"), "{told}");
+        assert!(told.contains("1.00 GiB free, but 4 checkpoints of 1.39 GiB"), "{told}");
     }
 }

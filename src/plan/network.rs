@@ -160,7 +160,7 @@ mod tests {
         assert!((one.network_seconds / hundred.network_seconds - 100.0).abs() < 1e-9);
         let lines = hundred.lines();
         assert!(lines[1].1.contains("every 100 updates: 4.0 s at 1 Gbit/s"), "{lines:?}");
-        assert!(lines[2].1.starts_with("40 ms an update"), "{lines:?}");
+        assert!(lines[2].1.starts_with("40 ms per update"), "{lines:?}");
         assert!(lines.iter().all(|(_, text)| text.len() <= 70), "{lines:?}");
     }
 
