@@ -23,8 +23,8 @@ const COMMANDS: &str = "\
 /system TEXT  set the system prompt; without TEXT remove it
 /reset        forget the conversation; the system prompt stays
 /help         this list
-/exit         end, as Ctrl-D (on Windows Ctrl-Z and Enter)
-Ctrl-C stops an answer. A message that begins with / is written with two: //";
+/exit         end the chat, like Ctrl-D (on Windows Ctrl-Z and Enter)
+Ctrl-C stops an answer. To begin a message with /, type // instead.";
 
 pub(super) fn run(args: ChatArgs, global: &Global) -> Result<(), Failure> {
     let options = options(&args.sampling)?;
@@ -80,7 +80,7 @@ fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, Failure> {
         ("help", "") => TypedLine::Help,
         ("exit" | "quit", "") => TypedLine::Exit,
         _ => {
-            let hint = "/help lists the commands; a message that begins with / is written with //";
+            let hint = "/help lists the commands; to begin a message with /, type // instead";
             return Err(Failure::usage(format!("unknown command `{text}`"), hint));
         }
     }))

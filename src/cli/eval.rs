@@ -74,10 +74,10 @@ fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, Failure> {
     let dataset = Dataset::open(data, source.window() as u64)?;
     let (have, need) = (dataset.vocab_size as usize, architecture.vocab_size);
     if have > need {
-        let text = format!("the vocabulary of the data has {have} tokens, the model's {need}");
+        let text = format!("the data's vocabulary has {have} tokens, but the model's has {need}");
         return Err(Failure::usage(text, "prepare the data with the model's tokenizer"));
     }
-    let hint = "prepare the data with the model's tokenizer: --tokenizer=MODEL takes that of a \
+    let hint = "prepare the data with the model's tokenizer: --tokenizer=MODEL, where MODEL is a \
                 checkpoint or another folder with a tokenizer.json";
     check_tokenizer(source, data, dataset.tokenizer.as_ref(), hint)?;
     Ok(dataset)

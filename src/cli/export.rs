@@ -47,7 +47,7 @@ pub(super) fn import(model: &Path, output: &Path, global: &Global) -> Result<(),
     convert(&source, source.tokenizer.as_ref(), output, global)?;
     let parameters = millions(source.architecture.parameters() as u64);
     let (source, output) = (source.path.display(), output.display());
-    output!("{source} -> {output} ({parameters} parameters); train on with --init_from={output}");
+    output!("{source} -> {output} ({parameters} parameters); use it with --init_from={output}");
     Ok(())
 }
 

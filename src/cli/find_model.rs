@@ -66,8 +66,8 @@ pub(super) fn find_tokenizer(
     let padded =
         tokenizer.kind() == TokenizerKind::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
     if have > need || (have < need && !padded) {
-        let text = format!("the tokenizer has {have} tokens, the model {need}");
-        let hint = "give the data folder that the model was trained on with --data";
+        let text = format!("the tokenizer has {have} tokens, but the model has {need}");
+        let hint = "use --data to give the data folder that the model was trained on";
         return Err(Failure::usage(text, hint));
     }
     Ok(tokenizer)
@@ -83,8 +83,8 @@ pub(super) fn check_tokenizer(
     if source.has_text_of(tokenizer) {
         return Ok(());
     }
-    let way = "this data was tokenized in another way than the model";
-    let text = format!("{data}: {way} {} tokenizes text", source.path.display());
+    let path = source.path.display();
+    let text = format!("{data}: this data and the model {path} use different tokenizers");
     Err(Failure::usage(text, hint))
 }
 

@@ -77,10 +77,7 @@ fn confirm(missing: u64) -> Result<(), Failure> {
     let size = bytes(missing);
     let hint = "add --yes to fetch it";
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(Failure::usage(
-            format!("this fetches {size}, and nobody has agreed to that"),
-            hint,
-        ));
+        return Err(Failure::usage(format!("this fetches {size}, which needs your consent"), hint));
     }
     message!("fetch {size}? [y/N]");
     let mut answer = String::new();

@@ -32,7 +32,7 @@ struct KernelRow {
 pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
     let info = select_device(global)?.info;
     if info.kind == DeviceKind::Cpu {
-        let text = "the CPU's kernels are those that other devices' are compared with";
+        let text = "the CPU's kernels are the reference that others are compared with";
         return Err(Failure::usage(text, "name a GPU with --device; `wgpt devices` lists them"));
     }
     // A run tests them again, too: the driver may have been repaired.
@@ -68,8 +68,8 @@ pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
     if wrong == 0 {
         return Ok(());
     }
-    let text = format!("{wrong} of {all} kernels of {} are not right", info.name);
-    Err(Failure::new(text, "runs avoid them; update the driver, and report this output"))
+    let text = format!("{wrong} of {all} kernels of {} failed the test", info.name);
+    Err(Failure::new(text, "update the driver, and report this output; until then runs avoid them"))
 }
 
 const RIGHT: &str = "right";

@@ -48,7 +48,7 @@ pub(super) fn show(run: &SweptRun, json: bool) -> Result<(), Failure> {
     let curves = RunRecord::read(&run.folder)?.progress.curves;
     let points = points(&curves);
     let Some(lowest) = lowest(&points) else {
-        let text = format!("{}: the run has ended too early", run.folder.display());
+        let text = format!("{}: the run ended too early", run.folder.display());
         return Err(Failure::new(text, "try a lower --learning_rate"));
     };
     let proposed = PROPOSED * lowest;

@@ -27,7 +27,7 @@ pub(super) fn compare(runs: &[PathBuf], page: Option<PathBuf>, json: bool) -> Re
         [folder] if folder.join(SWEEP_FILE).is_file() => {
             let sweep = Sweep::read(folder)?;
             if sweep.runs.is_empty() {
-                let text = format!("{}: no run of it has ended yet", folder.display());
+                let text = format!("{}: no run of this sweep has ended yet", folder.display());
                 return Err(Failure::usage(text, "continue the sweep with the same command"));
             }
             Comparison::of_sweep(sweep)

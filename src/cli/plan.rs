@@ -46,7 +46,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let config = resolved.config;
     let ranks = args.ranks.unwrap_or(1);
     if args.measure && config.shard_optimizer && ranks > 1 {
-        let text = "--measure reserves the memory of one process, not of a rank of several";
+        let text = "--measure tests one process, but shard_optimizer needs several";
         return Err(Failure::usage(text, "leave out --measure or --shard_optimizer"));
     }
     let (vocab, data) = data(&config)?;
@@ -116,7 +116,7 @@ fn recipe_device(
     let PlannedDevice { profile, no_time, .. } =
         device(config, target, None, global.ops()?, global)?;
     if profile.speed.is_none() {
-        let text = "the time that a GPU takes is unknown without its name";
+        let text = "without the GPU's name, the training time is unknown";
         return Err(Failure::usage(text, no_time.as_str()));
     }
     Ok(RecipeDevice::target(profile))

@@ -132,8 +132,8 @@ impl RecipeDevice {
             let question =
                 RecipeQuestion { config, is_set, vocab, data, limits: &limits, speed, time };
             recipe(question).ok_or_else(|| {
-                let text = "no model fits the device and the data";
-                Failure::usage(text, "`wgpt plan --preset=demo` shows what a small one takes")
+                let text = "no model fits this device and this data";
+                Failure::usage(text, "`wgpt plan --preset=demo` shows what a small one needs")
             })
         };
         let mut found = choose(&speed)?;
@@ -258,12 +258,12 @@ fn show_notes(recipes: &[(String, Recipe)], data: &str) {
     if last.is_limited_by_data {
         let seconds = last.totals.time.as_ref().map_or(0.0, |time| time.seconds);
         let takes = duration(Duration::from_secs_f64(seconds));
-        output!("{name} and more: {takes} suffice for the data. More passes teach nothing new.");
+        output!("{name} or longer: {takes} is enough. More passes teach nothing new.");
     }
     if let Some(time) = &last.totals.time {
         output!("speed: {}", time.source);
     }
-    output!("`wgpt train --data={data} --time=8h` trains what is best in 8 hours");
+    output!("`wgpt train --data={data} --time=8h` trains the best model for 8 hours");
 }
 
 fn as_json(found: &Recipe) -> Value {

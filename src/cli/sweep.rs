@@ -42,8 +42,8 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     let global = &devices[0];
     let (common, swept) = split(&source.flags.typed);
     if is_range && !swept.is_empty() {
-        let hint = "give each setting one value; learning_rate times 30 is the end of the range";
-        return Err(Failure::usage("--lr-range is one run", hint));
+        let hint = "give each setting one value; the range ends at 30 times learning_rate";
+        return Err(Failure::usage("--lr-range makes one run", hint));
     }
     if !is_range && swept.is_empty() && seeds < 2 {
         return Err(Failure::usage(
@@ -252,7 +252,7 @@ fn train_run(
     let mut progress = Progress::default();
     report(&progress);
     let mut child = start(run, source, global)
-        .map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))?;
+        .map_err(|error| Failure::new(format!("could not start a wgpt process: {error}"), ""))?;
     let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
     for line in lines.into_iter().flatten().map_while(Result::ok) {
         if let Ok(event) = serde_json::from_str::<Event>(&line) {

@@ -88,12 +88,12 @@ pub(super) fn launch(args: LaunchArgs, global: &Global) -> Result<ExitCode, Fail
     if let Some(file) = hostfile.as_ref().filter(|file| !file.is_file()) {
         return Err(Failure::usage(
             format!("{}: no such hostfile", file.display()),
-            "give a file with a machine a line, like `box1 slots=1`",
+            "give a file with one machine per line, like `box1 slots=1`",
         ));
     }
     if refuses_root(&mpirun) && !mpi.iter().any(|argument| argument == AS_ROOT) {
         return Err(Failure::usage(
-            "Open MPI starts nothing for the user root",
+            "Open MPI refuses to run as root",
             &format!("run as another user; in a container, add --mpi={AS_ROOT}"),
         ));
     }
@@ -278,7 +278,7 @@ fn run_folder(
     }
     if resume {
         return Err(Failure::usage(
-            "--resume with a configuration needs the run that it is for",
+            "--resume with a configuration does not say which run to resume",
             "give its folder with --run, or leave the configuration out to resume the newest",
         ));
     }

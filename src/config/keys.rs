@@ -104,7 +104,7 @@ pub const KEYS: &[Key] = &[
     key("micro_batch", AUTO_U32, BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
     key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
     key("grad_checkpoint", Choice(choices::Choice::WORDS), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
-    key("offload_optimizer", Choice(choices::Choice::WORDS), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes a weight on the device, not 16"),
+    key("offload_optimizer", Choice(choices::Choice::WORDS), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes per weight on the device, not 16"),
     key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among ranks (ZeRO stage 1): less memory for each, half as much again over the network"),
     key("vram_budget", Memory, BATCH, "auto", "most memory to use: 10GiB, 90%, none, or auto = what is free"),
     key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "of matrix products: float32, tf32, bfloat16, float16, or auto = the fastest"),
@@ -115,7 +115,7 @@ pub const KEYS: &[Key] = &[
     key("beta1", Fraction, OPTIMIZER, "0.9", "decay rate of AdamW's first moment"),
     key("beta2", Fraction, OPTIMIZER, "0.95", "decay rate of AdamW's second moment"),
     key("grad_clip", NonNegative, OPTIMIZER, "1.0", "clip the gradient to this global norm; 0 = off"),
-    key("sync_every", NONZERO_U64, OPTIMIZER, "1", "updates that each rank makes apart before the weights are averaged, by DiLoCo: a different algorithm from that of one device; 1 = off"),
+    key("sync_every", NONZERO_U64, OPTIMIZER, "1", "local updates of each rank before the weights are averaged (DiLoCo: not the same algorithm as on one device); 1 = off"),
     key("outer_learning_rate", Positive, OPTIMIZER, "0.7", "with sync_every above 1: learning rate of the step along the averaged change"),
     key("outer_momentum", Fraction, OPTIMIZER, "0.9", "with sync_every above 1: Nesterov momentum of that step; 0 = none"),
 

@@ -259,8 +259,8 @@ const PATHS: [&str; 5] = ["data", DATASET.name, "out_dir", "init_from", "hellasw
 fn without_control(key: &str, value: Value) -> Result<Value, InvalidValue> {
     match &value {
         Value::String(text) if PATHS.contains(&key) && text.contains(char::is_control) => {
-            let hint = "double its backslashes, or write / in their place";
-            Err(InvalidValue::range("a path has no control characters", hint))
+            let hint = "double the backslashes, or use / instead";
+            Err(InvalidValue::range("a path cannot contain control characters", hint))
         }
         _ => Ok(value),
     }
@@ -359,7 +359,7 @@ mod tests {
         ] {
             for read in [Layer::toml, Layer::python] {
                 let error = read("a", text).unwrap_err().with_hint();
-                assert!(error.contains("double its backslashes"), "{error}");
+                assert!(error.contains("double the backslashes"), "{error}");
             }
         }
         for text in [r"data = 'C:\Users\a'", r#"data = "C:\\Users\\a""#] {

@@ -111,9 +111,9 @@ impl Abilities {
         }
         let reason = match self {
             Self { matrices: Some(_), .. } => "a software adapter only emulates float16 matrices",
-            Self { bfloat16: true, .. } => "the tensor cores of this GPU do not have bfloat16",
+            Self { bfloat16: true, .. } => "the tensor cores of this GPU do not support bfloat16",
             Self { float16: true, .. } => {
-                "without cooperative matrices float16 saves memory but no time"
+                "without cooperative matrices, float16 saves memory but not time"
             }
             // The device has no other dtype.
             _ => return precision.to_string(),

@@ -104,7 +104,7 @@ impl Resolved {
         }
         if config.shard_optimizer && config.trains_apart() {
             let rule =
-                "with local updates each rank has an optimizer of its own, which cannot be divided";
+                "with local updates each rank has its own optimizer state, which cannot be divided";
             let hint = "set sync_every to 1, or shard_optimizer to false";
             return self.error("sync_every", &["shard_optimizer"], config.sync_every, rule, hint);
         }
@@ -177,7 +177,7 @@ impl Resolved {
         }
         let size = config.head_size();
         if config.arch != Arch::Gpt2 && !size.is_multiple_of(2) {
-            let rule = "half of a head is rotated by the other half, so it must be even";
+            let rule = "the elements of a head are rotated in pairs, so it must be even";
             let hint = format!("set head_size to {}", size + 1);
             return self.error("head_size", &["n_head", "n_embd", "arch"], size, rule, hint);
         }

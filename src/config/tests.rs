@@ -155,7 +155,7 @@ fn errors_between_keys_suggest_valid_values() {
         (vec![("micro_batch", "7")], vec!["global batch of 480", "set micro_batch to 6"]),
         (
             vec![("sync_every", "5"), ("shard_optimizer", "true")],
-            vec!["sync_every = 5", "an optimizer of its own", "shard_optimizer to false"],
+            vec!["sync_every = 5", "its own optimizer state", "shard_optimizer to false"],
         ),
         (vec![("warmup-iters", "600_001")], vec!["--warmup-iters", "lr_decay_iters = 600000"]),
         (vec![("lr_decay_iters", "0")], vec!["lr_decay_iters = 0", "decay_lr to false"]),

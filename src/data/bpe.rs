@@ -264,7 +264,7 @@ fn ranks(
     }
     let other = |token: &[u8]| {
         let token = String::from_utf8_lossy(token);
-        format!("its merges of {token:?} are not those that byte-pair training finds")
+        format!("its merges do not build {token:?} as byte-pair training does")
     };
     // Where the merges of each rank cut its token, and the tokens that have not only their last merge.
     let mut cuts: HashSet<(u32, usize)> = HashSet::new();
@@ -279,7 +279,7 @@ fn ranks(
         let known = |name: &str| spelled(name, &bytes).filter(|_| id_of(name).is_some());
         let parts = known(left).zip(known(&name));
         let (left, token) =
-            parts.ok_or_else(|| format!("the merge {merge} makes no token of the vocabulary"))?;
+            parts.ok_or_else(|| format!("the token of merge {merge} is not in the vocabulary"))?;
         let next = ids.len() as u32;
         let rank = ranks.get(&token).copied();
         let is_usual = rank.is_none() && last_merge(&token, &ranks) == Some(left.len());

@@ -185,7 +185,7 @@ impl ChatTemplate {
         if let Tokenizer::Bpe(bpe) = &base
             && let Some(name) = bpe.bound().find(|name| is_used(name))
         {
-            return Err(format!("its token {name} takes the spaces around it"));
+            return Err(format!("its token {name} removes the spaces around it"));
         }
         let jinja = Jinja::parse(text, names)?;
         let message = |role| Message::new(role, "Hello");
@@ -205,7 +205,7 @@ impl ChatTemplate {
         };
         let opening = open
             .strip_prefix(&closed)
-            .ok_or("it writes a message that an answer follows in another way")?;
+            .ok_or("it writes a message differently when an answer follows")?;
         let opening = found.first_in(opening).map(|at| opening[at..].to_owned());
         let opening = opening.ok_or("it opens an answer without a special token, as text could")?;
         let mut spans = Vec::new();
@@ -414,7 +414,7 @@ impl FolderTemplate {
             let opens = whole.starts_with(&before) && before.ends_with(&self.opening);
             let between = whole.get(start..before.len()).filter(|_| opens).ok_or_else(|| {
                 let number = index + 1;
-                format!("it writes message {number} in another way than a prompt for it")
+                format!("its prompt for message {number} differs from the text of the conversation")
             })?;
             self.specials.split(between, &hidden, &mut spans)?;
             answers.push(spans.len());

@@ -66,7 +66,7 @@ impl DataError {
     /// Creates an error about the chat template of the model folder `path`.
     pub fn template(path: &Path, reason: impl Display) -> Self {
         let hint =
-            "give the path of its tokenizer.json instead of the folder, for the template of wgpt";
+            "to use wgpt's own template, give the path of its tokenizer.json instead of the folder";
         let (path, reason) = (path.display(), excerpt(reason));
         Self::bad(format!("cannot use the chat template of {path}: {reason}"), hint)
     }
@@ -91,8 +91,8 @@ impl DataError {
 
     /// Creates an error about a token file of another length than `source` says.
     pub fn token_count(path: &Path, source: &str, expected: impl Display, found: u64) -> Self {
-        let problem = format!("{source} gives {expected} tokens, but the file has {found}");
-        Self::at(path, problem, "it is truncated or was replaced: copy or prepare it again")
+        let problem = format!("{source} says {expected} tokens, but the file has {found}");
+        Self::at(path, problem, "the file is truncated or was replaced: copy or prepare it again")
     }
 
     /// Creates an error about data that does not exist in a folder, with the command that creates it.

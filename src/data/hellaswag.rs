@@ -102,7 +102,7 @@ fn question(bytes: &[u8], line: u64) -> Result<Question, String> {
         Some(label) if label < endings.len() => Ok(Question { line, context, endings, label }),
         Some(label) => Err(format!("`label` is {label}, but there are {} endings", endings.len())),
         None if label.is_null() || label == "" => {
-            Err("no `label`, as in the test file: use the validation file".to_owned())
+            Err("no `label` (the test file has none): use the validation file".to_owned())
         }
         None => Err(format!("`label` is {label}, not the index of an ending")),
     }

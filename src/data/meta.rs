@@ -82,7 +82,7 @@ impl Meta {
             return Err(bad(format!("vocab_size is {size}, but its tokenizer has {tokens}")));
         }
         if meta.conversations.is_some() && meta.tokenizer.chat().is_none() {
-            return Err(bad("it has conversations, but a tokenizer for text alone".to_owned()));
+            return Err(bad("it has conversations, but no chat template".to_owned()));
         }
         Ok(meta)
     }
@@ -110,7 +110,7 @@ mod tests {
             ("257", "256", "vocab_size is 256, but its tokenizer has 257"),
             ("u16", "u8", "u8"),
             ("}", "", "EOF"),
-            ("\"train_tokens\"", conversations, "a tokenizer for text alone"),
+            ("\"train_tokens\"", conversations, "but no chat template"),
         ] {
             let message = load(text.replace(from, to).as_bytes()).unwrap_err().to_string();
             assert!(message.contains(expected) && message.contains("meta.json"), "{message}");

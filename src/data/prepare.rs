@@ -207,7 +207,7 @@ fn stopped() -> DataError {
 /// enough of them to train a model from scratch.
 fn choose(sources: &Sources) -> (TokenizerChoice, &'static str) {
     if sources.has_conversations {
-        return (TokenizerChoice::Gpt2, "conversations usually fine-tune GPT-2");
+        return (TokenizerChoice::Gpt2, "conversations are usually for fine-tuning GPT-2");
     }
     let choice = TokenizerChoice::for_text(sources.text_bytes());
     let reason = match choice {
@@ -225,8 +225,8 @@ fn few_pairs(meta: &Meta, choice: &TokenizerChoice) -> Option<String> {
     let tokens = meta.tokenizer.base().vocab_size();
     (tokens < wanted).then(|| {
         format!(
-            "the vocabulary has {tokens} tokens instead of {wanted}: the text has no more pairs that \
-             occur twice"
+            "the vocabulary has {tokens} tokens instead of {wanted}: no other pair of tokens occurs \
+             twice in the text"
         )
     })
 }
@@ -243,8 +243,8 @@ fn off_share(meta: &Meta, options: &PrepareOptions) -> Option<String> {
     let share = meta.val_tokens as f64 / (meta.train_tokens + meta.val_tokens) as f64;
     is_off(share, options.val_fraction).then(|| {
         format!(
-            "val has {} of the tokens instead of {}: the text is short, or a few documents \
-             are most of it; more text, another --seed or --val-fraction may help",
+            "the validation split has {} of the tokens instead of {}: the text is short, or a few \
+             documents are most of it; try more text, another --seed or another --val-fraction",
             percent(share, 1),
             percent(options.val_fraction, 1),
         )

@@ -103,7 +103,7 @@ impl FromStr for TokenizerChoice {
                 Ok(size) if BPE_VOCABULARIES.contains(&size) => Ok(Self::Trained(size)),
                 _ => {
                     let (least, most) = BPE_VOCABULARIES.into_inner();
-                    let rule = "a vocabulary of byte pairs has";
+                    let rule = "a byte-pair vocabulary has";
                     let problem = format!("{name:?}: {rule} {least} to {most} tokens");
                     Err(DataError::usage(problem, "choose a size, as in bpe:8192"))
                 }

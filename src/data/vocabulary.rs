@@ -54,7 +54,7 @@ impl Tokenizer {
         };
         vocabulary.words = match self.base() {
             Self::Bpe(bpe) => {
-                bpe.words().ok_or("llama.cpp has no name for how it splits text into words")?
+                bpe.words().ok_or("llama.cpp does not know its way to split text into words")?
             }
             _ => GPT2_NAME,
         };

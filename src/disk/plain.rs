@@ -24,8 +24,8 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
     let refused = error.get_ref().and_then(|inner| inner.downcast_ref());
     match refused {
         Some(Refused::Link) => Some(
-            "put the file or folder itself in the place of the link: wgpt follows no links inside its own \
-             folders, because such a folder may come from somebody else",
+            "replace the link by the file or folder itself: wgpt follows no links inside its own \
+             folders, because they may come from somebody else",
         ),
         Some(Refused::Special) => Some("remove it: wgpt reads and writes only regular files there"),
         None if error.kind() == ErrorKind::PermissionDenied => {

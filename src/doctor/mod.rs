@@ -163,7 +163,7 @@ fn mpi(library: Result<String, String>) -> Check {
         Ok(detail) => Check { works: true, detail },
         Err(reason) if is_named => Check { works: false, detail: reason },
         Err(_) => {
-            let detail = "several devices for one run need Open MPI (on Debian and Ubuntu: \
+            let detail = "a run on several devices needs Open MPI (on Debian and Ubuntu: \
                           openmpi-bin; with Homebrew: open-mpi) or MPICH, or a library that \
                           WGPT_MPI_LIBRARY names";
             Check { works: false, detail: detail.into() }

@@ -19,17 +19,17 @@ pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> 
     match gpus.clone().next() {
         Some(first) if gpus.all(|device| device.id.backend == Backend::Gl) => add(
             format!("{} is reached through OpenGL only", first.name),
-            "its kernels are slower there: install a driver with Vulkan",
+            "install a driver with Vulkan, through which the kernels are faster",
         ),
         // A page without a device reports that itself.
         None if devices.iter().any(|device| device.kind == DeviceKind::Cpu) => add(
             "no GPU found: training runs on the CPU".into(),
             if cfg!(windows) {
-                "if it has one, install its driver from NVIDIA, AMD or Intel: the driver that \
+                "if this machine has one, install its driver from NVIDIA, AMD or Intel: the driver that \
                  Windows installs by itself may lack Vulkan"
             } else {
-                "if it has one, its driver is missing: on Debian and Ubuntu mesa-vulkan-drivers for \
-                 AMD and Intel, nvidia-driver for NVIDIA"
+                "if this machine has one, install its driver: on Debian and Ubuntu mesa-vulkan-drivers \
+                 for AMD and Intel, nvidia-driver for NVIDIA"
             },
         ),
         _ => {}
@@ -48,11 +48,11 @@ pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> 
         let Some(error) = &folder.error else { continue };
         let hint = match folder.purpose {
             "runs" => {
-                "start wgpt in a folder of yours, choose another folder under Runs, or give one \
+                "start wgpt in a folder that you can write to, choose another folder under Runs, or give one \
                  with --run"
             }
-            "settings" => "the window forgets its settings until it can write there",
-            _ => "estimates of time stay rough until it can be written",
+            "settings" => "make it writable: until then the window forgets its settings",
+            _ => "make it writable: until then estimates of time stay rough",
         };
         add(format!("{}: no file can be written: {error}", folder.path), hint);
     }

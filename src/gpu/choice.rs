@@ -201,7 +201,7 @@ pub fn best(found: &[DeviceInfo]) -> (DeviceInfo, String) {
         let count = found.len();
         match found.iter().find(|other| is_reached_again(info, other)) {
             Some(other) => format!(
-                "the best of {count} devices; {} is the same GPU, which {} serves better",
+                "the best of {count} devices; {} is the same GPU, which works better through {}",
                 other.id, info.id.backend
             ),
             None => format!("the best of {count} devices"),

@@ -86,8 +86,8 @@ pub(crate) fn without_tensor_cores(info: &DeviceInfo, dtype: Dtype) -> Option<St
     let without = !meter::has_tensor_cores(&Device::cuda(id.index), dtype);
     without.then(|| {
         format!(
-            "{name} ({id}) has no tensor cores for {dtype}: its products run without, several times \
-             slower than with them"
+            "{name} ({id}) has no tensor cores for {dtype}: matrix products are several times slower \
+             without them"
         )
     })
 }

@@ -44,7 +44,7 @@ pub enum DeviceError {
     #[error("could not open {name} ({id}): {reason}")]
     Open { id: DeviceId, name: String, reason: String },
     /// No way to compute in a dtype passed the test of its kernels.
-    #[error("{name} ({id}) does not compute in {dtype} as it should: {reason}")]
+    #[error("{name} ({id}) failed the test of its kernels in {dtype}: {reason}")]
     Untrusted { id: DeviceId, name: String, dtype: Dtype, reason: String },
 }
 
@@ -101,13 +101,12 @@ impl DeviceError {
                  share, like --device=vulkan:0"
             }
             DeviceError::NoCuda { .. } if cfg!(windows) => {
-                "install NVIDIA's driver; the GPU also computes with --device=vulkan, and \
-                 --device=auto takes the best device"
+                "install NVIDIA's driver; until then use --device=vulkan, or --device=auto for the best \
+                 device"
             }
             DeviceError::NoCuda { .. } => {
                 "install NVIDIA's driver (on Debian with libcuda1) and check that `nvidia-smi` lists \
-                 the GPU; it also computes with --device=vulkan, and --device=auto takes the best \
-                 device"
+                 the GPU; until then use --device=vulkan, or --device=auto for the best device"
             }
             DeviceError::Crashed { .. } => {
                 "update the driver, or use another device (`wgpt devices`): --device=auto leaves this \

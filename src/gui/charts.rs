@@ -263,9 +263,9 @@ impl ChartState {
                 Some(0) => "none".into(),
                 Some(iterations) => grouped(f64::from(iterations), 0),
             };
-            let help = "Half-life of the moving average in iterations: a value that is so much \
-                        older counts half. auto grows with the run. The raw values stay visible \
-                        behind it.";
+            let help = "Half-life of the moving average in iterations: a value that many \
+                        iterations old counts half. auto grows with the run. The raw values stay \
+                        visible behind it.";
             combo(ui, "smoothing", 48.0, (&mut self.half_life, &HALF_LIVES), text, help);
             self.select_axis(ui);
             ui.checkbox(&mut self.view.follow, "follow")

@@ -72,7 +72,7 @@ impl ControlBar {
             RunPhase::Idle => Some("No run yet. Start one on the left."),
             _ if progress.has_ended() => Some("The run has ended."),
             _ if !live => Some("This run is not active."),
-            RunPhase::Waiting(_) => Some("The run waits for its device."),
+            RunPhase::Waiting(_) => Some("The run is waiting for its device."),
             RunPhase::Running | RunPhase::Paused => None,
             _ => Some("The run is starting."),
         };

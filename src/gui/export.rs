@@ -12,7 +12,7 @@ const FORMATS: [(&str, ExportFormat, &str); 3] = [
     (
         "Hugging Face folder...",
         ExportFormat::HuggingFace,
-        "Export for transformers, and to train on with other programs (Ctrl+E)",
+        "Export for transformers and for training in other programs (Ctrl+E)",
     ),
     ("GGUF file...", ExportFormat::Gguf, "Export for llama.cpp, Ollama and LM Studio"),
     (

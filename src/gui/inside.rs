@@ -61,7 +61,7 @@ impl InsideState {
                 if button(ui, "Stop", None, "Keep the tokens so far") {
                     intent = Some(Intent::Ask(Request::StopSample));
                 }
-                ui.weak("The model reads the text.");
+                ui.weak("The model is reading the text.");
                 return;
             }
             let reason = obstacle.or(self.text.is_empty().then_some("Paste a text first."));

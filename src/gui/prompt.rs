@@ -90,7 +90,7 @@ impl PromptState {
             })
         });
         if self.requested.is_some() {
-            ui.weak("The run generates the text after its present iteration.");
+            ui.weak("The run generates the text after the current iteration.");
         } else if !is_live && progress.run.is_some() {
             let options = &mut self.options;
             ui.add_enabled_ui(self.writing.is_none(), |ui| options.show(ui, on_cpu));

@@ -103,7 +103,7 @@ impl SampleState {
 fn inside_obstacle(prompt: &PromptState, progress: &Progress) -> Option<&'static str> {
     match progress.state {
         RunPhase::Running | RunPhase::Paused => Some("You can look inside once the run has ended."),
-        _ if prompt.writing.is_some() => Some("The model generates a text."),
+        _ if prompt.writing.is_some() => Some("The model is generating a text."),
         _ => prompt.obstacle(progress),
     }
 }

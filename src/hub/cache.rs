@@ -51,7 +51,7 @@ impl RepoFolder {
         let root =
             variable("HF_HUB_CACHE").map(PathBuf::from).or_else(|| Some(home()?.join("hub")));
         let root = root.ok_or_else(|| {
-            HubError::new("this user has no home folder for the cache", "name a folder in HF_HOME")
+            HubError::new("this user has no home folder for the cache", "set HF_HOME to a folder")
         })?;
         let name = format!("{}--{}", kind.plural(), id.replace('/', "--"));
         Ok(Self { locks: root.join(".locks").join(&name), path: root.join(name) })
@@ -189,7 +189,7 @@ fn cached(kind: RepoKind, name: &RepoName) -> Result<(PathBuf, Vec<String>), Hub
         RepoKind::Dataset => ("text", "model"),
     };
     if name.kind.is_some_and(|typed| typed != kind) {
-        let text = format!("{name} is the name of a {other}, and a {what} is needed here");
+        let text = format!("{name} is a {other}, but a {what} is needed here");
         return Err(HubError::usage(text, "give the name of another repository"));
     }
     let found = RepoFolder::of(kind, &name.id)?.find(kind, name);

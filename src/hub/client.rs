@@ -78,7 +78,7 @@ impl Client {
         let endpoint =
             Url::parse(&typed).ok().filter(|url| is_allowed(url) && !url.cannot_be_a_base());
         let endpoint = endpoint.ok_or_else(|| {
-            let text = format!("HF_ENDPOINT is {typed:?}, which is not an address of https");
+            let text = format!("HF_ENDPOINT is {typed:?}, which is not an https address");
             HubError::usage(
                 text,
                 "leave HF_ENDPOINT unset, or give an address like https://huggingface.co",
@@ -155,7 +155,7 @@ impl Client {
             target => {
                 let to = target.map_or_else(|| "nowhere".into(), |url| shown(&url));
                 let text =
-                    format!("{} redirects to {to}, which is not an address of https", shown(from));
+                    format!("{} redirects to {to}, which is not an https address", shown(from));
                 Err(HubError::new(text, "check HF_ENDPOINT, or fetch it from another server"))
             }
         }
@@ -170,7 +170,7 @@ impl Client {
         read.map_err(|error| Trouble::passing(format!("{}: {error}", shown(url))))?;
         let name = shown(url);
         if text.len() as u64 > MAX_JSON {
-            return Err(HubError::untrue(name, "the answer does not end").into());
+            return Err(HubError::untrue(name, "the answer is too long").into());
         }
         serde_json::from_slice(&text).map_err(|error| {
             let text = format!("{name}: the answer is not JSON: {error}");
@@ -205,7 +205,7 @@ impl Client {
 }
 
 fn refusal(url: &Url, status: StatusCode, headers: &HeaderMap) -> Trouble {
-    let text = format!("{} answers {status}", shown(url));
+    let text = format!("{} answered {status}", shown(url));
     match status.as_u16() {
         401 | 403 => Trouble::Denied,
         404 | 410 => Trouble::NotFound,

@@ -37,7 +37,7 @@ impl HubError {
 
     /// Creates an error about an answer that cannot be true.
     pub(super) fn untrue(name: impl Display, reason: impl Display) -> Self {
-        let hint = "run the command again; if the error stays, the file on the server is damaged or is \
+        let hint = "run the command again; if the error persists, the file on the server is damaged or is \
                     not the one that its repository lists";
         Self::bad(format!("{name}: {}", excerpt(reason)), hint)
     }

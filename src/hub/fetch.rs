@@ -95,8 +95,8 @@ pub(super) fn lock(path: &Path, name: &str) -> Result<File, HubError> {
     match disk::lock(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(HubError::new(
-            format!("{name}: another process fetches this file"),
-            "wait until it has ended, and run the command again",
+            format!("{name}: another process is fetching this file"),
+            "wait until it is done, then run the command again",
         )),
         Err(TryLockError::Error(error)) => Err(HubError::io("lock", path)(error)),
     }
@@ -135,7 +135,7 @@ pub(super) fn fetch(
 
 fn denied(name: &str) -> HubError {
     let hint = "accept the conditions on its page at huggingface.co, and set HF_TOKEN to a token of your account";
-    HubError::bad(format!("{name}: the server refuses this file"), hint)
+    HubError::bad(format!("{name}: the server refuses access to this file"), hint)
 }
 
 fn verify(remote: &Remote<'_>, partial: &Path) -> Result<(), HubError> {
@@ -188,12 +188,12 @@ fn fetch_rest(
         have = 0;
         if status != StatusCode::OK {
             return Err(Trouble::passing(format!(
-                "{name}: the server does not continue this file"
+                "{name}: the server cannot resume this download"
             )));
         }
     }
     if status == StatusCode::RANGE_NOT_SATISFIABLE {
-        return Err(HubError::untrue(name, "the server has no bytes of it").into());
+        return Err(HubError::untrue(name, "the server has no bytes of this file").into());
     }
     let length = answer.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let announced = length
@@ -249,7 +249,7 @@ fn too_long(remote: &Remote<'_>, total: Option<u64>) -> HubError {
         return HubError::untrue(name, format!("the server sends more than {size} bytes"));
     }
     let size = bytes(total.unwrap_or(remote.most));
-    let text = format!("{name}: the file has {size} or more, and nobody has agreed to that");
+    let text = format!("{name}: the file has {size} or more, which needs your consent");
     HubError::usage(text, "add --yes to fetch it")
 }
 

@@ -88,7 +88,7 @@ impl Listing {
                 Err(Trouble::Final(error)) => return Err(error),
             }
         }
-        let text = format!("{name}: no model and no data set of this name is public");
+        let text = format!("{name}: no public model or data set has this name");
         let hint = if client.has_token() {
             "check the name, and whether your token may read it"
         } else {
@@ -236,10 +236,9 @@ fn choose_model(name: &RepoName, files: &[String]) -> Result<Vec<usize>, HubErro
     };
     let has = |test: &dyn Fn(&str) -> bool| named().any(|(_, name)| test(name));
     if !has(&|name| name == "config.json") || !has(&is_weights) {
-        let text =
-            format!("{name}: no config.json with model.safetensors, which wgpt reads models from");
-        let hint = "give the repository of the original model: one for PyTorch alone, of adapters, or of GGUF \
-                    files cannot be used";
+        let text = format!("{name}: no config.json and model.safetensors, which wgpt needs");
+        let hint = "give the repository of the original model: wgpt cannot use one that only has \
+                    PyTorch, adapter or GGUF files";
         return Err(HubError::bad(text, hint));
     }
     let is_used = |name: &str| MODEL_FILES.contains(&name) || is_weights(name);
@@ -314,7 +313,7 @@ fn choose_texts(
 }
 
 fn needs_part(name: &RepoName, configs: &[DataConfig]) -> HubError {
-    HubError::usage(format!("{name}: a data set of several parts"), parts_hint(name, configs))
+    HubError::usage(format!("{name}: this data set has several parts"), parts_hint(name, configs))
 }
 
 fn parts_hint(name: &RepoName, configs: &[DataConfig]) -> String {

@@ -64,15 +64,15 @@ impl FromStr for Source {
         let hint = "give hf:ORG/NAME, hellaswag or an address that begins with https://; \
                     `wgpt get --list` lists good texts and models";
         let Ok(url) = Url::parse(text) else {
-            return Err(HubError::usage(format!("nothing is known by the name {text:?}"), hint));
+            return Err(HubError::usage(format!("{text:?} is not a known name"), hint));
         };
         if !super::client::is_allowed(&url) {
             let text = format!("{text}: only addresses that begin with https:// are fetched");
             return Err(HubError::usage(text, hint));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            let text = format!("an address for {} with a user name is not fetched", host(&url));
-            return Err(HubError::usage(text, "leave out what stands before the @"));
+            let text = format!("{}: addresses with a user name are not fetched", host(&url));
+            return Err(HubError::usage(text, "leave out the part before the @"));
         }
         Ok(Self::Url(url))
     }

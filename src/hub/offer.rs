@@ -205,7 +205,7 @@ fn check_room(folder: &Path, missing: Option<u64>) -> Result<(), HubError> {
         return Ok(());
     };
     let [have, need] = [free, need].map(bytes);
-    let text = format!("the disk has {have} free, and the files take {need} more");
+    let text = format!("the files take {need} more, but the disk has only {have} free");
     let hint = "free some space, or use another disk: files of the Hub go into the folder that HF_HOME names, \
                 others into data/";
     Err(HubError::new(text, hint))
@@ -273,7 +273,7 @@ fn fetch_file(
     if disk::exists(path) {
         return match hash {
             Some(hash) if !hash.is_of(path)? => {
-                let text = format!("{} exists and is another file", path.display());
+                let text = format!("{} already exists and is a different file", path.display());
                 Err(HubError::bad(text, "move it elsewhere, or delete it, to fetch it again"))
             }
             _ => Ok(()),

@@ -64,8 +64,8 @@ impl Totals {
         let better = (self.tokens as f64 * self.parameters as f64 / TOKENS_PER_PARAMETER).sqrt();
         let each = if each < 0.01 { "less than 0.01".to_string() } else { two_digits(each) };
         Some(format!(
-            "{each} tokens per parameter are too few for a model of this size: one of {} parameters \
-             sees {TOKENS_PER_PARAMETER} each in the same time, and learns more",
+            "{each} tokens per parameter is too few for a model of this size: one with {} parameters \
+             sees {TOKENS_PER_PARAMETER} per parameter in the same time and learns more",
             count(better as u64)
         ))
     }
@@ -75,8 +75,8 @@ impl Totals {
         (self.disk_bytes > free).then(|| {
             let [all, free, one] = [self.disk_bytes, free, self.checkpoint_bytes].map(bytes);
             format!(
-                "the disk has {free} free, and {} checkpoints of {one} take {all}: free some, or keep \
-                 fewer with keep_checkpoints",
+                "the disk has {free} free, but {} checkpoints of {one} take {all}: free some space, or \
+                 keep fewer with keep_checkpoints",
                 self.checkpoints
             )
         })
@@ -109,7 +109,7 @@ fn about_rate(config: &Config) -> Option<String> {
     let is_trained = matches!(config.init_from, InitFrom::Path(_));
     (is_trained && config.learning_rate > FINE_TUNING_RATE).then(|| {
         format!(
-            "a learning rate of {:e} is one for training from scratch, with which a trained model forgets \
+            "a learning rate of {:e} is meant for training from scratch; a trained model would forget \
              what it knows: learning_rate = 5e-5 and min_lr = 0.0 are better for fine-tuning",
             config.learning_rate
         )
@@ -169,7 +169,7 @@ mod tests {
             totals.advice(&config)
         };
         begins(&advice("2e-4"), &[]);
-        begins(&advice("6e-4"), &["a learning rate of 6e-4 is one for training from scratch"]);
+        begins(&advice("6e-4"), &["a learning rate of 6e-4 is meant for training from scratch"]);
     }
     #[test]
     fn a_disk_that_is_too_small_is_told() {
@@ -177,6 +177,6 @@ mod tests {
         let totals = Totals::new(&config, VOCAB, &Plan::new(&config, VOCAB), None, None, false);
         assert_eq!(totals.about_disk(totals.disk_bytes), None);
         let told = totals.about_disk(1 << 30).unwrap();
-        assert!(told.contains("1.00 GiB free, and 4 checkpoints of 1.39 GiB"), "{told}");
+        assert!(told.contains("1.00 GiB free, but 4 checkpoints of 1.39 GiB"), "{told}");
     }
 }

@@ -206,13 +206,13 @@ impl Search<'_> {
         let reason = match self.limits.budget {
             Some(budget) if need > budget => {
                 let [need, budget] = [need, budget].map(bytes);
-                format!("the requested settings need {need}, the budget is {budget}")
+                format!("the requested settings need {need}, but the budget is {budget}")
             }
             _ if !requested.fits_host() => {
                 let [need, free] = [requested.host_bytes, requested.host_budget()].map(bytes);
-                format!("the requested settings need {need} of host memory, {free} are free")
+                format!("the requested settings need {need} of host memory, but {free} is free")
             }
-            _ => "with the requested settings a tensor exceeds the device's largest binding".into(),
+            _ => "with the requested settings a tensor is larger than the device allows".into(),
         };
         format!("{}: {reason}", changes.join(", "))
     }

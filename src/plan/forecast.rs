@@ -178,7 +178,7 @@ impl Forecast {
                 "a browser cannot keep the optimizer in host memory".into()
             }
             Some(0) => format!("needs {need} of host memory, and none is free for a run"),
-            _ => format!("needs {need} of host memory, but {free} are free for a run"),
+            _ => format!("needs {need} of host memory, but only {free} is free for a run"),
         }
     }
 

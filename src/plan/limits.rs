@@ -160,7 +160,7 @@ impl DeviceProfile {
             (Budget::Auto, DeviceMemory::Reported { total, free, context, source, .. }) => {
                 let budget = free_for_a_run(*total, free.saturating_sub(*context));
                 let [free, total] = [*free, *total].map(bytes);
-                (budget, format!("; {free} of {total} are free ({source})"))
+                (budget, format!("; {free} of {total} is free ({source})"))
             }
             (Budget::Auto | Budget::Percent(_), DeviceMemory::Assumed(budget)) => {
                 (*budget, ", the default of a browser".into())

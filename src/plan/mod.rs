@@ -75,7 +75,7 @@ pub enum PlanError {
     },
     /// A tensor is larger than the device can bind, however the step is split.
     #[error(
-        "this model has a tensor of {}, but the device binds at most {} at once",
+        "this model has a tensor of {}, but the device allows at most {} per tensor",
         bytes(*need),
         bytes(*have)
     )]

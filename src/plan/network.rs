@@ -81,13 +81,13 @@ impl RanksEstimate {
         let mut lines = vec![("ranks", format!("{ranks}, up to {sequences} sequences each"))];
         let seconds = estimate(network_seconds * sync_every as f64);
         let sent = match sync_every {
-            1 => format!("{sent} an update and rank"),
-            _ => format!("{sent} a rank every {sync_every} updates"),
+            1 => format!("{sent} per update and rank"),
+            _ => format!("{sent} per rank every {sync_every} updates"),
         };
         lines.push(("network", format!("{sent}: {seconds} at {rate}")));
         if sync_every > 1 {
             let update = estimate(network_seconds);
-            lines.push(("", format!("{update} an update; DiLoCo, not the run of one device")));
+            lines.push(("", format!("{update} per update; DiLoCo, not the run of one device")));
         }
         if let Some(efficiency) = self.efficiency {
             let share = percent(efficiency, 0);
@@ -160,7 +160,7 @@ mod tests {
         assert!((one.network_seconds / hundred.network_seconds - 100.0).abs() < 1e-9);
         let lines = hundred.lines();
         assert!(lines[1].1.contains("every 100 updates: 4.0 s at 1 Gbit/s"), "{lines:?}");
-        assert!(lines[2].1.starts_with("40 ms an update"), "{lines:?}");
+        assert!(lines[2].1.starts_with("40 ms per update"), "{lines:?}");
         assert!(lines.iter().all(|(_, text)| text.len() <= 70), "{lines:?}");
     }
 

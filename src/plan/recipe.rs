@@ -398,14 +398,14 @@ impl Recipe {
             } else {
                 FINE_TUNING_PASSES
             };
-            return format!("the data limit it, because more than {most} passes teach nothing new");
+            return format!("limited by the data: more than {most} passes teach nothing new");
         }
         let Totals { parameters, tokens, .. } = self.totals;
         let ratio = two_digits(self.tokens_per_parameter());
         let again =
             if passes > 1.0 { format!(", {} passes", two_digits(passes)) } else { String::new() };
         format!(
-            "the time limits it: {} tokens for {} parameters, {ratio} each{again}",
+            "limited by the time: {} tokens for {} parameters, {ratio} each{again}",
             count(tokens),
             count(parameters)
         )

@@ -115,7 +115,7 @@ impl Totals {
         }
         if let (Some(data), Some(epochs)) = (self.data_tokens, self.epochs) {
             let epochs = two_digits(epochs);
-            lines.push(("data", format!("{} training tokens: {epochs} epochs", count(data))));
+            lines.push(("data", format!("{} training tokens: {epochs} passes", count(data))));
         }
         let [disk, of_one] = [self.disk_bytes, self.checkpoint_bytes].map(bytes);
         let most = self.checkpoints;

@@ -411,7 +411,7 @@ impl StopReason {
     fn phrase(self) -> &'static str {
         match self {
             StopReason::Finished => "done",
-            StopReason::MaxTime => "out of time",
+            StopReason::MaxTime => "time limit reached",
             StopReason::Stopped => "stopped",
             StopReason::EvalOnly => "evaluated",
         }

@@ -207,7 +207,7 @@ impl Recovery {
             if left == 0 && attempt >= MAX_FAILURES {
                 let minutes = elapsed.as_secs().div_ceil(60);
                 let text =
-                    format!("{}; it did not work again in {minutes} minutes", failure.error.text);
+                    format!("{}; it did not recover within {minutes} minutes", failure.error.text);
                 return give_up(failure.error, text);
             }
             attempts_in(left, self.waits).max(MAX_FAILURES - 1)
@@ -225,7 +225,7 @@ impl Recovery {
             events.push(replan(ReplanReason::DeviceLost, &failure, None));
         }
         if avoids_matrices {
-            let text = "it crashed while it used the cooperative matrices of its device; the run \
+            let text = "the trainer crashed while it used the device's cooperative matrices; the run \
                         continues without them, which is slower";
             events.push(Event::Warning { text: text.into() });
         }
@@ -354,7 +354,7 @@ mod tests {
         let does_not = attempts(&mut Recovery::default(), 0, in_turn);
         for (pauses, last) in [opens, does_not] {
             assert_eq!(pauses, expected);
-            assert!(last.text.ends_with("it did not work again in 5 minutes"), "{last:?}");
+            assert!(last.text.ends_with("it did not recover within 5 minutes"), "{last:?}");
             assert!(last.cause.is_some());
         }
         // Attempts that last as long as the limit get three in all.

@@ -24,7 +24,7 @@ pub enum RanksError {
     Silent { rank: usize, seconds: u64 },
     #[error("MPI could not {action} (error {code})")]
     Failed { action: &'static str, code: i32 },
-    #[error("a message of another rank cannot be read: {reason}")]
+    #[error("cannot read a message from another rank: {reason}")]
     Message { reason: String },
     /// Ranks that would train different runs.
     #[error("{0}")]
@@ -53,8 +53,8 @@ impl RanksError {
                  WGPT_MPI_LIBRARY=PATH, or, under Slurm, add --mpi=pmix or --mpi=pmi2 to srun"
             }
             RanksError::Silent { .. } => {
-                "see its log in the folder ranks of the run, and its machine and network; continue \
-                 with --resume"
+                "check its log in the folder `ranks` of the run, its machine and the network; then \
+                 continue with --resume"
             }
             RanksError::Failed { .. } => "the lines above may explain it; continue with --resume",
             RanksError::Message { .. } => "run the same version of wgpt on every machine",

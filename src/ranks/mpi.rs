@@ -116,7 +116,7 @@ pub(super) fn library() -> Result<String, String> {
     if is_known {
         Ok(format!("{version} ({})", opened.name))
     } else {
-        Err(format!("{} is not of Open MPI or MPICH's family: {version}", opened.name))
+        Err(format!("{} is neither Open MPI nor of MPICH's family: {version}", opened.name))
     }
 }
 
@@ -215,7 +215,7 @@ fn version(library: &Library) -> String {
     let code = unsafe {
         match library.get::<Version>(b"MPI_Get_library_version") {
             Ok(get) => get(text.as_mut_ptr().cast(), &raw mut length),
-            Err(_) => return "not a library of MPI 3".into(),
+            Err(_) => return "not an MPI 3 library".into(),
         }
     };
     let length = if code == 0 { usize::try_from(length).unwrap_or(0) } else { 0 };

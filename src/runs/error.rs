@@ -41,10 +41,10 @@ pub enum TrainError {
     NoSuchModel { path: PathBuf },
     #[error("{}: this folder already has a run", path.display())]
     RunExists { path: PathBuf },
-    #[error("{}: another process trains this run", path.display())]
+    #[error("{}: another process is training this run", path.display())]
     Locked { path: PathBuf },
     /// The folder of a run that trains is not at its path any more.
-    #[error("{}: this folder was deleted or moved while its run trained{}", path.display(), rescued(saved))]
+    #[error("{}: this folder was deleted or moved during the run{}", path.display(), rescued(saved))]
     FolderLost {
         path: PathBuf,
         /// The folder with a checkpoint from now, or the reason why it could not be written.
@@ -53,13 +53,13 @@ pub enum TrainError {
     /// A setting that differs from the loaded model or checkpoint.
     #[error("`{key}` is {configured} in the configuration, but {loaded} in {}", path.display())]
     OtherModel { key: &'static str, configured: String, loaded: String, path: PathBuf },
-    #[error("{}: this model tokenizes text in another way than the data was tokenized", path.display())]
+    #[error("{}: this model and the data use different tokenizers", path.display())]
     OtherTokenizer { path: PathBuf },
     #[error(transparent)]
     Ranks(#[from] RanksError),
     #[error(transparent)]
     Plan(Box<PlanError>),
-    #[error("the weight `{name}` takes {}, but {device} binds at most {} to a kernel", bytes(*need), bytes(*have))]
+    #[error("the weight `{name}` takes {}, but {device} allows at most {} per tensor", bytes(*need), bytes(*have))]
     BindingTooLarge { name: String, need: u64, have: u64, device: String },
     #[error("{}", not_finite(*iter, scaling.as_ref()))]
     NotFinite {
@@ -153,16 +153,16 @@ impl TrainError {
                  folder"
             }
             TrainError::NoSuchModel { .. } => {
-                "give a run, a checkpoint, nanoGPT's ckpt.pt or a Hugging Face folder; after `wgpt get \
-                 hf:openai-community/gpt2`, hf:openai-community/gpt2 is OpenAI's"
+                "give a run, a checkpoint, nanoGPT's ckpt.pt or a Hugging Face folder; for OpenAI's GPT-2, \
+                 run `wgpt get hf:openai-community/gpt2` and give hf:openai-community/gpt2"
             }
             TrainError::RunExists { .. } => {
                 "continue it with --resume, or give another folder with --run"
             }
             TrainError::Locked { .. } => "stop that process, or give another folder with --run",
             TrainError::FolderLost { saved: Ok(_), .. } => {
-                "continue it there with --resume and --run; if you moved the old folder, its last checkpoint \
-                 can be continued, too"
+                "continue it there with --resume and --run; if you moved the old folder, you can \
+                 also continue its last checkpoint"
             }
             TrainError::FolderLost { .. } => {
                 "if you moved the folder, continue its last checkpoint with --resume and --run; if it is gone, \

@@ -83,7 +83,7 @@ impl ModelSource {
                 Some(Err(reason)) => {
                     let file = path.join(TOKENIZER_FILE);
                     let warning = format!(
-                        "cannot use {}: {reason}; what the tokens of this model mean is unknown",
+                        "cannot use {}: {reason}; without it, this model cannot read or write text",
                         file.display()
                     );
                     Self { tokenizer: None, is_guess: false, warnings: vec![warning], ..plain }

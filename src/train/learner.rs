@@ -137,8 +137,8 @@ fn open_optimizer(
     };
     let mut own = OwnStates::find(checkpoint, config, &origin.folder.path, group)?;
     if own.are_missing {
-        let text = "not every rank has its optimizer state of this checkpoint: all continue with that of \
-                    rank 0, and losses will differ slightly from an undisturbed run";
+        let text = "this checkpoint lacks the optimizer state of some ranks: all continue with rank 0's, and \
+                    losses will differ slightly from an uninterrupted run";
         origin.warnings.push(text.into());
     }
     let has_outer = config.trains_apart() && checkpoint.has_states(OUTER, group)?;

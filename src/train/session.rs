@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
         }
         let former = &checkpoint.state;
         if former.data != self.job.dataset.fingerprint {
-            journal.warn("the data differs from the data that this run was started with");
+            journal.warn("the data has changed since this run was started");
         }
         let (before, now) = (former.config.dtype, config.dtype);
         if before != now {

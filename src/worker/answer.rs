@@ -172,7 +172,7 @@ fn remove(path: &Path) -> Result<(), Failure> {
         return Err(Failure::new(format!("{name} is not a run"), "list the runs again"));
     }
     if runs::is_training(path) {
-        return Err(Failure::new(format!("{name} trains"), "stop it first"));
+        return Err(Failure::new(format!("{name} is training"), "stop it first"));
     }
     move_to_trash(path).map_err(|error| {
         let text = format!("{name} could not be moved to the trash: {error}");

@@ -100,12 +100,12 @@ fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, V
     let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
     if have > need {
-        let text = format!("the tokenizer has {have} tokens, the model {need}");
+        let text = format!("the tokenizer has {have} tokens, but the model has {need}");
         return Err(TrainError::checkpoint(&source.path, text).into());
     }
     let ids = tokenizer.encode_prompt(prompt)?;
     if ids.is_empty() {
-        return Err(Failure::new("the text is empty", "type a character"));
+        return Err(Failure::new("the text is empty", "type at least one character"));
     }
     Ok((tokenizer, ids))
 }

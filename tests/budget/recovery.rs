@@ -116,7 +116,7 @@ fn a_device_that_is_lost_every_time_ends_the_run() {
     assert_eq!(run.output.status.code(), Some(5), "{}", run.stderr());
     assert!(start.elapsed() >= Duration::from_secs(300));
     let text = run.event("error").expect("an error")["text"].to_string();
-    assert!(text.contains("did not work again in"), "{text}");
+    assert!(text.contains("did not recover within"), "{text}");
 }
 
 /// Loses the device for a while in the way of `fault`, and checks that the run waits and ends with the losses

@@ -150,6 +150,6 @@ fn the_doctor_names_the_mpi_library() {
     {
         let other = mpi("libm.so.6");
         let detail = other["mpi"]["detail"].as_str().unwrap();
-        assert!(detail.contains("not of Open MPI or MPICH's family"), "{detail}");
+        assert!(detail.contains("neither Open MPI nor of MPICH's family"), "{detail}");
     }
 }

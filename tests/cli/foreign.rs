@@ -149,7 +149,7 @@ fn a_run_whose_name_cannot_be_in_a_configuration_is_refused() {
         let output = run(folder.path(), &[args, &["--data=builtin:stories"]].concat());
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("no control characters"), "{said}");
+        assert!(said.contains("cannot contain control characters"), "{said}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

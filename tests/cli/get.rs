@@ -190,7 +190,7 @@ fn a_killed_get_continues_and_two_do_not_mix() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let second = get(folder.path(), &server, &["hf:me/texts"]);
-    failed(&second, 1, &["another process fetches this file"]);
+    failed(&second, 1, &["another process is fetching this file"]);
     first.kill().unwrap();
     first.wait().unwrap();
     let unfinished = offline(folder.path(), &["prepare", "hf:me/texts", "-o", "data"]);
@@ -392,8 +392,8 @@ fn redirects_are_followed_without_the_token_and_only_to_safe_addresses() {
 #[test]
 fn refusals_and_failures_of_the_server_are_explained() {
     let cases: &[(u16, i32, &[&str])] = &[
-        (401, 7, &["no model and no data set", "HF_TOKEN"]),
-        (404, 7, &["no model and no data set"]),
+        (401, 7, &["no public model or data set", "HF_TOKEN"]),
+        (404, 7, &["no public model or data set"]),
         (418, 1, &["418"]),
         (503, 1, &["503", "continues"]),
     ];
@@ -414,7 +414,7 @@ fn refusals_and_failures_of_the_server_are_explained() {
     }
     let folder = temporary();
     let server = Server::start(|_, _| Answer::endless(vec![b' '; 1 << 20]));
-    failed(&get(folder.path(), &server, &["hf:me/texts"]), 7, &["does not end"]);
+    failed(&get(folder.path(), &server, &["hf:me/texts"]), 7, &["is too long"]);
     // A gated file, and a server that is busy once.
     let repo = texts();
     let server = Server::start(move |request, _| match repo.file(&request.path) {
@@ -632,7 +632,7 @@ fn another_file_of_the_same_name_is_kept() {
     fs::create_dir(folder.path().join("data")).unwrap();
     fs::write(&path, "mine").unwrap();
     let output = offline(folder.path(), &["get", "hellaswag"]);
-    failed(&output, 7, &["is another file", "move it elsewhere"]);
+    failed(&output, 7, &["is a different file", "move it elsewhere"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
 }
 

@@ -422,6 +422,6 @@ fn launching_as_root_says_in_one_line_what_open_mpi_wants() {
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     let stderr = text(&output.stderr);
     assert!(!output.status.success());
-    assert_eq!(stderr.contains("Open MPI starts nothing for the user root"), is_root, "{stderr}");
+    assert_eq!(stderr.contains("Open MPI refuses to run as root"), is_root, "{stderr}");
     assert_eq!(stderr.contains("add --mpi=--allow-run-as-root"), is_root, "{stderr}");
 }

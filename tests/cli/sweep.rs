@@ -107,7 +107,7 @@ fn a_time_alone_chooses_what_to_train() {
         run(folder.path(), &["plan", "--preset=gpt2-large", "--target=RTX 3060", "--time=8h"]);
     let said = text(&night.stderr);
     assert!(said.contains("updates teach a model little: batch_size = "), "{said}");
-    assert!(said.contains("tokens per parameter are too few"), "{said}");
+    assert!(said.contains("tokens per parameter is too few"), "{said}");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_plan_of_data_alone_shows_what_each_time_is_good_for() {
     let args = ["plan", "--data=builtin:stories", "--target=RTX 3060"];
     let table = ok(folder.path(), &args);
     assert!(table.starts_with("time "), "{table}");
-    assert!(table.contains("10 minutes ") && table.contains(" and more: 2m "), "{table}");
+    assert!(table.contains("10 minutes ") && table.contains(" or longer: 2m "), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     let json: Value =
         serde_json::from_str(&ok(folder.path(), &[&args[..], &["--json"]].concat())).unwrap();
@@ -165,5 +165,5 @@ fn a_range_test_proposes_a_learning_rate() {
     assert!(table.contains("\ncompare with --learning_rate="), "{table}");
     let two = run(path, &["sweep", "--lr-range", "--preset=demo", "--learning_rate=1e-3,1e-2"]);
     assert_eq!(two.status.code(), Some(2));
-    assert!(text(&two.stderr).contains("--lr-range is one run"), "{}", text(&two.stderr));
+    assert!(text(&two.stderr).contains("--lr-range makes one run"), "{}", text(&two.stderr));
 }

@@ -37,7 +37,7 @@ pub(in crate::cli) struct ChatArgs {
     pub no_thinking: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
-    /// Read conversations from stdin, one a line: {"messages": [{"role": ..., "content": ...}, ...]};
+    /// Read conversations from stdin, one per line: {"messages": [{"role": ..., "content": ...}, ...]};
     /// print JSON objects: {"text": ...} for each piece of the answer, then {"done": ...}
     #[arg(long, conflicts_with = "system")]
     pub json: bool,
@@ -45,7 +45,7 @@ pub(in crate::cli) struct ChatArgs {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct EvalArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    /// Run, checkpoint, Hugging Face folder or nanoGPT's ckpt.pt [default: the newest run in out/]
     pub model: Option<PathBuf>,
     /// Data folder [default: the data that the run was trained on]
     #[arg(long, value_name = "DIR")]
@@ -57,7 +57,7 @@ pub(in crate::cli) struct EvalArgs {
     /// text from a file, - from stdin
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["windows", "hellaswag"])]
     pub text: Option<String>,
-    /// Answer the questions of HellaSwag in FILE, or others of its form: one JSON object a line with
+    /// Answer the questions of HellaSwag in FILE, or others of its form: one JSON object per line with
     /// `ctx`, `endings` and `label`. Measures the loss too if --data is given
     #[arg(long, value_name = "FILE")]
     pub hellaswag: Option<PathBuf>,
@@ -74,7 +74,7 @@ pub(in crate::cli) struct EvalArgs {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ExportArgs {
-    /// Run, checkpoint, Hugging Face GPT-2 folder or nanoGPT's ckpt.pt [default: the newest run in out/]
+    /// Run, checkpoint, Hugging Face folder or nanoGPT's ckpt.pt [default: the newest run in out/]
     pub model: Option<PathBuf>,
     /// Folder or file to write
     #[arg(short, long, value_name = "PATH")]

@@ -31,13 +31,13 @@ pub(in crate::cli) struct TrainArgs {
     /// Print JSON events, and read commands from stdin
     #[arg(long)]
     pub json: bool,
-    /// Train in this process, which a failure of the device ends
+    /// Train in this process, so that a failure of the device ends the run
     #[arg(long, hide = true, help_heading = DEBUGGING)]
     pub no_supervise: bool,
     /// With --json: stop with a checkpoint when stdin closes
     #[arg(long, hide_short_help = true)]
     pub stop_on_close: bool,
-    /// With several ranks: the shares of the global batch, a number for each rank, like 2,1
+    /// With several ranks: the shares of the global batch, one number per rank, like 2,1
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = parse_share)]
     #[arg(hide_short_help = true)]
     pub share: Vec<f64>,
@@ -93,7 +93,7 @@ pub(in crate::cli) struct SweepArgs {
 fn folder_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
         let has_control = path.to_string_lossy().contains(char::is_control);
-        if has_control { Err("the name of a folder has no control characters") } else { Ok(path) }
+        if has_control { Err("a name cannot contain control characters") } else { Ok(path) }
     })
 }
 
@@ -134,7 +134,7 @@ pub(in crate::cli) struct PlanArgs {
     /// Speed of the network between the ranks, like 1Gbit or 100Mbit
     #[arg(long, value_name = "SPEED", default_value = "1Gbit", value_parser = parse_network)]
     pub network: f64,
-    /// If it does not fit, print changes that make it fit, one a line with the memory it takes then
+    /// If it does not fit, print changes that make it fit, one per line, with the memory it then takes
     #[arg(long)]
     pub suggest: bool,
     /// Reserve the memory of a real step on --device, without computing it, and compare it with the plan

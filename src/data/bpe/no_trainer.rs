@@ -28,5 +28,5 @@ impl WordCounts {
 }
 
 fn unavailable() -> DataError {
-    DataError::tokenize("a browser does not train byte pairs: prepare the text with `wgpt prepare`")
+    DataError::tokenize("a browser cannot train a tokenizer: prepare the text with `wgpt prepare`")
 }

@@ -162,9 +162,7 @@ fn composes(normalizer: &Value) -> Result<bool, String> {
         _ => std::slice::from_ref(normalizer),
     };
     match parts.iter().find(|part| part["type"] != "NFC") {
-        Some(part) => {
-            Err(format!("it changes the text ({}), which is not supported", part["type"]))
-        }
+        Some(part) => Err(format!("its normalizer ({}) is not supported", part["type"])),
         None => Ok(!parts.is_empty()),
     }
 }

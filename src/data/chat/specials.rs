@@ -59,7 +59,7 @@ impl Specials {
         let private: Vec<char> = ('\u{f0000}'..='\u{ffffd}').collect();
         let is_free = |block: &&[char]| messages.iter().all(|m| !m.content.contains(*block));
         let stand_ins = private.chunks_exact(self.tokens.len().max(1)).find(is_free);
-        let stand_ins = stand_ins.ok_or("a message has too many characters for private use")?;
+        let stand_ins = stand_ins.ok_or("a message uses too many private-use characters")?;
         let hide = |message: &Message| {
             let mut content = message.content.clone();
             for ((_, name), stand_in) in self.tokens.iter().zip(stand_ins) {

@@ -230,11 +230,11 @@ fn templates_that_hide_the_answers_are_refused() {
         (&CHAT_ML.replace("'<|im_end|>' + '\n'", "'\n'"), "does not end every answer"),
         (
             &CHAT_ML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>"),
-            "in another way than a prompt for it",
+            "differs from the text of the conversation",
         ),
         (
             &CHAT_ML.replace("{% for", "{{ '' if add_generation_prompt else '!' }}{% for"),
-            "that an answer follows in another way",
+            "differently when an answer follows",
         ),
         (
             &CHAT_ML.replace("<|im_start|>system", "<|endoftext|><|endoftext|>system"),
@@ -249,7 +249,7 @@ fn templates_that_hide_the_answers_are_refused() {
     // The thought of an answer is left out after the next one.
     let answers = messages(&[(Role::User, "a"), (Role::Assistant, "b"), (Role::Assistant, "c")]);
     let error = of_folder(THINKING).unwrap().conversation(&answers).unwrap_err();
-    assert_says(error, "message 3 in another way than a prompt for it");
+    assert_says(error, "prompt for message 3 differs from the text");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn a_prepared_folder_opens() {
     assert!(short.contains("val of data has 130 tokens") && short.contains("needs 131"), "{short}");
     let train = fs::read(out.join("train.bin")).unwrap();
     fs::write(out.join("train.bin"), &train[..2_000]).unwrap();
-    assert_says(message(spec), "meta.json gives 1170 tokens, but the file has 1000");
+    assert_says(message(spec), "meta.json says 1170 tokens, but the file has 1000");
     fs::write(out.join("meta.json.tmp"), "{}").unwrap();
     assert_says(message(spec), "interrupted");
 }

@@ -390,7 +390,7 @@ fn plain_text_has_the_encoding_that_is_given() {
         let options = PrepareOptions { force: true, tokenizer: Byte, ..with("latin1") };
         prepare(inputs, &at("out"), &options, &mut |_| {})
     };
-    assert_says(run(&[at("a.jsonl")]).unwrap_err(), "an encoding is for plain text");
+    assert_says(run(&[at("a.jsonl")]).unwrap_err(), "--encoding is for plain text");
     run(&[at("a.jsonl"), at("b.txt")]).unwrap();
 }
 

@@ -159,7 +159,7 @@ fn conversation(object: &Map<String, Value>) -> Result<Vec<Message>, String> {
     });
     let mut messages = parsed.collect::<Result<Vec<_>, _>>()?;
     let last = messages.iter().rposition(|message| message.role == Role::Assistant);
-    let last = last.ok_or("no message of the assistant, from which a model could learn")?;
+    let last = last.ok_or("no assistant message for a model to learn from")?;
     messages.truncate(last + 1);
     Ok(messages)
 }
@@ -264,7 +264,7 @@ mod tests {
         for (from, to, expected) in [
             ("messages", "text", "no field \"messages\"; the line has text"),
             ("assistant", "tool", "message 2: unknown role \"tool\", expected system, user or"),
-            ("assistant", "user", "no message of the assistant"),
+            ("assistant", "user", "no assistant message"),
             ("\"b\"", "null", "message 2: `content` is not a string"),
             ("\"b\"", "\"b\",\"weight\":0", "message 2: a `weight` other than 1"),
             ("\"role\":\"user\",", "", "message 1: it has no `role`"),

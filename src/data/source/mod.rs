@@ -157,7 +157,7 @@ impl Sources {
         }
         let of_text = |file: &SourceFile| file.format == Format::Text;
         if !options.encoding.is_utf8() && !sources.files.iter().any(of_text) {
-            let problem = "an encoding is for plain text, and none of the inputs is";
+            let problem = "--encoding is for plain text, and no input is plain text";
             return Err(DataError::usage(problem, "leave out --encoding: .jsonl files are UTF-8"));
         }
         for file in &mut sources.files {
@@ -167,11 +167,11 @@ impl Sources {
         let chat = sources.files.iter().find(is_chat);
         if let (Some(chat), Some(text)) = (chat, sources.files.iter().find(|file| !is_chat(file))) {
             let problem = format!(
-                "{} has conversations and {} has text, which cannot be in one data folder",
+                "{} has conversations and {} has text, but a data folder cannot hold both",
                 chat.path.display(),
                 text.path.display()
             );
-            return Err(DataError::bad(problem, "prepare each of them into its own folder"));
+            return Err(DataError::bad(problem, "prepare each into its own folder"));
         }
         sources.has_conversations = chat.is_some();
         Ok(sources)

@@ -56,8 +56,8 @@ fn errors_of_damaged_files_give_both_lengths() {
     for (content, dtype, expected) in [
         (vec![0; 7], None, "7 bytes are not a whole number of 2-byte"),
         (vec![0; 6], Some(Dtype::U32), "6 bytes are not a whole number of 4-byte"),
-        (shard([SHARD_MAGIC, 1, 4], ids), None, "its header gives 4 tokens, but the file has 3"),
-        (shard([SHARD_MAGIC, 1, -1], ids), None, "its header gives -1 tokens, but the file has 3"),
+        (shard([SHARD_MAGIC, 1, 4], ids), None, "its header says 4 tokens, but the file has 3"),
+        (shard([SHARD_MAGIC, 1, -1], ids), None, "its header says -1 tokens, but the file has 3"),
         (short, None, "0 tokens"),
         (shard([SHARD_MAGIC, 2, 1], ids), None, "magic 20240520, version 2"),
         (shard([20_240_801, 7, 1], ids), None, "magic 20240801, version 7"),

@@ -82,11 +82,11 @@ impl WhenClosed {
     /// Draws the choice of what happens to a run when the window closes. Returns a change as a
     /// command.
     pub fn choice(&mut self, ui: &mut Ui) -> Option<Command> {
-        ui.label("When the window closes, a run");
+        ui.label("When the window closes during a run");
         let before = *self;
-        ui.radio_value(self, Self::Ask, "asks what to do");
-        ui.radio_value(self, Self::Stop, "stops with a checkpoint");
-        ui.radio_value(self, Self::Continue, "continues");
+        ui.radio_value(self, Self::Ask, "ask what to do");
+        ui.radio_value(self, Self::Stop, "stop with a checkpoint");
+        ui.radio_value(self, Self::Continue, "let it continue");
         let stop = Command::Set(Setting::StopOnClose(*self == Self::Stop));
         (*self != before).then_some(stop)
     }

@@ -26,7 +26,7 @@ impl App {
     pub(super) fn carry_out(&mut self, intent: Intent) {
         match intent {
             Intent::Send(_) if !self.shared.shown.is_live() => {
-                self.warn("the shown run does not train".into());
+                self.warn("the shown run is not training".into());
             }
             Intent::Send(command) => self.send_command(&command),
             Intent::Ask(request) => self.requests.client.send(request),
@@ -172,12 +172,12 @@ impl App {
     fn send_command(&mut self, command: &Command) {
         let trainer = self.shared.shown.trainer.as_mut();
         if let Err(error) = trainer.map_or(Ok(()), |trainer| trainer.send(command)) {
-            self.warn(format!("the trainer takes no commands: {error}"));
+            self.warn(format!("the trainer did not receive the command: {error}"));
         }
     }
 
     pub(super) fn fail(&mut self, text: String) {
-        let hint = "the log's \"Copy details\" copies what a bug report needs; a run with a checkpoint can be continued";
+        let hint = "\"Copy details\" in the log copies what a bug report needs; Continue resumes a run that has a checkpoint";
         self.apply(&[Event::Error(RunError { text, hint: hint.into(), cause: None })]);
     }
 
@@ -335,7 +335,7 @@ impl App {
         let text = match ended {
             Ended::Killed => format!("the process of {name} was killed"),
             Ended::Code(code) => format!("the trainer of {name} exited with code {code}"),
-            Ended::Silent => format!("the process of {name} is gone and has not said why"),
+            Ended::Silent => format!("the process of {name} ended without saying why"),
         };
         if is_shown {
             self.fail(text);

@@ -79,7 +79,7 @@ fn typed_path(text: &str, choice: &Choice) -> Result<PathBuf, String> {
             if parent.is_none_or(crate::disk::is_dir) {
                 return Ok(path);
             }
-            Err(format!("{text}: the folder that is to contain it does not exist."))
+            Err(format!("{text}: its parent folder does not exist."))
         }
         _ if !exists => Err(format!("{text} does not exist.")),
         Choice::Texts | Choice::DataFolder => Ok(path),

@@ -199,7 +199,7 @@ impl App {
             Reply::Fetched { name, folder } => {
                 shared.data.busy = None;
                 self.try_model(folder);
-                self.note(format!("{name} is here: init_from = {name} trains it on your text"));
+                self.note(format!("{name} is here: set init_from = {name} to train it further"));
             }
             // The run of a text that was stopped may no longer be shown.
             Reply::Sampled { .. } if shared.samples.prompt.writing.is_none() => {}

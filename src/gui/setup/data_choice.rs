@@ -55,7 +55,7 @@ impl Busy {
                 let share = all.map_or(0.0, |all| *done as f32 / all.max(1) as f32);
                 let amount = all.map_or_else(|| bytes(*done), |all| bytes_of(*done, all));
                 bar(ui, share, amount);
-                let stop = |ui: &mut Ui| button(ui, "Stop", None, "Keep what is here");
+                let stop = |ui: &mut Ui| button(ui, "Stop", None, "Keep what has arrived");
                 let name = |ui: &mut Ui| weak_note(ui, format!("Fetching {name}"));
                 let stopped = egui::Sides::new().shrink_left().show(ui, name, stop).1;
                 stopped.then_some(Intent::Ask(Request::StopGet))
@@ -143,7 +143,7 @@ fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
                 Some(TokenizerKind::Gpt2) => "GPT-2's tokenizer",
                 Some(TokenizerKind::Char) => "a token per character",
                 Some(TokenizerKind::Byte) => "a token per byte",
-                Some(TokenizerKind::Bpe) => "byte pairs of its own",
+                Some(TokenizerKind::Bpe) => "its own byte pairs",
                 None => "an unknown tokenizer",
             };
             let counts = [info.train_tokens, info.val_tokens, info.vocab_size.into()];

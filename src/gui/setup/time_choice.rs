@@ -64,7 +64,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let intent = measure(ui, shared, is_known);
     let time = &shared.time;
     if time.until.is_none() && !time.moment.is_empty() {
-        weak_note(ui, "Type a moment in the future, like 07:30 or 2030-01-31 07:30.");
+        weak_note(ui, "Type a time in the future, like 07:30 or 2030-01-31 07:30.");
     }
     if let Some(recipe) = time.recipe() {
         weak_note(ui, format!("{}.", capitalize(&recipe.why())));
@@ -345,7 +345,7 @@ mod tests {
             let Shared { time, settings, .. } = panel.state();
             assert_eq!(time.title().as_deref(), title);
             assert_eq!(settings.form.is_changed("max_time"), typed != "12");
-            let is_refused = panel.query_by_label_contains("Type a moment").is_some();
+            let is_refused = panel.query_by_label_contains("Type a time").is_some();
             assert_eq!(is_refused, title.is_none());
         }
     }

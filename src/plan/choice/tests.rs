@@ -227,7 +227,7 @@ fn a_machine_with_too_little_memory_is_refused_in_words() {
     let too_big = planned(&large, &limits(4 * GIB));
     let error = too_big.as_ref().unwrap_err();
     let (text, hint) = (error.to_string(), error.hint().unwrap());
-    assert!(text.ends_with(" of host memory, but 4.00 GiB are free for a run"), "{text}");
+    assert!(text.ends_with(" of host memory, but only 4.00 GiB is free for a run"), "{text}");
     assert!(hint.starts_with("close other programs; it would fit with --"), "{hint}");
     let (least, fixes) = refused(too_big);
     assert!(least.plan.offload_optimizer && least.predicted_bytes <= 36 * GIB / 5);

@@ -71,7 +71,7 @@ fn a_night_on_an_rtx_3060_trains_a_model_of_tens_of_millions() {
     assert_eq!(night.expectation(), "sentences");
     let sizes = TIMES.map(|time| of("RTX 3060", 1_000_000_000, time, &[]).totals.parameters);
     assert!(sizes.is_sorted() && sizes[0] < sizes[3], "{sizes:?}");
-    assert!(night.why().starts_with("the time limits it: "), "{}", night.why());
+    assert!(night.why().starts_with("limited by the time: "), "{}", night.why());
     let small = of("RTX 3060", 1_000_000, 8 * 3600, &[]);
     assert!(small.is_limited_by_data && small.totals.parameters < parameters);
     assert!(small.totals.time.unwrap().seconds < 3600.0);

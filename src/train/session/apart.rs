@@ -37,9 +37,9 @@ impl Session<'_> {
         self.learner.begin_apart(&self.device.watchdog).await;
         let round = self.job.config.sync_every;
         self.journal.warn(format!(
-            "sync_every = {round}: each rank makes {round} updates apart before the weights are \
-             averaged (DiLoCo). This is a different algorithm from that of one device, with other \
-             losses"
+            "sync_every = {round}: each rank makes {round} local updates before the weights are \
+             averaged (DiLoCo). This is not the same algorithm as on one device, and its losses \
+             differ"
         ));
     }
 
@@ -114,7 +114,7 @@ impl Session<'_> {
             let Some(error) = failed else { continue };
             self.journal.warn(format!(
                 "rank {rank} has not saved its optimizer state; a run that continues from iteration \
-                 {iteration} may take that of rank 0, with slightly other losses: {error}"
+                 {iteration} may use rank 0's, and its losses will differ slightly: {error}"
             ));
         }
         Ok(())

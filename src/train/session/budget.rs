@@ -168,7 +168,7 @@ impl Session<'_> {
         gpu::release_unused(&self.device.device);
         let text = format!(
             "the run became {MUCH_SLOWER} times slower while it held {} more GPU memory than the system \
-             grants it now: other programs took it",
+             allows now: other programs took it",
             bytes(excess)
         );
         let warns = !std::mem::replace(&mut self.memory.pace.is_told, true);
@@ -206,14 +206,14 @@ impl Session<'_> {
             Err(PlanError::TooBig { least, .. }) if least.predicted_bytes > budget => {
                 let least = bytes(least.predicted_bytes);
                 self.journal.warn(format!(
-                    "the budget stays: the run needs at least {least}, more than {}",
+                    "the budget is unchanged: the run needs at least {least}, more than {}",
                     bytes(budget)
                 ));
                 Ok(())
             }
             Err(error) => {
                 let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-                self.journal.warn(format!("the budget stays: {error}{hint}"));
+                self.journal.warn(format!("the budget is unchanged: {error}{hint}"));
                 Ok(())
             }
         }

@@ -158,7 +158,7 @@ impl Session<'_> {
         let (iter, config) = (self.position.iteration, &self.job.config);
         if config.is_decaying(iter) && self.position.set_rate.is_none() {
             let end = config.max_iters;
-            self.journal.warn(format!("the run is finishing already: it ends at iteration {end}"));
+            self.journal.warn(format!("the run is already finishing: it ends at iteration {end}"));
             return Ok(());
         }
         let rate = self.position.learning_rate(config);

@@ -65,8 +65,8 @@ impl Session<'_> {
         if self.ranks.group.is_first() && has_memorised {
             self.journal.warn(format!(
                 "the validation loss was lowest at iteration {iter}, {best:.4}, and has risen to {last:.4} \
-                 since: the model memorises the data. More text, dropout, or fewer updates help; \
-                 the checkpoint of iteration {iter} is the one to use"
+                 since: the model memorises the data. Use the checkpoint of iteration {iter}; more \
+                 text, dropout, or fewer updates help"
             ));
         }
     }

@@ -119,7 +119,7 @@ impl Session<'_> {
         }
         self.journal.folder.write_config(config)?;
         Ok(Some(format!(
-            "{} updates fit into max_time = {}, instead of {updates}; the first {} warm up",
+            "{} updates fit into max_time = {}, instead of {updates}; the first {} are warmup",
             config.max_iters,
             humantime::format_duration(limit),
             config.warmup_iters,

@@ -191,7 +191,7 @@ impl Client {
             FromWorker::Ready { version: MESSAGES_VERSION } => self.link.set_ready(),
             FromWorker::Ready { .. } => {
                 self.fail(
-                    "the worker is of another version than the page".into(),
+                    "the worker and the page are different versions".into(),
                     "reload the page",
                 );
             }

@@ -11,19 +11,19 @@ use crate::protocol::{Obstacle, Topic};
 pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
     if !is_truthy(&["isSecureContext"]) {
         return Err(obstacle(
-            "browsers give no graphics device to a page that came by plain HTTP",
-            "open the page by HTTPS, or from this machine as http://localhost",
+            "browsers do not let a page use the graphics card over plain HTTP",
+            "open the page over HTTPS, or from this machine as http://localhost",
         ));
     }
     if !is_truthy(&["navigator", "gpu"]) {
         return Err(obstacle(
             "this browser has no WebGPU",
-            "use Chrome, Edge, Firefox or Safari of 2026 or later, or wgpt on the desktop",
+            "use Chrome, Edge, Firefox or Safari from 2026 or later, or wgpt on the desktop",
         ));
     }
     let Some(found) = gpu::select_in_browser().await else {
         return Err(obstacle(
-            "the browser has WebGPU, but gives no graphics adapter",
+            "the browser supports WebGPU, but offers no graphics adapter",
             "update the graphics driver; on Linux start Chrome with --enable-unsafe-webgpu \
              --enable-features=Vulkan; chrome://gpu shows the reason",
         ));

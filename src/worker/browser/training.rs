@@ -105,7 +105,7 @@ impl Worker {
             let (need, have) = (bytes(need), bytes(have));
             self.reply(Reply::Obstacle(Obstacle {
                 topic: Topic::Quota,
-                text: format!("the checkpoints of this run need {need}, the browser has {have}"),
+                text: format!("this run's checkpoints need {need}, but the browser has {have}"),
                 hint: "remove runs that are no longer needed, or free space on the disk".into(),
             }));
         }

@@ -169,7 +169,7 @@ impl Worker {
             ToWorker::Request(Request::Remove { path })
                 if self.current().run.as_ref() == Some(&path) =>
             {
-                let text = format!("{} trains", path.display());
+                let text = format!("{} is training", path.display());
                 self.fail(Job::Other, Failure::new(text, "stop it first"));
             }
             // All lists are sent.
@@ -191,7 +191,7 @@ impl Worker {
     fn enqueue(&self, job: Job, task: Task) {
         if self.current().run.is_some() {
             let hint = "stop it, or wait until it is done";
-            return self.fail(job, Failure::new("a run trains", hint));
+            return self.fail(job, Failure::new("a run is training", hint));
         }
         // Commands from here on are for this task.
         self.commands.borrow_mut().clear();
@@ -235,7 +235,7 @@ impl Worker {
         if let Err(problem) = self.storage.open().await {
             self.reply(Reply::Obstacle(Obstacle {
                 topic: Topic::Storage,
-                text: format!("nothing that is trained here is stored: {problem}"),
+                text: format!("this page cannot store what you train: {problem}"),
                 hint:
                     "close other tabs of this page, or leave private browsing; export before you \
                        leave"

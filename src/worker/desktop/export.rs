@@ -47,7 +47,7 @@ fn free_folder(folder: PathBuf, name: &str) -> PathBuf {
 pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
     Failure::usage(
         format!("{}: the tokenizer of the model is unknown", source.path.display()),
-        "give the data folder that it was trained on with --data",
+        "use --data to give the data folder that it was trained on",
     )
 }
 
@@ -214,8 +214,8 @@ pub(crate) fn write_gguf(
         return Err(Failure::usage(text, "give another file with -o"));
     }
     let mut vocabulary = tokenizer.vocabulary().map_err(|reason| {
-        let text = format!("a gguf file cannot have the tokenizer of this model: {reason}");
-        let hint = "export a Hugging Face folder with --format hf, which has any tokenizer";
+        let text = format!("a gguf file cannot hold this model's tokenizer: {reason}");
+        let hint = "export a Hugging Face folder with --format hf, which takes any tokenizer";
         Failure::usage(text, hint)
     })?;
     let (architecture, mut warnings) = (&source.architecture, Vec::new());
@@ -223,13 +223,13 @@ pub(crate) fn write_gguf(
     if matches!(architecture.blocks, Blocks::Gpt2 { gelu: Gelu::Erf, .. }) {
         warnings.push(
             "llama.cpp computes GELU in its tanh form, but this model was trained with the \
-             exact one: its logits will be slightly different",
+             exact one: its logits will differ slightly",
         );
     }
     if vocabulary.end.is_none() {
         warnings.push(
             "the tokenizer has no token that ends a text; programs that read the file may \
-             take another one for it",
+             mistake another token for it",
         );
     }
     if let Some(folder) = path.parent() {

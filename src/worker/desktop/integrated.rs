@@ -45,7 +45,7 @@ pub(super) fn faster_cpu(
             let [on_gpu, on_cpu] = [gpu_speed, cpu_speed].map(|speed| grouped(speed, 0));
             let text = format!("about {on_cpu} tokens/s, and {on_gpu} on {name} ({id})");
             if gpu_speed >= cpu_speed {
-                gpu.reason = format!("{}; {on_gpu} tokens/s, the CPU {on_cpu}", gpu.reason);
+                gpu.reason = format!("{}; {on_gpu} tokens/s, {on_cpu} on the CPU", gpu.reason);
                 return None;
             }
             ("faster than the integrated GPU", text)
@@ -54,7 +54,7 @@ pub(super) fn faster_cpu(
             ("the integrated GPU failed", format!("{name} ({id}) failed: {}", failure.text))
         }
     };
-    let text = format!("training on the CPU: {text}; --device={id} takes the GPU");
+    let text = format!("training on the CPU: {text}; --device={id} uses the GPU");
     Some((SelectedDevice::cpu(reason.into()), Some(text)))
 }
 

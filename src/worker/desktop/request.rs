@@ -29,7 +29,7 @@ pub(super) fn start(
 ) -> Result<(Child, ChildStdin, impl Iterator<Item = Reply> + Send), Failure> {
     let spawned = process.and_then(|process| spawn(process, Some(&ToWorker::Request(request))));
     let (child, input, messages) = spawned
-        .map_err(|error| Failure::new(format!("a process of wgpt did not start: {error}"), ""))?;
+        .map_err(|error| Failure::new(format!("could not start a wgpt process: {error}"), ""))?;
     let replies = messages.filter_map(|message| match message {
         FromWorker::Reply(reply) => Some(reply),
         _ => None,

@@ -180,7 +180,7 @@ fn warning(
 ) -> String {
     let DeviceInfo { id, name, driver, .. } = info;
     let (way, cost) = if run.implementation == Implementation::Reference {
-        ("by tensor operations", "many times slower, and with more memory than planned".into())
+        ("by tensor operations", "many times slower and needs more memory than planned".into())
     } else {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
         let work = Work::update(config, vocab, &Plan::new(config, vocab));

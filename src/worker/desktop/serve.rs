@@ -75,7 +75,7 @@ pub(crate) fn send_event(event: &Event) {
 pub(crate) fn read_command(line: &str) -> serde_json::Result<Command> {
     match serde_json::from_str(line)? {
         ToWorker::Command(command) => Ok(command),
-        _ => Err(serde_json::Error::custom("a run trains")),
+        _ => Err(serde_json::Error::custom("a run is training")),
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) async fn texts(files: &[File]) -> Result<Intent, String> {
     if size > MAX_TEXT {
         let (size, max) = (bytes(size), bytes(MAX_TEXT));
         return Err(format!(
-            "these texts have {size}, a page takes at most {max}: use wgpt on the desktop"
+            "these texts have {size}, but a page takes at most {max}: use wgpt on the desktop"
         ));
     }
     let mut texts = Vec::with_capacity(files.len());

@@ -56,7 +56,7 @@ fn a_run_that_is_told_to_finish_decays_through_a_stop_and_can_also_continue() {
     let long = |run: &Path| constant(run, &[("max_iters", "1000"), ("keep_checkpoints", "1")]);
     let whole = finished(long(&folder.path().join("whole")), 20, "5".parse().unwrap());
     assert_eq!(steps(&whole).len(), 25);
-    assert!(warns(&whole, "finishing already"));
+    assert!(warns(&whole, "already finishing"));
     let config = each!(&whole, Event::Finishing { config, .. } => config.clone()).next().unwrap();
     assert_eq!((config.max_iters.get(), config.decay_start()), (25, 20));
 
