@@ -36,7 +36,7 @@ fn list(ui: &mut Ui, busy: Option<&str>) -> Option<&'static str> {
     ui.add_space(6.0);
     let mut chosen = None;
     ScrollArea::vertical().max_height(HEIGHT).show(ui, |ui| {
-        ui.set_width(ui.available_width() - 12.0);
+        ui.set_width(ui.available_width() - 16.0);
         // HellaSwag is no text to train on.
         let rows = CATALOG.iter().filter(|row| row.name.starts_with("hf:"));
         for CatalogRow { name, language, size, licence, good_for, .. } in rows {
