@@ -122,6 +122,9 @@ impl FolderWriter {
                 .map_err(DataError::io("write", &path))?;
         }
 
+        // From here on, `meta.json.tmp` must be there until all files are complete.
+        let sync = || disk::sync_folder(&self.folder).map_err(DataError::io("sync", &self.folder));
+        sync()?;
         // The tokenizer of the former data would tokenize other data into ids that mean other text.
         for old in [META].iter().chain(&DATA_FILES).map(|name| self.folder.join(name)) {
             if disk::exists(&old) {
@@ -131,10 +134,14 @@ impl FolderWriter {
         // meta.json is the last.
         let texts = texts.iter().rev().map(|(name, _)| *name);
         for name in [TRAIN, VAL].into_iter().chain(texts) {
+            if name == META {
+                sync()?;
+            }
             let to = self.folder.join(name);
             disk::rename(temporary(&self.folder, name), &to)
                 .map_err(DataError::io("write", &to))?;
         }
+        sync()?;
         self.finished = true;
         Ok(meta)
     }
@@ -208,6 +215,7 @@ mod tests {
     use super::super::ChatTemplate;
     use super::super::testing::folder;
     use super::*;
+    use crate::disk::recorder::{Call, record};
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();
@@ -236,6 +244,23 @@ mod tests {
         std::fs::create_dir(folder.path().join("new")).unwrap();
         drop(write(&path, Dtype::U16));
         assert_eq!(names(folder.path()), ["new"], "this one was there before");
+    }
+
+    /// Without `meta.json` and its mark, a folder is one that nanoGPT has prepared.
+    #[test]
+    fn a_power_failure_leaves_a_folder_that_is_complete_or_marked() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = write(folder.path(), Dtype::U16);
+        let (meta, calls) = record(|| output.finish(Tokenizer::Byte, 1, vec![]));
+        meta.unwrap();
+        let sync = Call::SyncFolder(folder.path().into());
+        let rename = |name| Call::Rename(temporary(folder.path(), name), folder.path().join(name));
+        let marked = calls.iter().position(|call| *call == sync).unwrap();
+        assert_eq!(calls[..marked], [Call::SyncFile(temporary(folder.path(), META))]);
+        assert_eq!(
+            calls[marked..],
+            [sync.clone(), rename(TRAIN), rename(VAL), sync.clone(), rename(META), sync]
+        );
     }
 
     #[test]

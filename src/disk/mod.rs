@@ -63,6 +63,17 @@ pub fn replace_json(path: &Path, value: &impl serde::Serialize) -> io::Result<()
     replace(path, &serde_json::to_vec_pretty(value)?)
 }
 
+/// Renames a file or folder that is complete and synced, so that its new name survives a power failure.
+pub fn publish(from: &Path, to: &Path) -> io::Result<()> {
+    rename(from, to)?;
+    sync_folder(folder_of(to))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    // The folder of a name alone is an empty path.
+    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+}
+
 /// A browser does not tell.
 #[cfg(target_arch = "wasm32")]
 pub fn free_space(_path: &Path) -> Option<u64> {
@@ -102,6 +113,15 @@ mod tests {
             panic!("{calls:?}");
         };
         assert_eq!((written, to.as_path(), synced.as_path()), (from, &*path, folder.path()));
+    }
+
+    #[test]
+    fn new_folders_are_synced_in_the_folders_that_they_are_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        let ((), calls) = record(|| create_dir_all(&path).unwrap());
+        assert_eq!(calls, [folder.path().join("a"), folder.path().into()].map(Call::SyncFolder));
+        assert_eq!(record(|| create_dir_all(&path).unwrap()).1, [], "it exists");
     }
 
     /// A view may read a file that is replaced, and a killed process may have left another behind.

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use super::folder_of;
+
 pub use std::fs::{
-    DirEntry, File, TryLockError, create_dir_all, metadata, read, read_dir, read_to_string,
-    remove_dir, write,
+    DirEntry, File, TryLockError, metadata, read, read_dir, read_to_string, remove_dir, write,
 };
 
 #[cfg(test)]
@@ -18,10 +19,7 @@ use super::recorder::{Call, note};
 /// new content. An existing file keeps its permissions, and a new one gets those that the umask allows. A link
 /// is replaced by a file.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    // The folder of a name alone is an empty path.
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    let folder = folder.unwrap_or(Path::new("."));
-    let mut file = temporary(folder, path)?;
+    let mut file = temporary(folder_of(path), path)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;
     #[cfg(test)]
@@ -33,7 +31,23 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         let _ = remove_file(&written);
         return Err(error);
     }
-    sync_folder(folder)
+    sync_folder(folder_of(path))
+}
+
+/// Creates a folder, and those above it that are missing, so that they survive a power failure.
+pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let new: Vec<&Path> = path.ancestors().take_while(is_new).collect();
+    fs::create_dir_all(path)?;
+    for folder in new {
+        match sync_folder(folder_of(folder)) {
+            // One may create folders where one may list none.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
+    }
+    Ok(())
 }
 
 /// Creates a file in `folder` that is to become `path`.

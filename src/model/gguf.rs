@@ -84,7 +84,7 @@ impl GgufFile<'_> {
         let partial = path.with_added_extension("part");
         let written = self
             .write_part(&partial, weights, progress)
-            .and_then(|()| disk::rename(&partial, path).map_err(WeightError::io(path)));
+            .and_then(|()| disk::publish(&partial, path).map_err(WeightError::io(path)));
         if written.is_err() {
             let _ = disk::remove_file(&partial);
         }
@@ -255,6 +255,7 @@ mod tests {
     use super::*;
     use crate::config::Gelu;
     use crate::data::TokenKind;
+    use crate::disk::recorder::{Call, record};
     use crate::model::weights::transpose;
 
     /// Every weight has the numbers of its elements as values.
@@ -284,9 +285,11 @@ mod tests {
         let path = folder.path().join("a.gguf");
         let mut calls = 0;
         let mut count = |_: usize, _: usize| calls += 1;
-        GgufFile { name: "tiny", architecture, vocabulary: &vocabulary(), dtype }
-            .write(&path, &mut Numbered, &mut count)
-            .unwrap();
+        let file = GgufFile { name: "tiny", architecture, vocabulary: &vocabulary(), dtype };
+        let (written, named) = record(|| file.write(&path, &mut Numbered, &mut count));
+        written.unwrap();
+        let rename = Call::Rename(path.with_added_extension("part"), path.clone());
+        assert_eq!(named, [rename, Call::SyncFolder(folder.path().into())]);
         assert_eq!(calls, 2 + 6 * 2 + 2);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no partial file");
         std::fs::read(path).unwrap()

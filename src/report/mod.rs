@@ -15,7 +15,7 @@ mod sweep;
 
 pub(crate) use benchmark_row::{benchmark_picture, benchmark_summary};
 pub(crate) use comparison::Comparison;
-pub(crate) use model_card::write_model_card;
+pub(crate) use model_card::{CARD, write_model_card};
 pub(crate) use page::{REPORT_FILE, write, write_picture};
 pub(crate) use record::RunRecord;
 pub(crate) use run_page::run_page;

@@ -14,7 +14,7 @@ use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
 use crate::text::{Table, count, escape_markdown};
 
-const CARD: &str = "README.md";
+pub(crate) const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
 
 /// How transformers continues a text.

@@ -106,9 +106,12 @@ fn extract<R: Read + Seek>(
             let text = format!("{name} is larger than it can be for this model");
             io::Error::new(ErrorKind::InvalidData, text)
         })?;
-        let mut to = disk::create_own(folder.join(&name))?;
+        // A file is whole when it has its name.
+        let part = folder.join(format!("{name}.part"));
+        let mut to = disk::create_own(&part)?;
         io::copy(&mut file, &mut to)?;
         to.sync_all()?;
+        disk::publish(&part, &folder.join(&name))?;
     }
     Ok(())
 }
@@ -119,6 +122,7 @@ mod tests {
 
     use super::*;
     use crate::data::Tokenizer;
+    use crate::disk::recorder::{Call, record};
     use crate::protocol::Exit;
 
     /// A model of 6,128 parameters.
@@ -155,7 +159,11 @@ mod tests {
         }
         let mut zip = Cursor::new(Vec::new());
         pack(&from, &mut zip).unwrap();
-        unpack_to(zip, &to).unwrap();
+        let (unpacked, calls) = record(|| unpack_to(zip, &to));
+        unpacked.unwrap();
+        let (part, whole) = (to.join("model.safetensors.part"), to.join("model.safetensors"));
+        let named = [Call::Rename(part, whole), Call::SyncFolder(to.clone())];
+        assert!(calls.windows(2).any(|pair| pair == named), "{calls:?}");
         for name in ["config.json", "model.safetensors", "state.json"] {
             let [before, after] =
                 [&from, &to].map(|folder| std::fs::read(folder.join(name)).unwrap());

@@ -94,7 +94,7 @@ impl Checkpoint {
         let temporary = folder.join(format!("{TEMPORARY}{name}"));
         let result = write_files(&temporary, &mut state, tensors, others)
             .await
-            .and_then(|()| publish(&temporary, &path, folder));
+            .and_then(|()| publish(&temporary, &path));
         if let Err(error) = result {
             // The disk may be full: the unfinished checkpoint goes first.
             let _ = disk::remove_dir_all(&temporary);
@@ -399,14 +399,13 @@ pub async fn write_model(
     Ok(write_weights(folder, architecture, weights).await?)
 }
 
-/// Renames a complete folder to its final name, so that it survives a power cut.
-fn publish(temporary: &Path, path: &Path, folder: &Path) -> Result<(), TrainError> {
+/// Renames a complete folder to its final name.
+fn publish(temporary: &Path, path: &Path) -> Result<(), TrainError> {
     if disk::exists(path) {
         // A damaged checkpoint of the same iteration.
         disk::remove_dir_all(path).map_err(TrainError::io("replace", path))?;
     }
-    disk::rename(temporary, path).map_err(TrainError::io("rename", temporary))?;
-    disk::sync_folder(folder).map_err(TrainError::io("sync", folder))
+    disk::publish(temporary, path).map_err(TrainError::io("rename", temporary))
 }
 
 fn json(state: &CheckpointState) -> Vec<u8> {

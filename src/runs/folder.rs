@@ -49,7 +49,7 @@ impl RunFolder {
     /// `RunExists` if a new run would overwrite another, `Locked` if another process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
         disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
-        own_folder(&path.join(CHECKPOINTS_FOLDER))?;
+        own_folder(path, CHECKPOINTS_FOLDER)?;
         let lock_path = path.join(LOCK_FILE);
         let lock = append(&lock_path)?;
         disk::lock(&lock).map_err(|error| match error {
@@ -82,9 +82,8 @@ impl RunFolder {
     /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
     /// of the same name.
     pub fn of_rank(path: &Path, rank: usize) -> Result<Self, TrainError> {
-        let folder = path.join(RANKS_FOLDER);
         disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
-        own_folder(&folder)?;
+        let folder = own_folder(path, RANKS_FOLDER)?;
         Ok(Self::with_log(path, append(&folder.join(format!("{rank}.log")))?))
     }
 
@@ -141,6 +140,14 @@ impl RunFolder {
         failed
     }
 
+    /// Syncs the record and the scalar logs to disk, so that the losses of a checkpoint's updates survive a power
+    /// failure with it.
+    pub fn sync(&self) {
+        let files = self.events.iter().chain([&self.log]).chain(self.scalars.files());
+        // The checkpoint matters more.
+        files.for_each(|file| drop(file.sync_all()));
+    }
+
     /// Appends an event to the record, as JSON and as text.
     pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
         let path = self.path.join(EVENTS_FILE);
@@ -194,8 +201,12 @@ fn write_line(file: &mut File, line: &str) -> io::Result<()> {
     file.write_all(format!("{end}{line}\n").as_bytes())
 }
 
-fn own_folder(path: &Path) -> Result<(), TrainError> {
-    disk::own_folder(path).map_err(TrainError::io("create", path))
+/// Creates a folder in a run folder, so that it survives a power failure, unless it is there.
+fn own_folder(run: &Path, name: &str) -> Result<PathBuf, TrainError> {
+    let path = run.join(name);
+    let created = disk::own_folder(&path).and_then(|()| disk::sync_folder(run));
+    created.map_err(TrainError::io("create", &path))?;
+    Ok(path)
 }
 
 /// Returns an event that happens now as a JSON line, without the line break.

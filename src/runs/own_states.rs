@@ -37,7 +37,7 @@ pub async fn write(
     let result = async {
         write_tensors(&temporary, &states, HashMap::new()).await?;
         disk::sync_file(&temporary).map_err(TrainError::io("sync", &temporary))?;
-        disk::rename(&temporary, file).map_err(TrainError::io("rename", &temporary))
+        disk::publish(&temporary, file).map_err(TrainError::io("rename", &temporary))
     };
     let written = result.await;
     if written.is_err() {

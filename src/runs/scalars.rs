@@ -95,6 +95,10 @@ impl Logs {
         (Self { open }, failed)
     }
 
+    pub fn files(&self) -> impl Iterator<Item = &File> {
+        self.open.iter().map(|log| &log.file)
+    }
+
     /// Appends the scalars of an event, if it has any. Returns a sentence for each log that cannot
     /// be written: it ends there.
     pub fn append(&mut self, event: &Event) -> Vec<String> {

@@ -202,6 +202,7 @@ impl<'a> Session<'a> {
             }
         }
         self.device.watchdog.pause();
+        self.journal.folder.sync();
         result
     }
 

@@ -655,34 +655,12 @@ fn no_other_command_opens_a_connection() {
     let folder = temporary();
     let path = folder.path();
     let strace = |args: &[&str]| {
-        let log = path.join("strace.txt");
-        let plain = with_hub(path, "http://127.0.0.1:9");
-        let mut command = Command::new("strace");
-        command.current_dir(path).stdin(Stdio::null()).arg("-f").args([
-            "-e",
-            "trace=network",
-            "-o",
-        ]);
-        command.arg(&log).arg(plain.get_program()).args(args);
-        for (name, value) in plain.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let output = match command.output() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-            output => output.unwrap(),
-        };
-        Some((output, fs::read_to_string(&log).unwrap()))
+        let mut command = with_hub(path, "http://127.0.0.1:9");
+        traced(command.args(args), "network")
     };
     let is_connection =
         |log: &str| log.lines().find(|line| line.contains("AF_INET")).map(str::to_string);
-    let Some((_, log)) = strace(&["get", "hf:me/texts"]) else {
-        assert!(std::env::var_os("CI").is_none(), "strace is not installed");
-        eprintln!("skipped: strace is not installed");
-        return;
-    };
+    let Some((_, log)) = strace(&["get", "hf:me/texts"]) else { return };
     assert!(is_connection(&log).is_some(), "the test sees no connection: {log}");
     fs::write(path.join("story.txt"), STORY.repeat(200)).unwrap();
     let train = [&["train", "--run=r"], TINY, &["--data=data"]].concat();

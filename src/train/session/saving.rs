@@ -106,6 +106,7 @@ impl Session<'_> {
         let folder = self.journal.folder.checkpoints();
         let keep = self.job.config.keep_checkpoints.get();
         let silence = self.device.watchdog.allow_silence(MAX_SAVE_TIME);
+        self.journal.folder.sync();
         let mut others = OtherStates { group: is_sharded.then_some(&mut self.ranks.group) };
         let tensors = self.learner.saved();
         let written = Checkpoint::write(&folder, state, tensors, &mut others, keep).await;

@@ -1,5 +1,6 @@
 //! Writes models for other programs.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::config::Gelu;
@@ -8,7 +9,7 @@ use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters};
 use crate::protocol::{Destination, Failure};
-use crate::report::write_model_card;
+use crate::report::{CARD, write_model_card};
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::train::TrainError;
 use crate::worker::answer::name_of;
@@ -54,11 +55,12 @@ pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
 /// The folder in which the files of an export are written.
 const UNFINISHED: &str = ".wgpt-export";
 
-/// Fills a folder, which may exist, with what `write` writes into another one. After a crash the file `last`,
-/// without which wgpt sees no model or page there, is missing, or all files are complete.
+/// Fills a folder, which may exist, with what `write` writes into another one. The files `last` are moved last, in
+/// their order: after a crash, one that is there is complete, and all files before it are there. Without the very
+/// last, wgpt sees no model or page.
 fn fill(
     folder: &Path,
-    last: &str,
+    last: &[&str],
     write: impl FnOnce(&Path) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let part = folder.join(UNFINISHED);
@@ -74,16 +76,17 @@ fn fill(
     filled
 }
 
-fn move_files(from: &Path, to: &Path, last: &str) -> Result<(), Failure> {
+fn move_files(from: &Path, to: &Path, last: &[&str]) -> Result<(), Failure> {
     let mut files = Vec::new();
     for entry in disk::read_dir(from).map_err(Failure::file(from))? {
         let name = entry.map_err(Failure::file(from))?.file_name();
         disk::sync_file(&from.join(&name)).map_err(Failure::file(&from.join(&name)))?;
         files.push(name);
     }
-    files.sort_by_key(|name| name == last);
+    let place = |name: &OsString| last.iter().position(|last| name == last);
+    files.sort_by_key(place);
     for name in files {
-        if name == last {
+        if place(&name).is_some() {
             disk::sync_folder(to).map_err(Failure::file(to))?;
         }
         let path = to.join(&name);
@@ -102,7 +105,8 @@ pub(crate) fn write_model_folder(
         let text = format!("{}: this folder already has a model", output.display());
         return Err(Failure::usage(text, "give another folder"));
     }
-    fill(output, WEIGHTS_FILE, |folder| {
+    // An export does not write a card again that is there, so its picture must be there, too.
+    fill(output, &[CARD, WEIGHTS_FILE], |folder| {
         write_model(source, tokenizer, folder)?;
         write_model_card(source, tokenizer, folder, output)
     })
@@ -175,7 +179,7 @@ pub(crate) fn write_page(
     let hash = &source.fingerprint()?[..16];
     let meta =
         format!("<meta name=\"wgpt-model\" content=\"{name}\" data-hash=\"{hash}\">\n</head>");
-    fill(output, INDEX, |folder| {
+    fill(output, &[INDEX], |folder| {
         for entry in disk::read_dir(&web).map_err(Failure::file(&web))?.flatten() {
             if entry.path().is_file() && entry.file_name() != INDEX {
                 let to = folder.join(entry.file_name());
@@ -254,29 +258,23 @@ mod tests {
         // A killed export left this.
         disk::create_dir_all(out.join(UNFINISHED).join("a")).unwrap();
         let write = |part: &Path| {
-            for name in ["a", "b"] {
+            for name in ["a", "b", "c"] {
                 disk::write(part.join(name), name).unwrap();
             }
             Ok(())
         };
-        let (filled, calls) = record(|| fill(&out, "a", write));
+        let (filled, calls) = record(|| fill(&out, &["b", "a"], write));
         filled.unwrap();
-        let last = calls
-            .iter()
-            .position(|call| *call == Call::Rename(out.join(UNFINISHED).join("a"), out.join("a")));
-        let (before, after) = calls.split_at(last.unwrap());
-        let synced = |call| before.contains(&call);
-        assert!(
-            ["a", "b"]
-                .map(|name| out.join(UNFINISHED).join(name))
-                .map(Call::SyncFile)
-                .into_iter()
-                .all(synced)
-        );
-        assert!(before.contains(&Call::SyncFolder(out.clone())), "{calls:?}");
-        assert!(after.contains(&Call::SyncFolder(out.clone())), "{calls:?}");
-        assert_eq!(disk::read_dir(&out).unwrap().count(), 2);
-        let failed = fill(&folder.path().join("none"), "a", |_| Err(Failure::new("full", "")));
+        let part = |name| out.join(UNFINISHED).join(name);
+        let first = calls.iter().position(|call| matches!(call, Call::Rename(..))).unwrap();
+        let (before, moves) = calls.split_at(first);
+        let is_synced = |name| before.contains(&Call::SyncFile(part(name)));
+        assert!(["a", "b", "c"].into_iter().all(is_synced), "{calls:?}");
+        let rename = |name| Call::Rename(part(name), out.join(name));
+        let sync = || Call::SyncFolder(out.clone());
+        assert_eq!(moves, [rename("c"), sync(), rename("b"), sync(), rename("a"), sync()]);
+        assert_eq!(disk::read_dir(&out).unwrap().count(), 3);
+        let failed = fill(&folder.path().join("none"), &["a"], |_| Err(Failure::new("full", "")));
         assert!(failed.is_err() && !folder.path().join("none").exists());
     }
 }
