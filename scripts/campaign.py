@@ -31,6 +31,7 @@ def main():
     print(f"seed {args.seed}, in {campaign.folder}")
     begin = time.monotonic()
     importlib.import_module(f"campaigns.{args.campaign}").attack(campaign, args.count)
+    campaign.check_bystanders()
     print(f"\n{args.campaign}: {len(campaign.found)} findings in {time.monotonic() - begin:.0f} s, seed {args.seed}")
     if not campaign.found:
         shutil.rmtree(campaign.folder)
