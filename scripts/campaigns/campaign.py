@@ -50,8 +50,9 @@ class Ended(NamedTuple):
 class Campaign:
     """A folder with a home, a working folder and one for temporary files, in which all commands run."""
 
-    def __init__(self, program, seed):
+    def __init__(self, program, seed, device):
         self.program = program
+        self.device = device
         self.random = random.Random(seed)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="wgpt-campaign-"))
         self.work = self.folder / "work"

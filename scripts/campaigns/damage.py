@@ -404,20 +404,23 @@ def gzipped(inner):
         if kind == 0:
             changed += bytes(30_000_000)
         packed = gzip.compress(changed, 1)
-        return packed + rng.choice([b"", b"", packed, b"\0" * 100, b"\x1f\x8b"])
+        return packed + rng.choice([b"", b"", b"", b"", packed, b"\0" * 100, b"\x1f\x8b"])
     return damage
 
 
 def zstandard(rng, content):
-    """Writes frames of Zstandard around damaged text: with raw and run-length blocks, which may lie about their sizes."""
+    """Writes a frame of Zstandard around text, with raw and run-length blocks. It may lie about its sizes."""
+    true = [b"\x00\x58"] * 6
     frame = bytearray(b"\x28\xb5\x2f\xfd")
-    frame += rng.choice([b"\x00\x58", b"\x00\x58", b"\x00\xff", b"\x20\x10", b"\xa0\xff\xff\xff\x7f", b"\x03\xff\xff\xff\xff\x58", b"\x08\x58"])
-    text = b"The fox looked at the moon.\n" * rng.choice([1, 50, 4000])
-    for number in range(rng.choice([1, 3, 2000])):
-        piece = text[:rng.choice([0, 100, len(text)])][:131071]
-        kind = rng.choice([0, 0, 0, 1, 2, 3])
-        size = rng.choice([len(piece), len(piece), len(piece) + 1, (1 << 21) - 1])
-        frame += (size << 3 | kind << 1 | (number == 2)).to_bytes(3, "little") + (b"x" if kind == 1 else piece)
+    frame += rng.choice([*true, b"\x00\xff", b"\x20\x10", b"\xa0\xff\xff\xff\x7f", b"\x03\xff\xff\xff\xff\x58", b"\x08\x58"])
+    text = raw(rng, b"The fox looked at the moon.\n" * rng.choice([1, 50, 4000]))
+    count = rng.choice([1, 3, 2000])
+    for number in range(count):
+        piece = text[:rng.choice([0, 100, len(text)])][:100_000]
+        kind = rng.choice([0] * 9 + [1] * 9 + [2, 3])
+        size = rng.choice([len(piece)] * 18 + [len(piece) + 1, (1 << 21) - 1])
+        is_last = number == count - 1
+        frame += (size << 3 | kind << 1 | is_last).to_bytes(3, "little") + (b"x" if kind == 1 else piece)
     return bytes(frame) if rng.randrange(3) else content + bytes(frame)
 
 

@@ -17,8 +17,8 @@ use super::Message;
 const NAME: &str = "chat_template";
 
 /// The most instructions of one rendering, so that a template that never ends is an error. Qwen3's takes
-/// about a hundred for a message.
-const FUEL: u64 = 50_000_000;
+/// about a hundred for a message. An instruction also pays for 64 bytes, so a rendering takes 256 MB at most.
+const FUEL: u64 = 4_000_000;
 
 /// The text after the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,5 +221,9 @@ mod tests {
         let endless =
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
         assert_says(render(endless).unwrap_err(), "fuel");
+        // 512 MB.
+        let large = "{% set ns = namespace(s='x') %}{% for a in range(29) %}\
+                     {% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}";
+        assert_says(render(large).unwrap_err(), "fuel");
     }
 }
