@@ -2,7 +2,7 @@
 """Attacks on the program, as many as one likes.
 
     scripts/campaign.py kills   [COUNT] [--seed N]   kills runs at random moments and resumes them
-    scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, and reads them
+    scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, and reads them; --family for one kind
     scripts/campaign.py faults  [COUNT] [--seed N]   fails a software Vulkan at some allocations and submissions
     scripts/campaign.py soak    [SECONDS] [--device] trains for a long time, and measures memory, open files and the disk
 
@@ -27,6 +27,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("campaign", choices=["kills", "mutants", "faults", "soak"])
     parser.add_argument("count", nargs="?", type=lambda text: None if text == "all" else int(text), default=100)
+    parser.add_argument("--family", help="of mutants: the only family to damage, as the table at the end names it")
     parser.add_argument("--device", default="cpu", help="of soak: cpu, or a Vulkan adapter like vulkan:0")
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")))
     target = os.environ.get("CARGO_TARGET_DIR", "target")
@@ -34,7 +35,7 @@ def main():
     args = parser.parse_args()
     if args.count is None and args.campaign != "faults":
         parser.error("only faults can be all")
-    campaign = Campaign(os.path.abspath(args.program), args.seed, args.device)
+    campaign = Campaign(os.path.abspath(args.program), args)
     print(f"seed {args.seed}, in {campaign.folder}")
     begin = time.monotonic()
     importlib.import_module(f"campaigns.{args.campaign}").attack(campaign, args.count)

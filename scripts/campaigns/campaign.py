@@ -50,10 +50,10 @@ class Ended(NamedTuple):
 class Campaign:
     """A folder with a home, a working folder and one for temporary files, in which all commands run."""
 
-    def __init__(self, program, seed, device):
+    def __init__(self, program, options):
         self.program = program
-        self.device = device
-        self.random = random.Random(seed)
+        self.options = options
+        self.random = random.Random(options.seed)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="wgpt-campaign-"))
         self.work = self.folder / "work"
         self.found = []

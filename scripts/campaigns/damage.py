@@ -228,7 +228,6 @@ TEMPLATES = [
     "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}",
     "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}",
     "{% set ns = namespace(s='x') %}{% for i in range(12) %}{% set ns.s = ns.s.replace('x', 'xxxxxxxxxx') %}{% endfor %}",
-    "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}",
     "{% for i in range(100000) %}{{ 'x' * 100000 }}{% endfor %}",
     "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
     "{% macro f(n) %}{% for i in range(9) %}{{ f(n) }}{% endfor %}{% endmacro %}{{ f(0) }}",
@@ -380,7 +379,7 @@ def archive(rng, content, damages):
     elif kind == 3:
         entries[at] = (name, rng.choice([zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]), inside)
     elif kind == 4:
-        entries[at] = (name, zipfile.ZIP_DEFLATED, inside + bytes(rng.choice([100, 10_000_000, 300_000_000])))
+        entries[at] = (name, zipfile.ZIP_DEFLATED, inside + bytes(rng.choice([100] * 6 + [10_000_000] * 3 + [300_000_000])))
     else:
         entries[at] = (name, method, damages(name)(rng, inside))
     packed = io.BytesIO()

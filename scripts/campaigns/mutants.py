@@ -2,12 +2,12 @@
 
 import gzip
 import json
-import os
 import pathlib
 import resource
 import shutil
+import sys
 import zipfile
-from typing import Callable, NamedTuple
+from typing import NamedTuple
 
 from . import damage, watch
 from .campaign import CACHE, CODES, SMALL
@@ -92,7 +92,7 @@ def write_inputs(work):
 
 def write_chat_tokenizer(work):
     """Makes a tokenizer like that of Qwen from one of byte pairs, with its chat template."""
-    file = json.loads((work / "data/tokenizer.json" if (work / "data/tokenizer.json").exists() else work / "model/tokenizer.json").read_text())
+    file = json.loads((work / "model/tokenizer.json").read_text())
     split = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Isolated", "invert": False}
     last = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, last]}
@@ -417,8 +417,13 @@ def attack(campaign, count):
             if bench.run(command, "whole files").code != 0:
                 return campaign.finding(f"`{' '.join(command.args)}` refuses whole files")
         bench.restore()
+    campaign.left_out("templates that add a list to itself again and again, for which minijinja 3.1 counts no fuel, so that nothing ends them")
     hub = Hub()
     families = [*by_family, "hub"]
+    if campaign.options.family:
+        if campaign.options.family not in families:
+            sys.exit(f"error: no family {campaign.options.family!r}\n  hint: choose one of {', '.join(families)}")
+        families = [campaign.options.family]
     for bench.number in range(1, count + 1):
         family = families[bench.number % len(families)]
         if family == "hub":
