@@ -3,7 +3,7 @@
     pip install pyarrow      # made with 26.0.1
     python tests/reference/texts.py [FOLDER]
 
-The columns of texts.parquet have the same texts in different encodings and compressions. scripts/campaign.py damages
+The columns of texts.parquet have the same texts, each in another encoding and compression. scripts/campaign.py damages
 the files.
 """
 
