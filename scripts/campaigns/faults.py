@@ -2,7 +2,6 @@
 faults, or with an error that says what to do."""
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -14,7 +13,8 @@ from .kills import compare_runs, steps
 
 BUILD = pathlib.Path(__file__).parents[2] / "tests/driver/build.sh"
 
-TRAIN = ["train", "--device=vulkan:0", "--no-self-test", "--vram_budget=none", *SMALL, "--gradient_accumulation_steps=1", "--max_iters=60",
+DEVICE = ["--device=vulkan:0", "--no-self-test"]
+TRAIN = ["train", *DEVICE, "--vram_budget=none", *SMALL, "--gradient_accumulation_steps=1", "--max_iters=60",
          "--lr_decay_iters=60", "--eval_iters=1"]
 
 # What a smaller micro-batch may change in a loss.
@@ -47,8 +47,8 @@ def build_driver(campaign):
     folder = campaign.folder / "driver"
     built = subprocess.run(["sh", str(BUILD), str(folder)], capture_output=True, text=True)
     if built.returncode != 0:
-        sys.exit(f"{built.stderr}error: the driver that fails needs a C compiler, Vulkan's headers and Mesa's software driver\n"
-                 "  hint: on Debian, install gcc, libc6-dev, libvulkan-dev and mesa-vulkan-drivers")
+        sys.exit(f"{built.stderr}error: the driver that fails needs a C compiler, Vulkan's headers and Mesa's software "
+                 "driver\n  hint: on Debian, install gcc, libc6-dev, libvulkan-dev and mesa-vulkan-drivers")
     campaign.asked.add("driver")
     for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"):
         campaign.env[name] = str(folder / "manifest.json")
@@ -71,8 +71,8 @@ def calls_of_a_run(campaign, whole):
 def all_faults(rng, allocations, submits, is_long):
     """Returns the faults of each kind, in the order of the seed."""
     longest = LONG_LOSS if is_long else SHORT_LOSS
-    lasting = [{"FAULT_LOSE_SUBMIT": rng.randrange(1, submits + 1), rng.choice(["FAULT_AWAY", "FAULT_LOSE_FOR"]): rng.randint(1, longest)}
-               for _ in range(200)]
+    lasting = [{"FAULT_LOSE_SUBMIT": rng.randrange(1, submits + 1), way: rng.randint(1, longest)}
+               for way in ["FAULT_AWAY", "FAULT_LOSE_FOR"] * 100]
     first_known = submits * KNOWN // 60
     kinds = [
         [Fault("allocation refused", {"FAULT_REFUSE": n}) for n in range(1, allocations + 1)],
@@ -117,7 +117,7 @@ def losses_differ(whole, run):
     return None
 
 
-def wrong_end(campaign, fault, whole, run, ended):
+def wrong_end(campaign, whole, run, ended):
     """Returns what is wrong with a run that had a fault, or None. One that has given up must continue."""
     if ended.code is None:
         return f"did not end in {SECONDS} s: {ended}"
@@ -128,10 +128,26 @@ def wrong_end(campaign, fault, whole, run, ended):
             return f"gave up without an error and a hint: {ended}"
         if not any((run / "checkpoints").glob("*/state.json")):
             return None
-        ended = campaign.run("train", "--resume", "--device=vulkan:0", "--no-self-test", f"--run={run}", seconds=SECONDS)
+        ended = campaign.run("train", "--resume", *DEVICE, f"--run={run}", seconds=SECONDS)
         if ended.code != 0:
             return f"gave up, and without the fault it {ended}"
     return losses_differ(whole, run) if has_smaller_plan(run) else compare_runs(whole, run)
+
+
+def inject(campaign, fault, run):
+    """Trains with a fault. Returns its variables, the end of the run, and true if the fault fired."""
+    folder = campaign.folder / f"driver/{run.name}"
+    folder.mkdir()
+    once = folder / "once"
+    variables = {name: str(value) for name, value in fault.variables.items()}
+    if fault.is_once:
+        variables["FAULT_ONCE"] = str(once)
+    reported = {"FAULT_REPORT": f"{folder}/%p.json"}
+    ended = campaign.run(*TRAIN, *fault.flags, f"--run={run}", env={**variables, **reported}, seconds=SECONDS)
+    if fault.is_once:
+        return variables, ended, once.exists()
+    reports = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return variables, ended, any(report["refused"] or report["lost"] for report in reports)
 
 
 def attack(campaign, count):
@@ -147,27 +163,20 @@ def attack(campaign, count):
     print(f"a run has {calls[0]} allocations and {calls[1]} submissions")
     kinds = all_faults(campaign.random, *calls, is_long)
     ends, silent = {}, 0
-    for number, fault in enumerate(sample(kinds, count)):
+    for number, fault in enumerate(sample(kinds, count), 1):
         run = campaign.asks(f"faulty-{number}")
-        once = campaign.folder / f"driver/once-{number}"
-        report = campaign.folder / f"driver/report-{number}"
-        report.mkdir()
-        variables = {name: str(value) for name, value in fault.variables.items()}
-        if fault.is_once:
-            variables["FAULT_ONCE"] = str(once)
-        ended = campaign.run(*TRAIN, *fault.flags, f"--run={run}", env={**variables, "FAULT_REPORT": f"{report}/%p.json"}, seconds=SECONDS)
-        reports = [json.loads(path.read_text()) for path in report.iterdir()]
-        fired = once.exists() if fault.is_once else any(counted["refused"] or counted["lost"] for counted in reports)
+        variables, ended, fired = inject(campaign, fault, run)
         silent += not fired
-        wrong = wrong_end(campaign, fault, whole, run, ended)
+        wrong = wrong_end(campaign, whole, run, ended)
         if wrong:
             shown = " ".join(f"{name}={value}" for name, value in variables.items())
-            campaign.finding(f"{fault.kind}: `{shown} wgpt {' '.join([*TRAIN, *fault.flags])}` in {run}: {wrong}")
+            command = " ".join([*TRAIN, *fault.flags])
+            campaign.finding(f"{fault.kind}: `{shown} wgpt {command}` in {run}: {wrong}")
         elif run.exists():
             shutil.rmtree(run)
         counts = ends.setdefault(fault.kind, {})
         counts[ended.code] = counts.get(ended.code, 0) + 1
-        campaign.progress(f"{number + 1} faults")
+        campaign.progress(f"{number} faults")
     print(f"\n{'fault':<26} runs by exit code" + (f"; {silent} faults did not fire" if silent else ""))
     for kind, counts in ends.items():
         print(f"{kind:<26} " + ", ".join(f"{code}: {number}" for code, number in sorted(counts.items(), key=str)))

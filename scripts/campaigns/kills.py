@@ -74,8 +74,9 @@ def compare_sweeps(whole, sweep):
 
 def compare_files(whole, folder):
     """Compares the files of folders, but for the model card, which tells its folder."""
-    hashes = [{path.name: file_hash(path) for path in at.iterdir() if path.name != "README.md"} for at in (whole, folder)]
-    other = [name for name in hashes[0] | hashes[1] if hashes[0].get(name) != hashes[1].get(name)]
+    wanted, found = ({path.name: file_hash(path) for path in at.iterdir() if path.name != "README.md"}
+                     for at in (whole, folder))
+    other = [name for name in wanted | found if wanted.get(name) != found.get(name)]
     return f"other files than {whole}: {', '.join(other)}" if other else None
 
 
@@ -125,7 +126,8 @@ def half_precisions(campaign):
     for dtype in ("float16", "bfloat16"):
         able = [device["id"] for device in devices if dtype in device["dtypes"]]
         if able:
-            found.append(training(dtype, ["train", f"--device={able[0]}", "--no-self-test"], [*SHORT, f"--dtype={dtype}"]))
+            train = ["train", f"--device={able[0]}", "--no-self-test"]
+            found.append(training(dtype, train, [*SHORT, f"--dtype={dtype}"]))
         else:
             campaign.left_out(f"{dtype}, which no Vulkan device here has")
     return found
@@ -143,7 +145,8 @@ def all_kinds(campaign):
     train = ["train", "--device=cpu"]
     write_long_text(campaign)
     large = campaign.asks("large")
-    made = campaign.run(*train, *SMALL, "--n_embd=256", "--n_layer=6", "--max_iters=1", "--warmup_iters=0", "--lr_decay_iters=1", f"--run={large}")
+    made = campaign.run(*train, *SMALL, "--n_embd=256", "--n_layer=6", "--max_iters=1", "--warmup_iters=0",
+                        "--lr_decay_iters=1", f"--run={large}")
     if made.code != 0:
         campaign.finding(f"a run to export {made}")
     kinds = [
@@ -189,7 +192,8 @@ def disturb(campaign, kind, folder, seconds):
         ended = ended or wait(process, 60 + 20 * seconds)
         if ended is None or not wait_for_others(process):
             kill_all(process)
-            campaign.finding(f"{kind.name}, {folder}: after {kills} kills, `{' '.join(map(str, args))}` did not end, or not all of it")
+            campaign.finding(f"{kind.name}, {folder}: after {kills} kills, `{' '.join(map(str, args))}` did not end, "
+                             "or not all of it")
             return kills, None
         if ended.code == 0:
             return kills, ended

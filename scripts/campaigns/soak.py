@@ -99,7 +99,8 @@ def attack(campaign, seconds):
     """Trains for `seconds`, measures every ten, and stops the run."""
     run = campaign.asks("run")
     with open(campaign.asks("output.txt"), "wb") as output:
-        process = campaign.start("train", f"--device={campaign.options.device}", *TRAIN, f"--run={run}", stdin=None, stdout=output, stderr=output)
+        process = campaign.start("train", f"--device={campaign.options.device}", *TRAIN, f"--run={run}", stdin=None,
+                                 stdout=output, stderr=output)
     begin = time.monotonic()
     measured = []
     while (left := seconds - (time.monotonic() - begin)) > 0:
