@@ -2,11 +2,16 @@
 """Attacks on the program, as many as one likes.
 
     scripts/campaign.py kills   [COUNT] [--seed N]   kills runs at random moments and resumes them
-    scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, and reads them
+    scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, and reads them; --family for one kind
+    scripts/campaign.py faults  [COUNT] [--seed N]   fails a software Vulkan at some allocations and submissions
     scripts/campaign.py power   [COUNT] [--seed N]   cuts the power while wgpt writes (needs strace)
+    scripts/campaign.py mistakes [COUNT] [--seed N]  makes mistakes in the source code for the tests to notice
+    scripts/campaign.py soak    [SECONDS] [--device] trains for a long time, and measures memory, open files and the disk
 
---program names the program (default: target/release/wgpt, or that of $CARGO_TARGET_DIR). The seed of the day
-is printed. The exit code is 1 if anything was found; what was found stays in the folder that is named.
+COUNT `all` of faults is each allocation and each submission of a run. --program names the program (default:
+target/release/wgpt, or that of $CARGO_TARGET_DIR). The seed of the day is printed. All files are in the folder
+that is named, with a home folder, and a file in it that changes without being asked for is a finding. The exit
+code is 1 if anything was found; then the folder stays.
 """
 
 import argparse
@@ -22,16 +27,21 @@ from campaigns.campaign import Campaign
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("campaign", choices=["kills", "mutants", "power"])
-    parser.add_argument("count", nargs="?", type=int, default=100)
+    parser.add_argument("campaign", choices=["kills", "mutants", "faults", "power", "mistakes", "soak"])
+    parser.add_argument("count", nargs="?", type=lambda text: None if text == "all" else int(text), default=100)
+    parser.add_argument("--family", help="of mutants: the only family to damage, as the table at the end names it")
+    parser.add_argument("--device", default="cpu", help="of soak: cpu, or a Vulkan adapter like vulkan:0")
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")))
     target = os.environ.get("CARGO_TARGET_DIR", "target")
     parser.add_argument("--program", default=f"{target}/release/wgpt")
     args = parser.parse_args()
-    campaign = Campaign(os.path.abspath(args.program), args.seed)
+    if args.count is None and args.campaign != "faults":
+        parser.error("only faults can be all")
+    campaign = Campaign(os.path.abspath(args.program), args)
     print(f"seed {args.seed}, in {campaign.folder}")
     begin = time.monotonic()
     importlib.import_module(f"campaigns.{args.campaign}").attack(campaign, args.count)
+    campaign.check_bystanders()
     print(f"\n{args.campaign}: {len(campaign.found)} findings in {time.monotonic() - begin:.0f} s, seed {args.seed}")
     if not campaign.found:
         shutil.rmtree(campaign.folder)

@@ -62,6 +62,11 @@ impl fmt::Display for ProcessEnd {
     }
 }
 
+/// Returns true for a launcher's code of a rank that a signal has ended, except for the two that stop a run.
+fn is_kill(code: u8) -> bool {
+    code >= 128 && ![130, 143].contains(&code)
+}
+
 pub(super) struct Supervisor<T> {
     pub transport: T,
     start: StartRun,
@@ -177,6 +182,10 @@ impl<T: Transport> Supervisor<T> {
             }
             if is_reported {
                 self.transport.emit(Event::Error(failure.error));
+            } else if self.has_ranks && code.is_some_and(is_kill) {
+                self.explain(&mut failure, process);
+                self.report(Event::Error(failure.error));
+                return self.finish(Exit::Failure as u8);
             }
             return self.finish(code.unwrap_or(1));
         }

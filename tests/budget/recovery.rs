@@ -20,6 +20,7 @@ fn a_failing_device_ends_its_process_with_an_error() {
         ("FAULT_REFUSE", "1".to_string()),
         ("FAULT_REFUSE", (allocations / 2).to_string()),
         ("FAULT_REFUSE", format!("{}+", allocations - 1)),
+        ("FAULT_REFUSE_SUBMIT", (submits / 2).to_string()),
         ("FAULT_LOSE_SUBMIT", "2".to_string()),
         ("FAULT_LOSE_SUBMIT", (submits / 2).to_string()),
         ("FAULT_LOSE_WAIT", "1".to_string()),

@@ -61,8 +61,8 @@ PFN_vkVoidFunction vk_icdGetPhysicalDeviceProcAddr(VkInstance, const char *);
 
 static struct {
     const char *driver, *once, *crash_at;               /* a function's name without vk */
-    uint64_t refuse, lose_submit, lose_wait, hang_wait; /* 0: never */
-    uint64_t crash_matrices;                            /* 0: never */
+    uint64_t refuse, lose_submit, lose_wait, hang_wait;    /* 0: never */
+    uint64_t refuse_submit, hang_submit, crash_matrices;   /* 0: never */
     uint64_t away, lose_for;                            /* seconds */
     uint64_t cap, binding, heap, budget, subgroup;      /* UINT64_MAX: unchanged */
     bool refuse_rest, device_only, discrete, integrated, no_budget;
@@ -178,12 +178,14 @@ static bool set(const char *name, const char *value)
                    {"BINDING", &config.binding, NULL},
                    {"CAP", &config.cap, NULL},
                    {"CRASH_MATRICES", &config.crash_matrices, NULL},
+                   {"HANG_SUBMIT", &config.hang_submit, NULL},
                    {"HANG_WAIT", &config.hang_wait, NULL},
                    {"HEAP", &config.heap, NULL},
                    {"LOSE_FOR", &config.lose_for, NULL},
                    {"LOSE_SUBMIT", &config.lose_submit, NULL},
                    {"LOSE_WAIT", &config.lose_wait, NULL},
                    {"REFUSE", &config.refuse, &config.refuse_rest},
+                   {"REFUSE_SUBMIT", &config.refuse_submit, NULL},
                    {"SUBGROUP", &config.subgroup, NULL}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(name, numbers[i].name))
@@ -474,28 +476,36 @@ static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t 
     return d->lost;
 }
 
-/* A submit to a lost device does not reach the real driver. */
-#define SUBMIT(name, info, lost_now)                                                               \
+/* A submit that fails does not reach the real driver. */
+#define SUBMIT(name, info, fault)                                                                  \
     static VkResult fault_##name(VkQueue queue, uint32_t n, const info *infos, VkFence fence)      \
     {                                                                                              \
         struct device *d = device_of(QUEUE, queue);                                                \
         pthread_mutex_lock(&d->queues);                                                            \
-        VkResult result =                                                                          \
-            (lost_now) ? VK_ERROR_DEVICE_LOST : d->name(queue, n, infos, fence);                   \
+        VkResult result = (fault);                                                                 \
+        if (result == VK_SUCCESS)                                                                  \
+            result = d->name(queue, n, infos, fence);                                              \
         pthread_mutex_unlock(&d->queues);                                                          \
         return result;                                                                             \
     }
-static bool lost_at_submit(struct device *d)
+static VkResult fault_at_submit(struct device *d)
 {
-    bool lost = lost_at(d, &count.submits, config.lose_submit, 0);
+    bool lost = lost_at(d, &count.submits, config.lose_submit, config.hang_submit);
+    pthread_mutex_lock(&state);
     if (d->matrices && config.crash_matrices && count.submits >= config.crash_matrices)
         crash();
-    return lost;
+    bool refused = !lost && count.submits == config.refuse_submit && may_fire();
+    count.refused += refused;
+    report();
+    pthread_mutex_unlock(&state);
+    if (lost)
+        return VK_ERROR_DEVICE_LOST;
+    return refused ? VK_ERROR_OUT_OF_DEVICE_MEMORY : VK_SUCCESS;
 }
-#define LOST_AT_SUBMIT lost_at_submit(d)
-SUBMIT(QueueSubmit, VkSubmitInfo, LOST_AT_SUBMIT)
-SUBMIT(QueueSubmit2, VkSubmitInfo2, LOST_AT_SUBMIT)
-SUBMIT(QueueBindSparse, VkBindSparseInfo, d->lost)
+#define FAULT_AT_SUBMIT fault_at_submit(d)
+SUBMIT(QueueSubmit, VkSubmitInfo, FAULT_AT_SUBMIT)
+SUBMIT(QueueSubmit2, VkSubmitInfo2, FAULT_AT_SUBMIT)
+SUBMIT(QueueBindSparse, VkBindSparseInfo, d->lost ? VK_ERROR_DEVICE_LOST : VK_SUCCESS)
 
 /* A wait holds no lock while it waits: the submit of another thread may end it. */
 static bool lost_at_wait(struct device *d)

@@ -7,7 +7,7 @@ use chrono::Local;
 use fancy_regex::Regex;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::{Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
@@ -17,8 +17,8 @@ use super::Message;
 const NAME: &str = "chat_template";
 
 /// The most instructions of one rendering, so that a template that never ends is an error. Qwen3's takes
-/// about a hundred for a message.
-const FUEL: u64 = 50_000_000;
+/// about a hundred for a message. An instruction also pays for 64 bytes, so a rendering takes 256 MB at most.
+const FUEL: u64 = 4_000_000;
 
 /// The text after the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Jinja {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| clause(&error))?);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_unknown_method_callback(method);
         environment.add_function("raise_exception", |message: String| {
             Err::<Value, _>(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -106,6 +106,21 @@ fn without_generation(text: &str) -> String {
         }
     }
     text
+}
+
+/// Calls a method of Python. minijinja counts no fuel for `str.format`, so its widths have four digits at most.
+fn method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    let is_wide = |text: &str| text.split(|c: char| !c.is_ascii_digit()).any(|n| n.len() > 4);
+    if name == "format" && value.as_str().is_some_and(is_wide) {
+        let reason = "a format of more than 9999 characters";
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
+    unknown_method_callback(state, value, name, args)
 }
 
 fn strftime_now(format: &str) -> Result<String, Error> {
@@ -201,6 +216,7 @@ mod tests {
                 "3",
             ),
             ("{% if tools is none and tools is defined and x is not defined %}y{% endif %}", "y"),
+            ("{{ '{:>3}'.format(1) }}", "  1"),
             ("{{ strftime_now('%%Y') }}", "%Y"),
         ] {
             assert_eq!(render(text).unwrap(), expected, "{text}");
@@ -214,6 +230,7 @@ mod tests {
             ("{% if %}", "line 1: "),
             ("{{ messages[0].content.no_such() }}", "no_such"),
             ("{{ x.y }}", "undefined"),
+            ("{{ '{:>100000000000}'.format(1) }}", "a format of more"),
             ("{{ strftime_now('%!') }}", "\"%!\" is not a format of a date"),
         ] {
             assert_says(render(text).unwrap_err(), expected);
@@ -221,5 +238,9 @@ mod tests {
         let endless =
             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
         assert_says(render(endless).unwrap_err(), "fuel");
+        // 512 MB.
+        let large = "{% set ns = namespace(s='x') %}{% for a in range(29) %}\
+                     {% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}";
+        assert_says(render(large).unwrap_err(), "fuel");
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ::parquet::basic::Type as PhysicalType;
 use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::reader::RowIter;
 use ::parquet::record::{Field, Row};
@@ -27,6 +28,10 @@ pub(super) fn read(path: &Path, bytes: u64, field: &str, sink: &mut Sink<'_>) ->
     let file = File::open(path).map_err(DataError::io("read", path))?;
     let reader = SerializedFileReader::new(file).map_err(failed)?;
     let metadata = reader.metadata().file_metadata();
+    let mut columns = reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
+    if columns.any(is_nowhere) {
+        return Err(bad("a column begins or ends before the file".into()).into());
+    }
     let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
     let projection = projection(metadata.schema(), field).ok_or_else(|| {
         let columns: Vec<_> = metadata.schema().get_fields().iter().map(|c| c.name()).collect();
@@ -50,6 +55,12 @@ pub(super) fn read(path: &Path, bytes: u64, field: &str, sink: &mut Sink<'_>) ->
         sink(DocumentPart::EndOfDocument, bytes_read)?;
     }
     Ok(())
+}
+
+/// Returns true if the position or the size of a column is below 0. The crate panics when it reads it.
+fn is_nowhere(column: &ColumnChunkMetaData) -> bool {
+    let first = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+    first < 0 || column.compressed_size() < 0
 }
 
 /// Returns a schema with only this column, if it exists and holds text.
@@ -82,6 +93,7 @@ mod tests {
 
     use ::parquet::basic::{Compression, ZstdLevel};
     use ::parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+    use ::parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
     use ::parquet::file::properties::WriterProperties;
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
@@ -146,6 +158,32 @@ mod tests {
         for length in [0, 3, bytes.len() / 2, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..length]).unwrap();
             assert_says(documents(path.clone(), "text").unwrap_err(), "a.parquet");
+        }
+    }
+
+    #[test]
+    fn sizes_and_positions_below_zero_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = write(folder.path(), Compression::SNAPPY, "(UTF8)");
+        let file = std::fs::File::open(&path).unwrap();
+        let whole = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+        for (size, position) in [(-1, 4), (100, -4)] {
+            let mut footer = whole.clone().into_builder();
+            let groups = footer.take_row_groups().into_iter().map(|group| {
+                let columns = group.columns().iter().cloned().map(|column| {
+                    let column = column.into_builder().set_dictionary_page_offset(None);
+                    let column = column.set_total_compressed_size(size);
+                    column.set_data_page_offset(position).build().unwrap()
+                });
+                let columns = columns.collect();
+                group.into_builder().set_column_metadata(columns).build().unwrap()
+            });
+            let footer = footer.set_row_groups(groups.collect()).build();
+            let mut changed = std::fs::read(&path).unwrap();
+            ParquetMetaDataWriter::new(&mut changed, &footer).finish().unwrap();
+            let damaged = folder.path().join("damaged.parquet");
+            std::fs::write(&damaged, changed).unwrap();
+            assert_says(documents(damaged, "text").unwrap_err(), "before the file");
         }
     }
 }

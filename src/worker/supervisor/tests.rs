@@ -187,6 +187,13 @@ fn a_launcher_that_cannot_start_is_not_started_again() {
     let mut launcher = supervisor(true);
     assert!(run(&mut launcher, Vec::new(), Some(1)).is_empty());
     assert_eq!(launcher.exit_code, Some(1));
+    // A rank was killed before the run began. Only the launcher knows.
+    for (code, exit, errors) in [(137, 1, 1), (143, 143, 0)] {
+        let mut launcher = supervisor(true);
+        let events = run(&mut launcher, Vec::new(), Some(code));
+        assert!(events.iter().all(|event| event.to_string().contains("a rank was killed")));
+        assert_eq!((launcher.exit_code, events.len()), (Some(exit), errors));
+    }
     // A signal has killed one of its ranks. Each has its own device.
     let mut launcher = supervisor(true);
     let events = run(&mut launcher, vec![started()], Some(137));
