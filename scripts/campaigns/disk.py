@@ -53,12 +53,12 @@ def bytes_of(escaped):
 def record(campaign, root, *args):
     """Runs a command. Returns its exit code, its output, and the events of all its threads on files below `root`:
     tuples of a kind, a path relative to `root`, and more."""
-    log = campaign.folder / "strace"
+    log = campaign.asks("strace")
     log.mkdir()
     trace = ["strace", "-ff", "-o", str(log / "thread"), "-y", "-xx", "-s", str(1 << 24), "--seccomp-bpf",
              "-e", "trace=" + ",".join(f"?{call}" for call in CALLS + OTHERS), "-e", "signal=none",
              "--absolute-timestamps=format:unix,precision:ns"]
-    process = subprocess.run([*trace, campaign.program, *map(str, args)], cwd=campaign.folder, env=campaign.env,
+    process = subprocess.run([*trace, campaign.program, *map(str, args)], cwd=campaign.work, env=campaign.env,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     calls = []
     for file in log.iterdir():
@@ -67,7 +67,7 @@ def record(campaign, root, *args):
     log.rmdir()
     # Times as text have the same length.
     calls.sort(key=lambda call: call[0])
-    reader = Reader(root, campaign.folder)
+    reader = Reader(root, campaign.work)
     events = [event for call in calls for event in reader.events(*call[1:])]
     return process.returncode, process.stdout.decode(errors="replace"), events
 

@@ -141,7 +141,7 @@ class Mistakes:
 
     def __init__(self, campaign, count):
         self.campaign = campaign
-        self.source = campaign.folder / "wgpt"
+        self.source = campaign.asks("wgpt")
         tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
         for name in filter(None, tracked.decode().split("\0")):
             if (ROOT / name).is_file():
@@ -256,7 +256,7 @@ def attack(campaign, count):
     """Makes `count` mistakes. Those that no test notices are findings."""
     made = Mistakes(campaign, count)
     program = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/wgpt"
-    kept = campaign.folder / "program"
+    kept = campaign.asks("program")
     if program.exists():
         shutil.copy2(program, kept)
     try:
@@ -275,7 +275,7 @@ def examine(campaign, made, tests, count):
     reaches = {nth: [] for nth in made.left}
 
     def measure(at):
-        test, log = tests[at], campaign.folder / f"reached-{at}"
+        test, log = tests[at], campaign.asks(f"reached-{at}")
         begin = time.monotonic()
         passed = test.run(600, MISTAKES_REACHED=str(log))
         seconds = time.monotonic() - begin

@@ -36,6 +36,12 @@ AT_ONCE = 6
 Verdict = collections.namedtuple("Verdict", "problem saved")
 
 
+def run(campaign, *args):
+    """Returns the exit code of a command, and all that it printed."""
+    code, out, err = campaign.run(*args, seconds=60)
+    return code, out + err
+
+
 class Commands:
     """Runs commands on a cut folder, and keeps the first problem. `scratch` is for what they write elsewhere."""
 
@@ -45,7 +51,7 @@ class Commands:
 
     def run(self, *args):
         """Returns if the command succeeded, and what it printed. A code that is not in the contract is a problem."""
-        code, out = self.campaign.run(*args, seconds=60)
+        code, out = run(self.campaign, *args)
         if code not in CODES or "this is a bug in wgpt" in out:
             self.fail(f"{' '.join(map(str, args))} ended with {code}: {out[-500:]}")
         return code == 0, out
@@ -149,7 +155,7 @@ class Product:
 
     def prepare(self, root):
         if self.before:
-            code, out = self.campaign.run(*self.before, "-o", root / self.path)
+            code, out = run(self.campaign, *self.before, "-o", root / self.path)
             assert code == 0, out
         self.old = self.files(root)
         return [*self.args, "-o", root / self.path]
@@ -206,7 +212,7 @@ class Recording:
 
     def __init__(self, campaign, scenario):
         self.scenario = scenario
-        root = (campaign.folder / "disk").resolve()
+        root = campaign.asks("disk").resolve()
         root.mkdir()
         args = scenario.prepare(root)
         self.before = disk.read_tree(root)
@@ -238,7 +244,9 @@ class Recording:
 
 def scenarios(campaign):
     """Returns all scenarios, and writes the files that their commands read."""
-    folder = campaign.folder
+    folder = campaign.work
+    for name in ("text.txt", "other.txt", "chats.jsonl", "web", "run", "model"):
+        campaign.asks(name)
     text = "".join(f"It was dark night {number}. The {number * 7 % 31} winds sang.\n" for number in range(500))
     (folder / "text.txt").write_text(text)
     (folder / "other.txt").write_text(text.replace("dark", "DEEP")[:9000])
@@ -250,7 +258,7 @@ def scenarios(campaign):
     for name, content in {"index.html": "<html><head></head></html>", "wgpt.js": "//", "wgpt.wasm": "0" * 3000}.items():
         (web / name).write_text(content)
     for args in (["train", *TINY, "--max_iters=6", "--run=run"], ["export", "run", "-o", "model"]):
-        code, out = campaign.run(*args)
+        code, out = run(campaign, *args)
         assert code == 0, out
     optimizers = {"adamw": [], "muon": ["--optimizer=muon"], "offload": ["--offload_optimizer=true"]}
     bpe, force = "--tokenizer=bpe:300", ["--force"]
@@ -282,7 +290,7 @@ class Tries:
         """Returns the verdict on a folder, which another thread may be looking for."""
         digest = digest_of(tree)
         if digest not in self.verdicts:
-            folder = self.campaign.folder / f"cut-{digest[:16]}"
+            folder = self.campaign.asks(f"cut-{digest[:16]}")
             self.verdicts[digest] = self.pool.submit(look, scenario, tree, folder)
         return self.verdicts[digest]
 
@@ -305,7 +313,7 @@ class Tries:
 
     def keep(self, recording, cut, problem):
         """Reports a finding, and keeps the folder that shows it."""
-        kept = self.campaign.folder / f"{recording.scenario.name}-{self.lost}".replace(", ", "-").replace(" ", "-")
+        kept = self.campaign.asks(f"{recording.scenario.name}-{self.lost}".replace(", ", "-").replace(" ", "-"))
         disk.write_tree(kept, cut.tree)
         last = recording.events[cut.moment - 1][:2] if cut.moment else "nothing"
         self.campaign.finding(f"{recording.scenario.name}, cut after {last}, {kept}: {problem}")
