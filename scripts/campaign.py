@@ -3,6 +3,7 @@
 
     scripts/campaign.py kills   [COUNT] [--seed N]   kills runs at random moments and resumes them
     scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, and reads them
+    scripts/campaign.py power   [COUNT] [--seed N]   cuts the power while wgpt writes (needs strace)
 
 --program names the program (default: target/release/wgpt, or that of $CARGO_TARGET_DIR). The seed of the day
 is printed. The exit code is 1 if anything was found; what was found stays in the folder that is named.
@@ -21,7 +22,7 @@ from campaigns.campaign import Campaign
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("campaign", choices=["kills", "mutants"])
+    parser.add_argument("campaign", choices=["kills", "mutants", "power"])
     parser.add_argument("count", nargs="?", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")))
     target = os.environ.get("CARGO_TARGET_DIR", "target")
