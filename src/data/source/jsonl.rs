@@ -275,6 +275,6 @@ mod tests {
             assert_says(messages(&bad).unwrap_err(), expected);
         }
         assert_eq!(messages(r#"{"messages":{}}"#).unwrap_err(), "`messages` is not a list");
-        assert!(messages(r#"{"messages":[]}"#).unwrap_err().contains("no message"));
+        assert!(messages(r#"{"messages":[]}"#).unwrap_err().contains("no assistant message"));
     }
 }
