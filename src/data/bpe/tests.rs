@@ -298,7 +298,7 @@ fn other_tokenizers_are_refused() {
         ("/model/vocab/a", json!(0), "another token"),
         ("/model/vocab/a", json!(99_999_999), "99999999"),
         ("/model/merges/0", json!("ab"), "not a merge"),
-        ("/model/merges/0", json!(["\u{1}", "a"]), "no token"),
+        ("/model/merges/0", json!(["\u{1}", "a"]), "not in the vocabulary"),
         ("/model/vocab", json!(null), "no vocabulary"),
         ("/added_tokens/0/id", json!(null), "valid id"),
         ("/added_tokens/0", json!({"id": 0, "content": "x", "lstrip": true}), "around it"),
