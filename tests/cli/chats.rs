@@ -298,7 +298,7 @@ fn a_template_that_hides_the_answers_is_refused_for_conversations_alone() {
     let reason =
         "cannot use the chat template of model: it opens an answer without a special token";
     assert!(
-        said.contains(reason) && said.contains("hint: give the path of its tokenizer.json"),
+        said.contains(reason) && said.contains("give the path of its tokenizer.json"),
         "{said}"
     );
     assert!(!folder.path().join("d").exists());

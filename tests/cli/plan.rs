@@ -206,8 +206,8 @@ fn max_time_plans_a_schedule_that_ends_in_time() {
     assert!((10..600_000).contains(&updates), "{updates}");
     assert_eq!(config("lr_decay_iters"), updates);
     assert_eq!(config("warmup_iters"), (updates / 50).min(2000));
-    let warning = named(&events, "warning").next().unwrap();
-    let said = warning["text"].as_str().unwrap();
+    let note = named(&events, "note").next().unwrap();
+    let said = note["text"].as_str().unwrap();
     assert!(said.contains(&updates.to_string()) && said.contains("8s"), "{said}");
     // The limit still holds if other programs slow the run down.
     assert!((1.0..20.0).contains(&seconds), "{seconds} s");

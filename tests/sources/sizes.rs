@@ -22,7 +22,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["model"], 3_450),
     (&["ranks"], 3_200),
     (&["runs"], 3_715),
-    (&["train"], 4_880),
+    (&["train"], 4_882),
     (&["eval"], 1_370),
     (&["protocol"], 2_200),
     (&["worker"], 3_200),
