@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use web_time::SystemTime;
 
 use super::scalars::{Continued, Logs};
-use super::thinning::{MOST, thinned};
+use super::thinning::{MOST, thinned, thinned_log};
 use super::{TrainError, has_checkpoints};
 use crate::config::Config;
 use crate::disk::{self, File, HeldFolder, TryLockError};
@@ -171,18 +171,21 @@ impl RunFolder {
         write().map_err(TrainError::io("write", &path))
     }
 
-    /// Thins the events, of which there are `length` bytes. Those who follow the file read it again.
+    /// Thins the events, of which there are `length` bytes, and the log. Those who follow the events read them
+    /// again.
     fn thin(&mut self, length: u64) -> io::Result<()> {
-        let path = self.path.join(EVENTS_FILE);
         // What cannot be thinned, or written, is not tried again at each event.
         self.most = length / 2 * 3;
-        let record = thinned(&disk::read_own(&path)?);
-        // Windows does not replace an open file.
-        self.events = None;
-        let replaced = disk::replace(&path, &record);
-        self.events = Some(disk::append_own(&path)?);
-        replaced?;
-        self.most = MOST.max(record.len() as u64 / 2 * 3);
+        let rewrite = |name, thinned: fn(&[u8]) -> Vec<u8>| {
+            let path = self.path.join(name);
+            let record = thinned(&disk::read_own(&path)?);
+            disk::replace(&path, &record)?;
+            Ok::<_, io::Error>((disk::append_own(&path)?, record.len() as u64))
+        };
+        let (events, length) = rewrite(EVENTS_FILE, thinned)?;
+        self.events = Some(events);
+        self.most = MOST.max(length / 2 * 3);
+        self.log = rewrite(LOG_FILE, thinned_log)?.0;
         Ok(())
     }
 }
@@ -264,6 +267,8 @@ mod tests {
             }
         }
         assert!(longest < LIMIT + 1000, "{longest}");
+        let log = std::fs::read_to_string(folder.path().join(LOG_FILE)).unwrap();
+        assert!(log.len() < LIMIT as usize && log.contains("iter 4999: ") && log.contains("saved"));
         let read = progress(&mut Tail::open(folder.path(), true), Progress::default());
         let followed = progress(&mut follower, followed);
         assert!(all.curves.loss.len() == 5000 && read.curves.loss.len() < 500);

@@ -50,3 +50,14 @@ pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
     kept.extend(pending.map_or(&[][..], |(_, _, line)| line));
     kept
 }
+
+/// Returns a log in which the older three quarters have half as many lines about steps.
+pub(super) fn thinned_log(log: &[u8]) -> Vec<u8> {
+    let (mut offset, mut is_left_out) = (0, false);
+    let is_kept = |line: &&[u8]| {
+        offset += line.len();
+        is_left_out = !is_left_out && offset <= log.len() / 4 * 3 && line.starts_with(b"iter ");
+        !is_left_out
+    };
+    log.split_inclusive(|&byte| byte == b'\n').filter(is_kept).collect::<Vec<_>>().concat()
+}
