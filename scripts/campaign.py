@@ -5,7 +5,6 @@
     scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, and reads them; --family for one kind
     scripts/campaign.py faults  [COUNT] [--seed N]   fails a software Vulkan at some allocations and submissions
     scripts/campaign.py power   [COUNT] [--seed N]   cuts the power while wgpt writes (needs strace)
-    scripts/campaign.py mistakes [COUNT] [--seed N]  makes mistakes in the source code for the tests to notice
     scripts/campaign.py soak    [SECONDS] [--device] trains for a long time, and measures memory, open files and the disk
 
 COUNT `all` of faults is each allocation and each submission of a run. --program names the program (default:
@@ -27,7 +26,7 @@ from campaigns.campaign import Campaign
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("campaign", choices=["kills", "mutants", "faults", "power", "mistakes", "soak"])
+    parser.add_argument("campaign", choices=["kills", "mutants", "faults", "power", "soak"])
     parser.add_argument("count", nargs="?", type=lambda text: None if text == "all" else int(text), default=100)
     parser.add_argument("--family", help="of mutants: the only family to damage, as the table at the end names it")
     parser.add_argument("--device", default="cpu", help="of soak: cpu, or a Vulkan adapter like vulkan:0")
