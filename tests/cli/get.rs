@@ -51,6 +51,28 @@ fn blobs(folder: &Path, repo: &str) -> PathBuf {
     folder.join("hf/hub").join(repo).join("blobs")
 }
 
+/// Waits until so many bytes of a blob have arrived. Returns the path of the unfinished file.
+fn wait_for_part(blob: &Path, bytes: usize) -> PathBuf {
+    let partial = blob.with_added_extension("incomplete");
+    let began = Instant::now();
+    while fs::metadata(&partial).map_or(0, |found| found.len()) < bytes as u64 {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    partial
+}
+
+/// A server that sends the beginning of the first file, then nothing. Its other answers are whole.
+fn stalling_once(repo: &Repo, half: usize) -> Server {
+    let repo = repo.clone();
+    Server::start(move |request, earlier| match repo.file(&request.path) {
+        Some(content) if earlier == 0 => {
+            Answer { after: After::Stall, ..Answer::file(request, content).cut(half) }
+        }
+        _ => repo.answer(request),
+    })
+}
+
 /// Returns the names of the files in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -171,24 +193,14 @@ fn a_killed_get_continues_and_two_do_not_mix() {
     let repo = texts();
     let content = repo.files["data/train.txt"].clone();
     let half = content.len() / 2;
-    let server = Server::start(move |request, earlier| match repo.file(&request.path) {
-        Some(content) if earlier == 0 => {
-            Answer { after: After::Stall, ..Answer::file(request, content).cut(half) }
-        }
-        _ => repo.answer(request),
-    });
+    let server = stalling_once(&repo, half);
     let mut first = with_hub(folder.path(), &server.address)
         .args(["get", "hf:me/texts"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let blob = blobs(folder.path(), "datasets--me--texts").join(sha256(&content));
-    let partial = blob.with_added_extension("incomplete");
-    let began = Instant::now();
-    while fs::metadata(&partial).map_or(0, |found| found.len()) < half as u64 {
-        assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let partial = wait_for_part(&blob, half);
     let second = get(folder.path(), &server, &["hf:me/texts"]);
     failed(&second, 1, &["another process is fetching this file"]);
     first.kill().unwrap();
@@ -211,12 +223,7 @@ fn a_worker_fetches_and_prepares_for_the_window() {
     let repo = texts();
     let content = repo.files["data/train.txt"].clone();
     let half = content.len() / 2;
-    let server = Server::start(move |request, earlier| match repo.file(&request.path) {
-        Some(content) if earlier == 0 => {
-            Answer { after: After::Stall, ..Answer::file(request, content).cut(half) }
-        }
-        _ => repo.answer(request),
-    });
+    let server = stalling_once(&repo, half);
     let request = json!({
         "message": "request", "request": "get", "name": "hf:me/texts", "folder": path.join("data"),
     });
@@ -228,12 +235,7 @@ fn a_worker_fetches_and_prepares_for_the_window() {
         .unwrap();
     writeln!(stopped.stdin.as_mut().unwrap(), "{request}").unwrap();
     let blob = blobs(path, "datasets--me--texts").join(sha256(&content));
-    let partial = blob.with_added_extension("incomplete");
-    let began = Instant::now();
-    while fs::metadata(&partial).map_or(0, |found| found.len()) < half as u64 {
-        assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let partial = wait_for_part(&blob, half);
     drop(stopped.stdin.take());
     assert!(!stopped.wait().unwrap().success());
     assert!(partial.exists() && !path.join("data").exists());

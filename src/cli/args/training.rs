@@ -24,8 +24,8 @@ pub(in crate::cli) struct TrainArgs {
     pub resume: bool,
     /// End the run well: decay over N updates or N%
     ///
-    /// The learning rate decays over N updates, or over N% of those made, and the run stops. The checkpoint from before stays,
-    /// and a larger max_iters continues from it.
+    /// The learning rate decays over N updates, or over N% of those made, and the run stops. The checkpoint
+    /// from before stays, and a larger max_iters continues from it.
     #[arg(long, value_name = "N", requires = "resume")]
     pub decay: Option<DecayLength>,
     /// Print JSON events, and read commands from stdin

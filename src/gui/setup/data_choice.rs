@@ -24,7 +24,7 @@ const EXCERPT_LINES: usize = 3;
 /// The data that is being prepared or was just chosen.
 #[derive(Default)]
 pub(in crate::gui) struct DataChoice {
-    /// What is being made: until it is there, nothing else can be chosen.
+    /// A download or a text in preparation. No other data can be chosen meanwhile.
     pub busy: Option<Busy>,
     /// Data that was tokenized, and sentences about what was skipped in it.
     pub warnings: (String, Vec<String>),
