@@ -70,12 +70,21 @@ const FINE_TUNING_RATE: f64 = 5e-5;
 const LEAST_TOKENS_PER_PARAMETER: f64 = 4.0;
 const MOST_TOKENS_PER_PARAMETER: f64 = 40.0;
 
-/// The size of the batch, as a part of the law's, which is the largest one that is useful.
-const OF_BATCH_LAW: f64 = 0.5;
+/// The choice of a batch.
+struct BatchRule {
+    /// The part of the law's batch, which is the largest one that is useful.
+    of_law: f64,
+    /// The fewest updates of a run. Fewer in larger batches learn less from the same tokens.
+    updates: f64,
+    /// The fewest tokens of an update, also if the run then has fewer updates.
+    tokens: f64,
+}
 
-/// The fewest updates of a run, unless its batch would be smaller than `LEAST_BATCH`. Fewer in larger batches
-/// learn less from the same tokens.
-const LEAST_UPDATES: f64 = 2500.0;
+/// Where the time is the limit: Muon costs as much for a smaller batch, and its gradients are noisier.
+const WITH_LITTLE_TIME: BatchRule = BatchRule { of_law: 0.7, updates: 2000.0, tokens: 2048.0 };
+
+/// Where the data are the limit: there is time for more updates of the same tokens.
+const WITH_LITTLE_DATA: BatchRule = BatchRule { of_law: 0.5, updates: 2500.0, tokens: 512.0 };
 
 /// The share of the time for evaluations, and for samples and checkpoints.
 const FOR_UPDATES: f64 = 0.9;
@@ -91,12 +100,7 @@ const EVALUATED: f64 = 0.07;
 /// The part of the embedding that counts as parameters in the law. The laws were measured on large models,
 /// where it does not matter; for small ones with a large vocabulary, all of it predicts models that are too
 /// small, and none of it models that are too large (docs/rule.md).
-const OF_EMBEDDING: f64 = 0.35;
-
-/// The fewest tokens of an update where the time is the limit: Muon costs as much for fewer, and their gradients
-/// are noisier. Where the data are, more updates cost nothing.
-const LEAST_BATCH: f64 = 2048.0;
-const LEAST_BATCH_WITH_LITTLE_DATA: f64 = 512.0;
+const OF_EMBEDDING: f64 = 0.3;
 
 /// The worth of a token with Muon in tokens with AdamW: it needs at least a third fewer (docs/optimizers.md).
 const WORTH_WITH_MUON: f64 = 1.5;
@@ -232,9 +236,9 @@ impl RecipeQuestion<'_> {
         let (mut batch, mut is_limited_by_data) = (None, false);
         for _ in 0..3 {
             let law = batch_law(6.0 * parameters as f64 * tokens);
-            let least = if is_limited_by_data { LEAST_BATCH_WITH_LITTLE_DATA } else { LEAST_BATCH };
+            let rule = if is_limited_by_data { WITH_LITTLE_DATA } else { WITH_LITTLE_TIME };
             let size = if is_new {
-                (OF_BATCH_LAW * law).min(tokens / LEAST_UPDATES).max(least)
+                (rule.of_law * law).min(tokens / rule.updates).max(rule.tokens)
             } else {
                 FINE_TUNING_BATCH.min(tokens / FINE_TUNING_UPDATES)
             };
