@@ -18,6 +18,10 @@ use crate::text::bytes;
 
 const BLOCK: usize = 128 << 10;
 
+/// The bytes between two syncs of a file without a hash. After a power failure, what was written since the last one
+/// may read as zeros, and nothing would notice it.
+const SYNCED: u64 = 4 << 20;
+
 /// An attempt that brings so many bytes is worth another one, however many failed before.
 const PROGRESS: u64 = 256 << 10;
 
@@ -113,6 +117,10 @@ pub(super) fn fetch(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), HubError> {
     let mut file = disk::append(partial).map_err(HubError::io("open", partial))?;
+    if remote.hash.is_none() {
+        let safe = file.metadata().and_then(|found| file.set_len(synced_part(found.len())));
+        safe.map_err(HubError::io("read", partial))?;
+    }
     let mut version = remote.version.clone();
     let mut attempt = || fetch_rest(client, remote, &mut file, &mut version, begin, progress);
     let fetched = client.patiently(&mut attempt).map_err(|trouble| match trouble {
@@ -131,6 +139,11 @@ pub(super) fn fetch(
         let _ = disk::remove_file(partial);
     }
     verified
+}
+
+/// Returns how many bytes of an unfinished file are surely on the disk: a block after a sync was written after it.
+fn synced_part(length: u64) -> u64 {
+    length.saturating_sub(BLOCK as u64) / SYNCED * SYNCED
 }
 
 fn denied(name: &str) -> HubError {
@@ -236,7 +249,11 @@ fn fetch_rest(
             return Err(too_long(remote, total).into());
         }
         file.write_all(&block[..read]).map_err(on_disk("write"))?;
+        let had = have;
         have += read as u64;
+        if remote.hash.is_none() && had / SYNCED < have / SYNCED {
+            file.sync_data().map_err(on_disk("write"))?;
+        }
         progress(have);
     }
 }

@@ -568,12 +568,15 @@ fn more_than_a_gigabyte_needs_a_yes() {
     );
 }
 
-/// A file by its address: continued if it is still the same, else fetched again.
+/// A file by its address: continued after the last bytes that were synced if it is still the same, else fetched
+/// again.
 #[test]
 fn a_file_by_its_address_is_continued_if_it_is_still_the_same() {
     let folder = temporary();
     let path = folder.path();
-    let [old, new] = ["old ", "new "].map(|word| [word, &STORY.repeat(500)].concat().into_bytes());
+    let (synced, half) = (4 << 20, 5 << 20);
+    let long = STORY.repeat(2 * half / STORY.len());
+    let [old, new] = ["old ", "new "].map(|word| [word, &long].concat().into_bytes());
     let contents = [old.clone(), new.clone()];
     let server = Server::start(move |request, earlier| {
         let at = usize::from(earlier > 1);
@@ -587,7 +590,7 @@ fn a_file_by_its_address_is_continued_if_it_is_still_the_same() {
         answer.headers.push(("etag", tag));
         // The first file stalls after its middle, so that a kill can hit it.
         match earlier {
-            0 => Answer { after: After::Stall, ..answer.cut(9000) },
+            0 => Answer { after: After::Stall, ..answer.cut(half) },
             _ => answer,
         }
     });
@@ -599,7 +602,7 @@ fn a_file_by_its_address_is_continued_if_it_is_still_the_same() {
         .unwrap();
     let partial = path.join("data/.my book.txt.incomplete");
     let began = Instant::now();
-    while fs::metadata(&partial).map_or(0, |found| found.len()) < 9000 {
+    while fs::metadata(&partial).map_or(0, |found| found.len()) < half as u64 {
         assert!(began.elapsed() < Duration::from_secs(60), "nothing arrives");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -610,7 +613,7 @@ fn a_file_by_its_address_is_continued_if_it_is_still_the_same() {
     assert!(text(&output.stdout).contains("not verified"), "{}", text(&output.stdout));
     assert!(said.contains("prepare it with: "), "{said}");
     let requests = server.requests("book");
-    assert_eq!(requests[1].header("range"), Some("bytes=9000-"));
+    assert_eq!(requests[1].header("range"), Some(format!("bytes={synced}-").as_str()));
     assert_eq!(fs::read(path.join("data/my book.txt")).unwrap(), old);
     assert_eq!(names(&path.join("data")), ["my book.txt"]);
     // It is not fetched over a file that is there.
@@ -618,7 +621,7 @@ fn a_file_by_its_address_is_continued_if_it_is_still_the_same() {
     assert_eq!(server.requests("book").len(), 2);
     // Another version on the server, after the first half of the old one.
     fs::remove_file(path.join("data/my book.txt")).unwrap();
-    fs::write(&partial, &old[..9000]).unwrap();
+    fs::write(&partial, &old[..half]).unwrap();
     fs::write(path.join("data/.my book.txt.version"), format!("{address}\n\"0\"")).unwrap();
     succeeded(&get(path, &server, &[&address]));
     assert_eq!(fs::read(path.join("data/my book.txt")).unwrap(), new);
