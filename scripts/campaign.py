@@ -6,6 +6,7 @@
     scripts/campaign.py faults  [COUNT] [--seed N]   fails a software Vulkan at some allocations and submissions
     scripts/campaign.py power   [COUNT] [--seed N]   cuts the power while wgpt writes (needs strace)
     scripts/campaign.py soak    [SECONDS] [--device] trains for a long time, and measures memory, open files and the disk
+    scripts/campaign.py mistakes [COUNT] [--seed N]  makes mistakes in the sources that the tests have to notice
 
 COUNT `all` of faults is each allocation and each submission of a run. --program names the program (default:
 target/release/wgpt, or that of $CARGO_TARGET_DIR). The seed of the day is printed. All files are in the folder
@@ -26,9 +27,10 @@ from campaigns.campaign import Campaign
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("campaign", choices=["kills", "mutants", "faults", "power", "soak"])
+    parser.add_argument("campaign", choices=["kills", "mutants", "faults", "power", "soak", "mistakes"])
     parser.add_argument("count", nargs="?", type=lambda text: None if text == "all" else int(text), default=100)
-    parser.add_argument("--family", help="of mutants: the only family to damage, as the table at the end names it")
+    parser.add_argument("--family", help="of mutants and faults: the only family or kind, as the table at the end names it")
+    parser.add_argument("--jobs", type=int, default=1, help="of faults: how many runs at once; most of them wait")
     parser.add_argument("--device", default="cpu", help="of soak: cpu, or a Vulkan adapter like vulkan:0")
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")))
     target = os.environ.get("CARGO_TARGET_DIR", "target")

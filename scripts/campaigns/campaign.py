@@ -1,5 +1,6 @@
 """What the campaigns share: the program that is attacked, its folders, its random numbers, and the findings."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -67,7 +68,7 @@ class Campaign:
                     if not key.startswith(foreign) and not key.lower().endswith("_proxy")}
         self.env.update(HOME=str(self.folder / "home"), TMPDIR=str(self.folder / "tmp"),
                         XDG_RUNTIME_DIR=str(self.folder / "tmp"), RAYON_NUM_THREADS="2")
-        self.started = 0
+        self.numbers = itertools.count(1)
         # The files and folders below `folder` that commands were asked to write.
         self.asked = {CACHE}
         self.before = watch.tree(self.folder, hashed=True)
@@ -79,8 +80,7 @@ class Campaign:
 
     def start(self, *args, env=None, stdin=b"", stdout=subprocess.PIPE, stderr=subprocess.PIPE):
         """Starts a command with this input; None is one without an end. `processes` finds it and its descendants."""
-        self.started += 1
-        mark = f"{self.folder.name}-{self.started}"
+        mark = f"{self.folder.name}-{next(self.numbers)}"
         process = subprocess.Popen(
             [self.program, *map(str, args)], cwd=self.work, env={**self.env, "CAMPAIGN": mark, **(env or {})},
             stdin=subprocess.PIPE, stdout=stdout, stderr=stderr)

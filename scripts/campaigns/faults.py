@@ -1,6 +1,7 @@
 """Fails a software Vulkan at each allocation and submission of a run. The run must end with the weights of one without
 faults, or with an error that says what to do."""
 
+import concurrent.futures
 import json
 import pathlib
 import shutil
@@ -150,6 +151,19 @@ def inject(campaign, fault, run):
     return variables, ended, any(report["refused"] or report["lost"] for report in reports)
 
 
+def attempt(campaign, whole, fault, run):
+    """Injects a fault and checks the end of its run. Returns its exit code, and true if the fault fired."""
+    variables, ended, fired = inject(campaign, fault, run)
+    wrong = wrong_end(campaign, whole, run, ended)
+    if wrong:
+        shown = " ".join(f"{name}={value}" for name, value in variables.items())
+        command = " ".join([*TRAIN, *fault.flags])
+        campaign.finding(f"{fault.kind}: `{shown} wgpt {command}` in {run}: {wrong}")
+    elif run.exists():
+        shutil.rmtree(run)
+    return ended.code, fired
+
+
 def attack(campaign, count):
     """Injects `count` faults, each into a run of its own."""
     build_driver(campaign)
@@ -161,22 +175,18 @@ def attack(campaign, count):
     if not is_long:
         campaign.left_out(f"hangs and losses of more than {SHORT_LOSS} s, which {HANGS_FROM} faults and more include")
     print(f"a run has {calls[0]} allocations and {calls[1]} submissions")
-    kinds = all_faults(campaign.random, *calls, is_long)
+    family = campaign.options.family
+    kinds = [faults for faults in all_faults(campaign.random, *calls, is_long) if family in (None, faults[0].kind)]
+    faults = sample(kinds, count) if kinds else sys.exit(f"error: no kind of fault is called {family}")
     ends, silent = {}, 0
-    for number, fault in enumerate(sample(kinds, count), 1):
-        run = campaign.asks(f"faulty-{number}")
-        variables, ended, fired = inject(campaign, fault, run)
-        silent += not fired
-        wrong = wrong_end(campaign, whole, run, ended)
-        if wrong:
-            shown = " ".join(f"{name}={value}" for name, value in variables.items())
-            command = " ".join([*TRAIN, *fault.flags])
-            campaign.finding(f"{fault.kind}: `{shown} wgpt {command}` in {run}: {wrong}")
-        elif run.exists():
-            shutil.rmtree(run)
-        counts = ends.setdefault(fault.kind, {})
-        counts[ended.code] = counts.get(ended.code, 0) + 1
-        campaign.progress(f"{number} faults")
+    with concurrent.futures.ThreadPoolExecutor(campaign.options.jobs) as pool:
+        runs = [campaign.asks(f"faulty-{number}") for number in range(len(faults))]
+        attempts = pool.map(lambda fault, run: attempt(campaign, whole, fault, run), faults, runs)
+        for number, (fault, (code, fired)) in enumerate(zip(faults, attempts), 1):
+            silent += not fired
+            counts = ends.setdefault(fault.kind, {})
+            counts[code] = counts.get(code, 0) + 1
+            campaign.progress(f"{number} faults")
     print(f"\n{'fault':<26} runs by exit code" + (f"; {silent} faults did not fire" if silent else ""))
     for kind, counts in ends.items():
         print(f"{kind:<26} " + ", ".join(f"{code}: {number}" for code, number in sorted(counts.items(), key=str)))
