@@ -174,6 +174,10 @@ fn worth(vocab: u32) -> f64 {
     (f64::from(vocab.max(2)).ln() / f64::from(GPT2_VOCABULARY).ln()).min(1.0)
 }
 
+fn most_passes(config: &Config) -> f64 {
+    if config.init_from == InitFrom::Scratch { MOST_PASSES } else { FINE_TUNING_PASSES }
+}
+
 /// Rounds down to a power of two or three times one: numbers with many divisors, for micro-batches.
 fn round(sequences: f64) -> u64 {
     let power = 2f64.powi(sequences.max(1.0).log2().floor() as i32);
@@ -230,7 +234,7 @@ impl RecipeQuestion<'_> {
         let shaped = self.config.with(&set)?;
         let (block, parameters) = (shaped.block_size.get(), shaped.parameters(vocab.into()));
         let is_new = self.config.init_from == InitFrom::Scratch;
-        let most = if is_new { MOST_PASSES } else { FINE_TUNING_PASSES } * data.train as f64;
+        let most = most_passes(self.config) * data.train as f64;
         let mut tokens = most.min(20.0 * parameters as f64);
         // The batch depends on the number of tokens, and that on the speed of updates with this batch.
         let (mut batch, mut is_limited_by_data) = (None, false);
@@ -317,9 +321,8 @@ impl RecipeQuestion<'_> {
     /// Adds the learning rate, the schedule and the evaluations of `updates` updates of `each` tokens.
     fn add_training(&self, set: &mut Set, flop: f64, each: f64, updates: u64) {
         // A smaller batch has noisier gradients: its rate falls with the root of its size.
-        let rate = learning_rate_law(flop) * (each / batch_law(flop)).min(1.0).sqrt();
         let rate = match self.config.init_from {
-            InitFrom::Scratch => rate,
+            InitFrom::Scratch => learning_rate_law(flop) * (each / batch_law(flop)).min(1.0).sqrt(),
             _ => FINE_TUNING_RATE,
         };
         let between = each * updates as f64 / EVALUATIONS as f64;
@@ -397,11 +400,7 @@ impl Recipe {
     pub fn why(&self) -> String {
         let passes = self.totals.epochs.unwrap_or(0.0);
         if self.is_limited_by_data {
-            let most = if self.config.init_from == InitFrom::Scratch {
-                MOST_PASSES
-            } else {
-                FINE_TUNING_PASSES
-            };
+            let most = most_passes(&self.config);
             return format!("limited by the data: more than {most} passes teach nothing new");
         }
         let Totals { parameters, tokens, .. } = self.totals;
