@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 class Measurement(NamedTuple):
     seconds: float
-    # Of all processes: MiB that are not shared with others, and open files.
+    # Of all processes: MiB that come from no file, and open files.
     memory: float
     files: int
     # Of the run folder: its MiB, and its files.
@@ -36,19 +36,19 @@ class Measurement(NamedTuple):
     entries: int
 
 
-def private_memory(process):
-    """Returns the MiB of a process. Pages of several processes count in parts."""
-    for line in pathlib.Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+def own_memory(process):
+    """Returns the MiB of a process that come from no file. Pages of files may be shared with other programs, and
+    the kernel drops them when it likes. Shared memory of several processes counts in parts."""
+    kinds = ("Pss_Anon:", "Pss_Shmem:")
+    lines = pathlib.Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(kinds)) / 1024
 
 
 def measure(process, run, begin):
     memory, files = 0.0, 0
     for id in processes(process):
         try:
-            memory += private_memory(id)
+            memory += own_memory(id)
             files += len(os.listdir(f"/proc/{id}/fd"))
         except OSError:
             # It has ended.
