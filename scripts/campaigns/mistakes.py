@@ -1,6 +1,6 @@
 """Makes mistakes in the program, one at a time, and runs the tests that have to notice.
 
-A copy of the sources gets all mistakes of the seed, each behind a switch, so that it is built once. Then every test
+A copy of the sources gets the mistakes that the seed chooses, each behind a switch, so that it is built once. Then every test
 runs alone and records which switches it reaches, and each mistake is made for the tests that reach it: the
 shortest first, until one fails or takes five times as long. What no test notices is printed.
 
@@ -266,7 +266,7 @@ def tests_of(program, folder):
 
 
 def attack(campaign, count):
-    """Makes `count` mistakes. Those that no test notices are findings."""
+    """Makes `count` mistakes, and prints those that no test notices."""
     made = Mistakes(campaign, count)
     program = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/wgpt"
     kept = campaign.asks("program")

@@ -141,7 +141,8 @@ pub(super) fn fetch(
     verified
 }
 
-/// Returns how many bytes of an unfinished file are surely on the disk: a block after a sync was written after it.
+/// Returns how many bytes of an unfinished file are certain to be on the disk. A file that is a whole block longer
+/// than a multiple of `SYNCED` was written to after the sync there.
 fn synced_part(length: u64) -> u64 {
     length.saturating_sub(BLOCK as u64) / SYNCED * SYNCED
 }

@@ -80,10 +80,10 @@ struct BatchRule {
     tokens: f64,
 }
 
-/// Where the time is the limit: Muon costs as much for a smaller batch, and its gradients are noisier.
+/// The rule for a run that time limits. With Muon, a smaller batch costs as much and has noisier gradients.
 const WITH_LITTLE_TIME: BatchRule = BatchRule { of_law: 0.7, updates: 2000.0, tokens: 2048.0 };
 
-/// Where the data are the limit: there is time for more updates of the same tokens.
+/// The rule for a run that the data limit, which has time for more updates on the same tokens.
 const WITH_LITTLE_DATA: BatchRule = BatchRule { of_law: 0.5, updates: 2500.0, tokens: 512.0 };
 
 /// The share of the time for evaluations, and for samples and checkpoints.

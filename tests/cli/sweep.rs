@@ -76,7 +76,8 @@ fn with_a_time_each_combination_gets_the_updates_that_end_in_it() {
     let folder = temporary();
     let sizes = ["sweep", "--json", "--time=3s", "--data=builtin:stories", "--batch_size=4,16"];
     // A shape that the rule chooses could differ between the two on a busy machine.
-    let shape = ["--n_layer=3", "--n_head=3", "--n_embd=96", "--block_size=128"];
+    let shape =
+        ["--n_layer=3", "--n_head=3", "--n_embd=96", "--block_size=128", "--optimizer=adamw"];
     let others = ["--device=cpu", "-o", "s", "--sample_tokens=0"];
     let args = [&sizes[..], &shape, &others].concat();
     let result: Value = serde_json::from_str(&ok(folder.path(), &args)).unwrap();
@@ -89,7 +90,7 @@ fn with_a_time_each_combination_gets_the_updates_that_end_in_it() {
         assert!(events[0]["config"]["max_time"].as_str().unwrap_or("").is_empty(), "{}", events[0]);
         events[0]["config"]["max_iters"].as_u64().unwrap()
     });
-    assert!(2 * updates[0] > 3 * updates[1], "{updates:?}");
+    assert!(updates[0] > 2 * updates[1], "{updates:?}");
 }
 
 #[test]
