@@ -142,17 +142,23 @@ def sites(root):
     return found
 
 
+def target():
+    return pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+
+
 class Mistakes:
     """A copy of the sources with mistakes, its test programs, and who reaches what."""
 
     def __init__(self, campaign, count):
         self.campaign = campaign
-        self.source = campaign.asks("wgpt")
+        # Always in one place, so that the outputs of the build replace those of the last campaign.
+        self.source = target() / "mistakes"
+        shutil.rmtree(self.source, ignore_errors=True)
         tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
         for name in filter(None, tracked.decode().split("\0")):
             if (ROOT / name).is_file():
                 (self.source / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, self.source / name)
+                shutil.copy(ROOT / name, self.source / name)
         every = sites(self.source)
         campaign.random.shuffle(every)
         lines = set()
@@ -185,7 +191,7 @@ class Mistakes:
         library.write_text(self.library + SWITCH % (len(self.chosen), len(self.chosen)))
 
     def cargo(self, *args):
-        env = {"CARGO_TARGET_DIR": str(ROOT / "target"), **os.environ, "CARGO_INCREMENTAL": "0"}
+        env = {**os.environ, "CARGO_TARGET_DIR": str(target()), "CARGO_INCREMENTAL": "0"}
         done = subprocess.run(["cargo", *args, "--release", "--message-format=json"], cwd=self.source, env=env,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -268,7 +274,7 @@ def tests_of(program, folder):
 def attack(campaign, count):
     """Makes `count` mistakes, and prints those that no test notices."""
     made = Mistakes(campaign, count)
-    program = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/wgpt"
+    program = target() / "release/wgpt"
     kept = campaign.asks("program")
     if program.exists():
         shutil.copy2(program, kept)

@@ -308,3 +308,23 @@ fn a_template_that_hides_the_answers_is_refused_for_conversations_alone() {
     let meta = read_json(folder.path().join("d/meta.json"));
     assert_eq!(meta["tokenizer"]["template"], Value::Null);
 }
+
+/// nanoGPT's models have no tokenizer. The size of the vocabulary tells whether one fits the data: with the
+/// tokens of conversations, or without them.
+#[test]
+fn a_model_without_a_tokenizer_fits_by_its_vocabulary() {
+    let folder = temporary();
+    for (vocab, fits) in [(96, true), (98, false), (101, true)] {
+        let (run_name, model) = (format!("r{vocab}"), format!("m{vocab}"));
+        train(folder.path(), &run_name, &[&format!("--vocab_size={vocab}"), "--max_iters=1"]);
+        ok(folder.path(), &["export", &run_name, "-o", &model]);
+        fs::remove_file(folder.path().join(&model).join("tokenizer.json")).unwrap();
+        let (model, tuned) = (format!("--init_from={model}"), format!("--run=t{vocab}"));
+        let args =
+            ["train", "--data=builtin:chats", "--max_iters=1", "--device=cpu", &model, &tuned];
+        let output = run(folder.path(), &args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.success(), fits, "{vocab}: {said}");
+        assert!(fits || said.contains("different tokenizers"), "{said}");
+    }
+}

@@ -42,48 +42,52 @@ fn a_second_signal_stops_at_once() {
     assert_eq!(named(&events(&text(&output.stdout)), "done").count(), 0);
 }
 
-/// The worker of a restarted run has the rest of `max_time`, not all of it. It takes one message, and
-/// answers with messages.
-#[test]
-fn the_time_of_former_workers_counts_towards_max_time() {
-    use std::io::Write;
-    let folder = temporary();
-    let events = train(folder.path(), "a", &["--max_time=2h"]);
-    let config = named(&events, "start").next().unwrap()["config"].clone();
-    let start = serde_json::json!({
+/// Returns the message that has a worker train.
+fn start(run: &str, settings: &Value, seconds: u64) -> Value {
+    serde_json::json!({
         "message": "train",
-        "run": "b",
-        "settings": { "resolved": { "config": config, "plans_schedule": false } },
+        "run": run,
+        "settings": settings,
         "resume": false,
         "device": "cpu",
         "device_name": null,
         "without": [],
         "self_test": { "skip": false, "limit": null, "avoids_matrices": false },
         "implementation": "auto",
-        "elapsed": { "secs": 7200, "nanos": 0 },
+        "elapsed": { "secs": seconds, "nanos": 0 },
         "max_plan": null,
         "is_restart": false,
         "shares": [],
         "sum_dtype": "float32",
         "verbose": 0,
         "quiet": true,
-    });
-    let mut child = wgpt(folder.path())
-        .arg("worker")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // Once stdin closes, the worker stops.
-    let mut stdin = child.stdin.take().unwrap();
-    writeln!(stdin, "{start}").unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let messages = super::events(&text(&output.stdout));
+    })
+}
+
+/// The worker of a restarted run has the rest of `max_time`, not all of it. It takes one message, and
+/// answers with messages.
+#[test]
+fn the_time_of_former_workers_counts_towards_max_time() {
+    let folder = temporary();
+    let events = train(folder.path(), "a", &["--max_time=2h"]);
+    let config = named(&events, "start").next().unwrap()["config"].clone();
+    let settings = serde_json::json!({"resolved": {"config": config, "plans_schedule": false}});
+    let messages = ask_worker(wgpt(folder.path()), &start("b", &settings, 7200));
     assert_eq!(messages[0]["message"], "ready");
     let end = messages.last().unwrap();
     assert_eq!((&end["message"], &end["reason"]), (&"ended".into(), &"max_time".into()));
     assert_eq!(named(&messages, "step").count(), 0);
+}
+
+/// The window continues runs by their folders, which may be gone.
+#[test]
+fn a_worker_says_that_a_run_is_gone() {
+    let folder = temporary();
+    let messages = ask_worker(wgpt(folder.path()), &start("gone", &"recorded".into(), 0));
+    let end = messages.last().unwrap();
+    assert_eq!((&end["message"], &end["end"]), (&"ended".into(), &"failed".into()));
+    assert!(end["text"].to_string().contains("gone: no model and no intact checkpoint"), "{end}");
+    assert!(!folder.path().join("gone").exists());
 }
 
 /// A stop does not wait for the end of a long evaluation, or for the update after it.
@@ -227,5 +231,37 @@ fn a_run_is_stopped_by_its_command_file_or_by_its_stdin() {
         assert_eq!(events.last().unwrap()["reason"], "stopped");
         let saved = named(&events, "checkpoint").last().unwrap();
         assert_eq!(saved["iter"], events.last().unwrap()["iter"]);
+    }
+}
+
+/// A run of weeks is told its time: before it starts if its arithmetic alone may take a day, else as soon as
+/// its speed is known.
+#[test]
+fn a_run_of_weeks_is_told_its_time() {
+    use std::io::{BufRead, BufReader};
+    let tiny = ["--n_layer=1", "--n_head=1", "--n_embd=8", "--block_size=8", "--batch_size=1"];
+    let often =
+        ["--gradient_accumulation_steps=1", "--log_interval=100", "--eval_interval=1000000"];
+    for (updates, is_told_first) in [("100000000000000", true), ("10000000000", false)] {
+        let folder = temporary();
+        let max_iters = format!("--max_iters={updates}");
+        let args = [&["train", "--json", "--run=r"], TINY, &tiny, &often, &[&max_iters]].concat();
+        let mut command = wgpt(folder.path());
+        // The speed of no device is known.
+        set_cache(&mut command, folder.path());
+        let mut child = command.args(args).stdout(Stdio::piped()).spawn().unwrap();
+        let (begin, mut steps) = (Instant::now(), 0);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let is_told = lines
+            .map_while(Result::ok)
+            .take_while(|_| begin.elapsed().as_secs() < 60)
+            .any(|line| {
+                steps += usize::from(line.contains(r#""event":"step""#));
+                line.contains("this run takes about")
+            });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_told, "{steps} steps");
+        assert_eq!(steps == 0, is_told_first);
     }
 }

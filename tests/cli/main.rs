@@ -116,19 +116,19 @@ fn train(folder: &Path, run: &str, more: &[&str]) -> Vec<Value> {
     events(&ok(folder, &args))
 }
 
-/// Reads the events of a run, without the reports of progress, because a busy machine has more of
-/// these.
 /// Has a worker answer a request, as the window does. Returns its messages.
 fn ask_worker(mut program: Command, request: &Value) -> Vec<Value> {
     let program = program.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut worker = program.spawn().unwrap();
-    // Some requests end when it closes.
+    // When it closes, the worker stops.
     let mut stdin = worker.stdin.take().unwrap();
     writeln!(stdin, "{request}").unwrap();
     let output = worker.wait_with_output().unwrap();
     events(&text(&output.stdout))
 }
 
+/// Reads the events of a run, without the reports of progress, because a busy machine has more of
+/// these.
 fn events(stdout: &str) -> Vec<Value> {
     let read = |line| serde_json::from_str::<Value>(line).expect("one JSON object a line");
     stdout.lines().map(read).filter(|event| event["event"] != "working").collect()

@@ -90,6 +90,36 @@ fn json_lines_stream_the_text() {
     assert!(super::text(&refused.stderr).contains("error: empty prompt\n  hint: "));
 }
 
+/// The window asks a worker. Its text is the same with and without probabilities.
+#[test]
+fn a_worker_generates_for_the_window() {
+    let folder = temporary();
+    let text = continuation(folder.path(), "The ");
+    for probabilities in [false, true] {
+        let request = serde_json::json!({
+            "message": "request", "request": "sample", "path": "r", "input": {"prompt": "The "},
+            "tokens": 20, "temperature": 0.0, "top_k": 200, "seed": 1, "device": "cpu",
+            "probabilities": probabilities,
+        });
+        let replies = ask_worker(wgpt(folder.path()), &request);
+        let last = replies.last().unwrap();
+        assert_eq!((&last["reply"], &last["text"]), (&"sampled".into(), &text.as_str().into()));
+        assert_eq!(last["done"], true);
+        let tokens =
+            replies.iter().flat_map(|reply| reply["tokens"].as_array().into_iter().flatten());
+        let texts: String = tokens.map(|token| token["text"].as_str().unwrap()).collect();
+        assert_eq!(texts, if probabilities { text.as_str() } else { "" });
+    }
+    let request = serde_json::json!({
+        "message": "request", "request": "sample", "path": "r", "input": {"text": "The fox"},
+        "tokens": 0, "temperature": 0.0, "top_k": 0, "seed": 1, "device": "cpu",
+    });
+    let messages = ask_worker(wgpt(folder.path()), &request);
+    let replies: Vec<_> = messages.iter().filter(|message| message["reply"] == "scored").collect();
+    let tokens: usize = replies.iter().map(|reply| reply["tokens"].as_array().unwrap().len()).sum();
+    assert_eq!((tokens, &replies.last().unwrap()["done"]), (7, &true.into()));
+}
+
 /// A text gets a probability for each token but the first, in the same way as when it is generated.
 #[test]
 fn the_tokens_of_a_text_have_probabilities() {

@@ -166,7 +166,8 @@ fn scalars(file: &[u8]) -> (u64, Vec<(u64, String, f32)>) {
 #[test]
 fn tensorboard_files_read_back() {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), "tensorboard", Continued::default(), &[eval(0, 4.0), step(300, 3.5)]);
+    // 128 is the first number of two bytes.
+    write(folder.path(), "tensorboard", Continued::default(), &[eval(128, 4.0), step(300, 3.5)]);
     write(folder.path(), "tensorboard", at(200, 200), &[step(201, 3.0)]);
     write(folder.path(), "tensorboard", at(200, 100), &[]);
     let mut files: Vec<_> =
@@ -178,8 +179,8 @@ fn tensorboard_files_read_back() {
     assert_eq!(
         first,
         [
-            (0, "train_loss", 2.5),
-            (0, "val_loss", 4.0),
+            (128, "train_loss", 2.5),
+            (128, "val_loss", 4.0),
             (300, "loss", 3.5),
             (300, "lr", 6e-5),
             (300, "grad_norm", 1.5),
