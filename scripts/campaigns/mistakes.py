@@ -2,7 +2,8 @@
 
 A copy of the sources gets the mistakes that the seed chooses, each behind a switch, so that it is built once. Then every test
 runs alone and records which switches it reaches, and each mistake is made for the tests that reach it: the
-shortest first, until one fails or takes five times as long. What no test notices is printed.
+shortest first, until one fails, takes five times as long, or the next would be beyond two minutes. What no test
+notices is printed.
 
 Needs git, cargo and what the tests need. Builds in the target folder of the repository, whose dependencies it
 uses, and puts the program there back afterwards.
@@ -32,6 +33,9 @@ IGNORED = "mpirun"
 # Some mistakes change nothing that a test could notice. It is a finding if more than this part is unnoticed, by
 # more than chance explains.
 MOST_UNNOTICED = 0.1
+
+# The seconds of tests for a mistake.
+MOST_SECONDS = 120
 
 SWITCH = '''
 #[doc(hidden)]
@@ -132,7 +136,7 @@ def sites(root):
                 continue
             lines = file.read_text().split("\n")
             for at, line in enumerate(lines):
-                if line.startswith("mod tests {"):
+                if re.match(r"(pub\S* )?mod \w*tests? \{", line):
                     break
                 if line.strip().startswith(("//", "#")):
                     continue
@@ -311,7 +315,11 @@ def examine(campaign, made, tests, count):
             campaign.progress(f"{done + 1} of {len(tests)} tests")
 
     def notices(nth):
+        left = MOST_SECONDS
         for seconds, test in sorted(reaches[nth], key=lambda pair: pair[0]):
+            left -= seconds
+            if left < 0:
+                break
             if not test.run(20 + 5 * seconds, MISTAKE=str(nth)):
                 return nth, test.name
         return nth, None

@@ -100,7 +100,7 @@ const EVALUATED: f64 = 0.07;
 /// The part of the embedding that counts as parameters in the law. The laws were measured on large models,
 /// where it does not matter; for small ones with a large vocabulary, all of it predicts models that are too
 /// small, and none of it models that are too large (docs/rule.md).
-const OF_EMBEDDING: f64 = 0.3;
+const OF_EMBEDDING: f64 = 0.25;
 
 /// The worth of a token with Muon in tokens with AdamW: it needs at least a third fewer (docs/optimizers.md).
 const WORTH_WITH_MUON: f64 = 1.5;
@@ -127,12 +127,6 @@ struct Batch {
     seconds: f64,
 }
 
-impl Batch {
-    fn seconds_per_token(&self) -> f64 {
-        self.seconds / self.tokens
-    }
-}
-
 /// The answer: a configuration, with its plan.
 #[derive(Clone, Debug)]
 pub struct Recipe {
@@ -145,7 +139,8 @@ pub struct Recipe {
     pub is_limited_by_data: bool,
     /// The worth of a token in tokens of GPT-2.
     worth: f64,
-    /// The part of the loss that a larger model and more tokens could take away.
+    /// The part of the loss that a larger model and more tokens could take away; infinite for a model that
+    /// is too large for its tokens.
     reducible_loss: f64,
 }
 
@@ -215,7 +210,7 @@ pub fn recipe(question: RecipeQuestion) -> Option<Recipe> {
         let Some(found) = question.train(shape) else { break };
         if best.as_ref().is_none_or(|best| found.is_better_than(best)) {
             best = Some(found);
-        } else if found.tokens_per_parameter() < LEAST_TOKENS_PER_PARAMETER {
+        } else if found.reducible_loss.is_infinite() {
             break;
         }
     }
@@ -252,26 +247,29 @@ impl RecipeQuestion<'_> {
             let muon = is_new.then(|| self.batch(&found.set, "optimizer", OptimizerKind::Muon));
             let is_worth_it = |muon: &Batch| muon.seconds <= WORTH_WITH_MUON * found.seconds;
             let found = muon.flatten().filter(is_worth_it).unwrap_or(found);
-            let possible = FOR_UPDATES * time.as_secs_f64() / found.seconds_per_token();
+            let possible = FOR_UPDATES * time.as_secs_f64() * found.tokens / found.seconds;
             (tokens, is_limited_by_data) = (possible.min(most), possible > most);
             batch = Some(found);
         }
         let Batch { mut set, tokens: each, .. } = batch?;
         let flop = 6.0 * parameters as f64 * tokens;
-        let passes = tokens / data.train.max(1) as f64;
+        let passes = tokens / data.train as f64;
         self.add(&mut set, "dropout", dropout(parameters, data.train, passes));
         let (forecast, config, set) =
             self.schedule(&set, flop, each, ((tokens / each) as u64).max(1))?;
         let totals = Totals::new(&config, vocab, &forecast.plan, Some(data), Some(speed), false);
         let has_muon = config.optimizer == OptimizerKind::Muon;
         let of_optimizer = if has_muon { WORTH_WITH_MUON } else { 1.0 };
-        let unique = data.train.max(1) as f64;
-        let tokens = of_optimizer * worth(vocab) * effective(totals.tokens as f64, unique);
+        let worth = worth(vocab);
+        let tokens = of_optimizer * worth * effective(totals.tokens as f64, data.train as f64);
         let blocks = config.block_matrices() as f64;
         let model = blocks + OF_EMBEDDING * (parameters as f64 - blocks);
-        let reducible_loss =
-            OF_PARAMETERS / model.powf(EXPONENT) + OF_TOKENS / tokens.powf(EXPONENT);
-        let worth = worth(vocab);
+        let loss = OF_PARAMETERS / model.powf(EXPONENT) + OF_TOKENS / tokens.powf(EXPONENT);
+        // The rows of a small embedding are seen more often, so they need fewer tokens.
+        let often = (f64::from(vocab) / f64::from(GPT2_VOCABULARY)).min(1.0);
+        let seen = blocks + often * (totals.parameters as f64 - blocks);
+        let is_too_large = (totals.tokens as f64) < LEAST_TOKENS_PER_PARAMETER * seen;
+        let reducible_loss = if is_too_large { f64::INFINITY } else { loss };
         Some(Recipe { set, config, forecast, totals, is_limited_by_data, worth, reducible_loss })
     }
 
@@ -371,8 +369,7 @@ impl Recipe {
 
     fn is_better_than(&self, other: &Self) -> bool {
         let is_small = other.worth * other.tokens_per_parameter() > MOST_TOKENS_PER_PARAMETER;
-        self.tokens_per_parameter() >= LEAST_TOKENS_PER_PARAMETER
-            && (is_small || self.reducible_loss < other.reducible_loss)
+        self.reducible_loss.is_finite() && (is_small || self.reducible_loss < other.reducible_loss)
     }
 
     /// Returns true if the data limit the run to less than half of its time: a longer one would be the same.

@@ -340,6 +340,8 @@ impl Event {
 /// Writes a line in nanoGPT's form, or several lines for a plan or a text.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A line break in a name must not begin a line like one of wgpt's. Quotes of files are indented.
+        let safe = |text: &str| text.replace('\n', "\\n").replace("\\n    ", "\n    ");
         match self {
             Event::Start { run, device, params, resumed_from, ranks, .. } => {
                 let params = millions(*params);
@@ -369,9 +371,9 @@ impl fmt::Display for Event {
                 let best = if *best { " (best)" } else { "" };
                 write!(f, "saved {}{best}", path.display())
             }
-            Event::Note { text } | Event::Warning { text } => f.write_str(text),
-            Event::Error(RunError { text, hint, .. }) if hint.is_empty() => f.write_str(text),
-            Event::Error(RunError { text, hint, .. }) => write!(f, "{text}\n  hint: {hint}"),
+            Event::Note { text } | Event::Warning { text } => f.write_str(&safe(text)),
+            Event::Error(error) if error.hint.is_empty() => f.write_str(&safe(&error.text)),
+            Event::Error(error) => write!(f, "{}\n  hint: {}", safe(&error.text), error.hint),
             Event::Replan { reason, text, from, to } => {
                 f.write_str(text)?;
                 // After a lost device, the `waiting` event has the delay.

@@ -59,6 +59,7 @@ fn bad_input_gets_one_clear_error() {
         (&["train", "--data=builtin:chats", "--init_from=r"], 2, "different tokenizers"),
         (&["train", "--resume", "--run=r", "--n_layer=3", "--max_iters=3"], 2, "n_layer"),
         (&["sample", "nowhere"], 7, "nowhere"),
+        (&["sample", "no\nerror: fake"], 7, r"no\nerror: fake"),
         (&["sample", "cut"], 7, "model.safetensors"),
         (&["sample", "foreign", "--data=builtin:stories"], 7, "cut short"),
         (&["sample", "not.pt"], 7, "not.pt"),

@@ -93,8 +93,9 @@ fn two_minutes_of_two_cores_are_the_best_of_the_runs_that_were_tried() {
     let limits = Limits { kernels: Kernels::Cpu, ..Limits::default() };
     for (gflops, vocab, train, shape) in [
         (116.0, 65, 1_003_854, [2, 96, 128, 16]),
-        (116.0, 4096, 4_820_751, [2, 96, 64, 32]),
+        (116.0, 4096, 4_820_751, [3, 96, 64, 32]),
         (280.0, 65, 1_003_854, [3, 96, 128, 32]),
+        (280.0, 4096, 4_820_751, [3, 128, 64, 32]),
     ] {
         let point = SpeedPoint { flop: 3.3e7, seconds: 3.3e-2 / gflops };
         let question = RecipeQuestion {

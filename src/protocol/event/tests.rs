@@ -44,6 +44,7 @@ fn an_error_without_a_hint_is_one_line() {
     };
     assert_eq!(error("").labelled(), "error: it failed");
     assert_eq!(error("try again").labelled(), "error: it failed\n  hint: try again");
+    assert_eq!(Event::Warning { text: "a\nb".into() }.labelled(), r"warning: a\nb");
 }
 
 #[test]
