@@ -1,9 +1,9 @@
 """Makes mistakes in the program, one at a time, and runs the tests that have to notice.
 
 A copy of the sources gets the mistakes that the seed chooses, each behind a switch, so that it is built once. Then every test
-runs alone and records which switches it reaches, and each mistake is made for the tests that reach it: the
-shortest first, until one fails, takes five times as long, or the next would be beyond two minutes. What no test
-notices is printed.
+runs alone and records which switches it reaches, and each mistake is made for the tests that reach it: those of the
+same folder first, then the shortest, until one fails, takes five times as long, or the next would be beyond two
+minutes. What no test notices is printed.
 
 Needs git, cargo and what the tests need. Builds in the target folder of the repository, whose dependencies it
 uses, and puts the program there back afterwards.
@@ -27,7 +27,7 @@ ATTACKED = ["train", "runs", "plan", "worker", "ranks", "protocol/recovery.rs"]
 LEFT_OUT = ["worker/browser", "train/reference"]
 
 # The test programs that look at them. Tests of several processes are ignored elsewhere.
-PROGRAMS = [["--lib"], ["--test", "cli"], ["--test", "budget"]]
+PROGRAMS = [["--lib"], ["--test", "cli"], ["--test", "budget"], ["--test", "memory"]]
 IGNORED = "mpirun"
 
 # Some mistakes change nothing that a test could notice. It is a finding if more than this part is unnoticed, by
@@ -315,8 +315,9 @@ def examine(campaign, made, tests, count):
             campaign.progress(f"{done + 1} of {len(tests)} tests")
 
     def notices(nth):
+        folder = made.chosen[nth][0].relative_to(made.source / "src").parts[0]
         left = MOST_SECONDS
-        for seconds, test in sorted(reaches[nth], key=lambda pair: pair[0]):
+        for seconds, test in sorted(reaches[nth], key=lambda pair: (not pair[1].name.startswith(folder), pair[0])):
             left -= seconds
             if left < 0:
                 break

@@ -213,7 +213,7 @@ mod tests {
         let seconds = speed.seconds(small);
         assert!(seconds > 0.03 && seconds < 0.1, "{seconds}");
         assert_eq!(speed.uncertainty(small), GUESSED);
-        assert_eq!(DeviceSpeed::measured(Vec::new()), None);
+        assert_eq!(DeviceSpeed::measured(vec![SpeedPoint { flop: 1e9, seconds: 0.0 }]), None);
         let muon = Work::update(&gpt2(&[("optimizer", "muon")]), VOCAB, &plan);
         let of_muon = DeviceSpeed::measured(vec![muon.point(3.0)]).unwrap().seconds(muon);
         // Its smallest ops take a launch each.

@@ -263,5 +263,6 @@ fn a_run_of_weeks_is_told_its_time() {
         child.wait().unwrap();
         assert!(is_told, "{steps} steps");
         assert_eq!(steps == 0, is_told_first);
+        assert!(folder.path().join("wgpt/speeds.json").exists(), "the next run knows the speed");
     }
 }
