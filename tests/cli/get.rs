@@ -240,9 +240,7 @@ fn a_worker_fetches_and_prepares_for_the_window() {
     assert!(!stopped.wait().unwrap().success());
     assert!(partial.exists() && !path.join("data").exists());
 
-    let begin = Instant::now();
     let replies = ask_worker(with_hub(path, &server.address), &request);
-    let most = 1 + begin.elapsed().as_millis() / 200;
     let last = replies.last().unwrap();
     assert_eq!(last["reply"], "prepared", "{last}");
     let data = path.join("data/texts");
@@ -250,7 +248,6 @@ fn a_worker_fetches_and_prepares_for_the_window() {
     let fetched: Vec<_> = replies.iter().filter(|reply| reply["reply"] == "fetching").collect();
     assert!(!fetched.is_empty() && fetched.iter().all(|reply| reply["all"] == content.len()));
     assert_eq!(fetched[0]["name"], "hf:me/texts");
-    assert!(fetched.len() as u128 <= most, "{} reports, at most five a second", fetched.len());
     assert_eq!(fs::read(blob).unwrap(), content);
     train(path, "r", &[&format!("--data={}", data.display())]);
 }
