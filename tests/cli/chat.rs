@@ -1,6 +1,6 @@
 //! Tests conversations: messages from stdin, commands, and lines for other programs.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 
 use super::*;
 
@@ -199,5 +199,53 @@ fn a_model_of_own_data_has_examples_of_its_validation_split() {
         let said = text(&chat_with(folder.path(), model, &[], b"").stderr);
         assert!(said.contains("do not say what they are about"), "{said}");
         assert!(!said.contains("Try: "), "{said}");
+    }
+}
+
+/// The window has a worker answer, as `wgpt chat` does.
+#[test]
+fn a_worker_answers_for_the_window() {
+    let folder = temporary();
+    train_on_chats(folder.path(), 64);
+    let expected = text(&chat(folder.path(), &["--quiet"], b"Hello\n").stdout);
+    let request = serde_json::json!({
+        "message": "request", "request": "sample", "path": "r",
+        "input": {"conversation": [{"role": "user", "content": "Hello"}]},
+        "tokens": 12, "temperature": 0.0, "top_k": 200, "seed": 1, "device": "cpu",
+    });
+    let replies = ask_worker(wgpt(folder.path()), &request);
+    let last = replies.last().unwrap();
+    assert_eq!((&last["reply"], &last["done"]), (&"answered".into(), &true.into()), "{last}");
+    assert_eq!(last["text"].as_str().unwrap().trim_end(), expected.trim_end());
+}
+
+/// Ctrl-C stops an answer, and ends a chat that waits for a message.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_chat_that_waits() {
+    let folder = temporary();
+    train_on_chats(folder.path(), 64);
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut command = wgpt(folder.path());
+        command.args(["chat", "r", "--max-new-tokens=12", "--device=cpu"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"Hello\n").unwrap();
+        let mut answers = BufReader::new(child.stdout.take().unwrap());
+        answers.read_line(&mut String::new()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let status = loop {
+            // The first one may still stop the answer.
+            let id = child.id().to_string();
+            Command::new("kill").args([signal, &id]).status().unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "{signal} does not end a chat");
+        };
+        assert_eq!(status.code(), Some(code), "{signal}");
+        drop(stdin);
     }
 }

@@ -90,6 +90,33 @@ fn a_worker_says_that_a_run_is_gone() {
     assert!(!folder.path().join("gone").exists());
 }
 
+/// The worker of a window trains what was typed, says what is odd about it, and takes the commands of other
+/// windows from the file.
+#[test]
+fn a_worker_of_a_window_follows_the_commands_of_others() {
+    let folder = temporary();
+    let flags = TINY.iter().chain(&ENDLESS).filter_map(|flag| flag[2..].split_once('='));
+    let mut typed: Vec<_> = flags.filter(|(name, _)| *name != "device").collect();
+    typed.push(("wandb_log", "True"));
+    let settings = serde_json::json!({"typed": {"preset": "demo", "changed": typed}});
+    let mut request = start("r", &settings, 0);
+    request["message"] = "supervise".into();
+    let mut command = wgpt(folder.path());
+    let mut worker =
+        command.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = worker.stdin.take().unwrap();
+    writeln!(stdin, "{request}").unwrap();
+    wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut worker);
+    fs::write(folder.path().join("r/commands.jsonl"), "{\"command\":\"stop\"}\n").unwrap();
+    let output = worker.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    let messages = events(&text(&output.stdout));
+    assert_eq!(named(&messages, "done").next().unwrap()["reason"], "stopped");
+    let warns = |event: &Value| event["text"].to_string().contains("wandb_log");
+    assert!(named(&messages, "warning").any(warns), "{:?}", messages[1]);
+    drop(stdin);
+}
+
 /// A stop does not wait for the end of a long evaluation, or for the update after it.
 #[test]
 fn a_stop_interrupts_an_evaluation() {
@@ -193,13 +220,19 @@ fn a_pause_and_its_end_are_events_of_the_run() {
     let length = recorded().len();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(recorded().len(), length, "a paused run trains");
-    stdin.write_all(b"{\"command\":\"resume\"}\n{\"command\":\"stop\"}\n").unwrap();
+    stdin.write_all(b"{\"command\":\"resume\"}\n").unwrap();
+    while !recorded().contains(r#""event":"resumed""#) {
+        assert!(Instant::now() < deadline, "no end of the pause");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    stdin.write_all(b"{\"command\":\"pause\"}\n{\"command\":\"stop\"}\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let events = events(&text(&output.stdout));
-    let paused = named(&events, "paused").next().expect("a pause")["iter"].clone();
-    let done = events.last().unwrap();
-    assert_eq!((&done["reason"], &done["iter"]), (&"stopped".into(), &paused));
+    let at = |name: &str| named(&events, name).next().expect(name)["iter"].clone();
+    assert_eq!(at("paused"), at("resumed"));
+    assert_eq!(named(&events, "paused").count(), 1, "a pause that a stop follows at once is none");
+    assert_eq!(events.last().unwrap()["reason"], "stopped");
 }
 
 /// Other processes can send commands through a file in the run folder. With `--stop-on-close`, a run

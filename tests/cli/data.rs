@@ -293,3 +293,36 @@ fn scalar_logs_follow_a_resumed_run() {
     let names = fs::read_dir(folder.path().join("r")).unwrap().flatten();
     assert_eq!(names.filter(|entry| is_log(&entry.file_name().to_string_lossy())).count(), 2);
 }
+
+/// A run continues with other data only if it says so.
+#[test]
+fn a_resumed_run_says_that_its_data_has_changed() {
+    let folder = temporary();
+    let prepare = |story: &str| {
+        fs::write(folder.path().join("story.txt"), story.repeat(200)).unwrap();
+        ok(folder.path(), &["prepare", "story.txt", "-o", "data", "--tokenizer=char", "--force"]);
+    };
+    prepare("The fox looked at the moon.\n");
+    train(folder.path(), "r", &["--data=data", "--max_iters=10"]);
+    let warnings = |last: &str| {
+        let args = ["train", "--json", "--resume", "--run=r", "--device=cpu", last];
+        let seen = events(&ok(folder.path(), &args));
+        let warns =
+            |event: &&Value| event["text"].to_string().contains("the data has changed since");
+        named(&seen, "warning").filter(warns).count()
+    };
+    assert_eq!(warnings("--max_iters=12"), 0);
+    prepare("The moon looked at the fox.\n");
+    assert_eq!(warnings("--max_iters=14"), 1);
+}
+
+/// A log that cannot be opened or written costs the log, not the run.
+#[test]
+fn a_scalar_log_that_cannot_be_written_is_a_warning() {
+    let folder = temporary();
+    fs::create_dir_all(folder.path().join("r/scalars.csv")).unwrap();
+    let seen = train(folder.path(), "r", &["--log=csv", "--max_iters=4"]);
+    assert_eq!(losses(&seen).len(), 4);
+    let warns = |event: &&Value| event["text"].to_string().contains("the log for csv ends here");
+    assert_eq!(named(&seen, "warning").filter(warns).count(), 1, "{seen:?}");
+}

@@ -122,3 +122,18 @@ fn libraries_print_nothing_in_a_bare_environment() {
     let args = [&["train", "--json", "--run=r"], without_device(), &short].concat();
     assert!(silent(&args).contains(r#""event":"done""#));
 }
+
+/// Loss scaling gives up in the end, and the error names the dtype with a larger range.
+#[cfg(feature = "wgpu")]
+#[test]
+fn a_run_that_diverges_in_float16_is_told_of_float32() {
+    let folder = temporary();
+    let device = vulkan(folder.path());
+    let wild = [device.as_str(), "--dtype=float16", "--learning_rate=1e12", "--grad_clip=0"];
+    let more = ["--warmup_iters=0", "--eval_interval=1000", "--sample_tokens=0", "--max_iters=400"];
+    let tiny = &TINY[..TINY.len() - 1];
+    let output = run(folder.path(), &[&["train", "--run=r"], tiny, &wild, &more].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("--dtype=float32, which has a larger range"), "{said}");
+}

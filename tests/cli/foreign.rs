@@ -179,6 +179,20 @@ fn a_file_larger_than_allowed_is_an_error() {
     }
 }
 
+/// A log that has no room ends with a warning, and the run continues.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_scalar_log_larger_than_allowed_is_a_warning() {
+    let folder = temporary();
+    let more = ["--log=csv", "--max_iters=3000", "--eval_interval=100000"];
+    let train = [&["train", "--json", "--run=r"], TINY, &more].concat().join(" ");
+    let output = limited(folder.path(), "-f 100", &train);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let seen = events(&text(&output.stdout));
+    let warns = |event: &&Value| event["text"].to_string().contains("the log for csv ends here");
+    assert_eq!((losses(&seen).len(), named(&seen, "warning").filter(warns).count()), (3000, 1));
+}
+
 /// A process with too little memory to begin ends in the system's loader. With a little more, it ends with
 /// an error.
 #[cfg(target_os = "linux")]

@@ -148,6 +148,67 @@ fn mpirun_ranks_that_train_apart_continue_with_the_same_losses() {
     assert_eq!(found, expected);
 }
 
+/// A checkpoint that is asked for while ranks train apart is written at the end of their round.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_that_train_apart_save_at_the_end_of_a_round() {
+    let folder = temporary();
+    let mpi = LOCAL.map(|arg| format!("--mpi={arg}"));
+    let mpi: Vec<&str> = mpi.iter().map(String::as_str).collect();
+    let own = ["launch", "-np", "2", "--json", "--run=r", "--sync_every=70"];
+    let rarely = ["--eval_interval=1000000"];
+    let args = [&own, &mpi[..], TINY, &CALM, &ENDLESS, &rarely].concat();
+    let mut launch = launch(folder.path(), &args);
+    let mut stdin = launch.stdin.take().unwrap();
+    let recorded = || fs::read_to_string(folder.path().join("r/events.jsonl")).unwrap_or_default();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut wait_until = |word: &str| {
+        while !recorded().contains(word) {
+            assert!(launch.try_wait().unwrap().is_none(), "the job ended");
+            assert!(Instant::now() < deadline, "no {word}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_until(r#""event":"step""#);
+    writeln!(stdin, r#"{{"command":"checkpoint"}}"#).unwrap();
+    wait_until(r#""event":"checkpoint""#);
+    writeln!(stdin, r#"{{"command":"stop"}}"#).unwrap();
+    let output = launch.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let events = events(&text(&output.stdout));
+    let saved = named(&events, "checkpoint").next().unwrap();
+    assert_eq!(saved["iter"].as_u64().unwrap() % 70, 0, "{saved}");
+}
+
+/// Ranks that share one software renderer, in float16, with each a part of the optimizer's state, or apart.
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_keep_their_float16_weights_alike() {
+    let folder = temporary();
+    let device = vulkan(folder.path());
+    let half = [device.as_str(), "--dtype=float16", "--max_iters=6", "--sample_tokens=0"];
+    let train = |run: &str, more: &[&str]| {
+        let run = format!("--run={run}");
+        let tiny = &TINY[..TINY.len() - 1];
+        let args = [&[run.as_str()], tiny, &CALM, &half, more].concat();
+        let output = mpirun(folder.path(), 2, &args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        events(&text(&output.stdout))
+    };
+    let whole = train("whole", &["--shard_optimizer=false"]);
+    assert_eq!(losses(&train("sharded", &["--shard_optimizer=true"])), losses(&whole));
+    let apart = ["--sync_every=2", "--shard_optimizer=false"];
+    let on_device = train("apart", &apart);
+    let offloaded = train("offloaded", &[&apart[..], &["--offload_optimizer=true"]].concat());
+    let numbers = |events: &[Value]| -> Vec<f64> {
+        named(events, "step").map(|step| step["loss"].as_f64().unwrap()).collect()
+    };
+    for (offloaded, loss) in numbers(&offloaded).iter().zip(numbers(&on_device)) {
+        assert!((offloaded / loss - 1.0).abs() < 1e-3, "{offloaded} for {loss}");
+    }
+}
+
 /// mpirun forwards a Ctrl-C as SIGTERM after a while, and kills the remaining processes after the same
 /// time again. Meanwhile it reads nothing that its processes print.
 #[test]

@@ -114,6 +114,12 @@ fn a_worker_exports_for_the_window() {
     };
     assert_eq!(sampled("mine/model-r"), sampled("r"));
     assert_eq!(fs::read_dir(&mine).unwrap().count(), 6);
+
+    let request =
+        serde_json::json!({"message": "request", "request": "report", "run": path.join("r")});
+    let replies = ask_worker(wgpt(path), &request);
+    let page = replies.last().unwrap()["page"].as_str().unwrap();
+    assert!(fs::read_to_string(page).unwrap().contains("</html>"), "{page}");
 }
 
 #[test]

@@ -146,3 +146,37 @@ fn an_evaluation_reports_how_far_it_is() {
         assert!(!kept.contains("working") && !kept.contains("evaluating"), "{kept}");
     }
 }
+
+/// The window moves a run to the trash, as file managers do.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_is_moved_to_the_trash() {
+    let folder = temporary();
+    train(folder.path(), "r", &["--max_iters=2"]);
+    let run = folder.path().join("r");
+    let remove = |gio: Option<&str>| {
+        let programs = temporary();
+        if let Some(gio) = gio {
+            let file = programs.path().join("gio");
+            fs::write(&file, format!("#!/bin/sh\n{gio}\n")).unwrap();
+            let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(&file, executable).unwrap();
+        }
+        let mut program = wgpt(folder.path());
+        program.env("PATH", programs.path());
+        let request = serde_json::json!({"message": "request", "request": "remove", "path": &run});
+        ask_worker(program, &request).pop().unwrap()
+    };
+    for (gio, wanted) in [
+        (None, "could not be moved to the trash: `gio` is not installed"),
+        (Some("echo there is no trash >&2; exit 1"), "trash: there is no trash"),
+    ] {
+        let failed = remove(gio);
+        assert_eq!(failed["reply"], "failed", "{failed}");
+        assert!(failed["text"].to_string().contains(wanted), "{failed}");
+        assert!(run.exists());
+    }
+    let removed = remove(Some("[ \"$1\" = trash ] && exec /bin/rm -r \"$2\""));
+    assert_eq!(removed["reply"], "removed", "{removed}");
+    assert!(!run.exists());
+}
