@@ -123,6 +123,22 @@ fn libraries_print_nothing_in_a_bare_environment() {
     assert!(silent(&args).contains(r#""event":"done""#));
 }
 
+/// With `-vvv`, what libraries say in the processes that open devices comes along.
+#[cfg(feature = "wgpu")]
+#[test]
+fn libraries_speak_on_request() {
+    let folder = temporary();
+    let short = ["--device=vulkan:0", "--no-self-test", "--eval_interval=100", "--max_iters=1"];
+    let train = [&["train", "--run=r"], without_device(), &short].concat();
+    let alone = ["train", "--run=alone", "--no-supervise"];
+    let alone = [&alone, without_device(), &short].concat();
+    for args in [&["devices"][..], &train, &alone] {
+        let output = run(folder.path(), &[args, &["-vvv"]].concat());
+        let said = text(&output.stderr);
+        assert!(output.status.success() && said.contains("DEBUG wgpu"), "{args:?}: {said}");
+    }
+}
+
 /// Loss scaling gives up in the end, and the error names the dtype with a larger range.
 #[cfg(feature = "wgpu")]
 #[test]

@@ -260,6 +260,8 @@ fn saved_elsewhere(folder: &Path, take: impl Fn(&Path)) -> PathBuf {
     let saved = PathBuf::from(saved);
     assert_eq!(saved.parent(), Some(&*folder.canonicalize().unwrap().join("out")));
     assert!(!folder.join("out/r").exists(), "the folder was made again");
+    let config = fs::read_to_string(saved.join("config.toml")).unwrap();
+    assert!(config.contains(&format!("out_dir = {:?}", saved.display().to_string())), "{config}");
 
     // The whole run is there: its settings, its record from the start, and the checkpoint.
     let recorded = events(&fs::read_to_string(saved.join("events.jsonl")).unwrap());

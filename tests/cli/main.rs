@@ -14,6 +14,7 @@ mod foreign;
 mod get;
 mod nvidia;
 mod plan;
+mod plans;
 mod ranks;
 mod reports;
 mod resume;
@@ -177,6 +178,8 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
     }
     let kept = fs::read_to_string(run.join("events.jsonl")).unwrap();
     assert_eq!(kept.lines().count(), events.len());
+    let log = fs::read_to_string(run.join("log.txt")).unwrap();
+    assert!(log.contains("predicted") && !log.contains("host memory"), "{log}");
     for file in ["config.json", "model.safetensors", "optimizer.safetensors", "state.json"] {
         assert!(run.join("checkpoints/00000040").join(file).exists(), "{file}");
     }
@@ -250,6 +253,18 @@ fn micro_batches_change_only_rounding() {
             assert!((a - b).abs() < 1e-4 * b.abs(), "micro-batch {micro}, step {step}: {a} {b}");
         }
     }
+}
+
+/// What a run does between updates does not make them look slow.
+#[test]
+fn the_time_of_an_update_has_no_evaluation() {
+    let folder = temporary();
+    let often = ["--eval_interval=1", "--eval_iters=300", "--max_iters=10"];
+    let events = train(folder.path(), "r", &often);
+    let updates: f64 = named(&events, "step").map(|step| step["ms"].as_f64().unwrap()).sum();
+    let whole = 1e3 * events.last().unwrap()["seconds"].as_f64().unwrap();
+    // An evaluation has 600 batches, an update two.
+    assert!(updates < 0.3 * whole, "{updates} of {whole} ms");
 }
 
 /// The settings of the evaluation do not change the training data.

@@ -156,7 +156,8 @@ fn mpirun_ranks_that_train_apart_save_at_the_end_of_a_round() {
     let mpi = LOCAL.map(|arg| format!("--mpi={arg}"));
     let mpi: Vec<&str> = mpi.iter().map(String::as_str).collect();
     let own = ["launch", "-np", "2", "--json", "--run=r", "--sync_every=70"];
-    let rarely = ["--eval_interval=1000000"];
+    // Nobody reads what is printed until the end.
+    let rarely = ["--eval_interval=1000000", "--log_interval=50"];
     let args = [&own, &mpi[..], TINY, &CALM, &ENDLESS, &rarely].concat();
     let mut launch = launch(folder.path(), &args);
     let mut stdin = launch.stdin.take().unwrap();
@@ -169,7 +170,8 @@ fn mpirun_ranks_that_train_apart_save_at_the_end_of_a_round() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    wait_until(r#""event":"step""#);
+    wait_until(r#""iter":150,"#);
+    assert!(!recorded().contains(r#""event":"checkpoint""#), "no one has asked for a checkpoint");
     writeln!(stdin, r#"{{"command":"checkpoint"}}"#).unwrap();
     wait_until(r#""event":"checkpoint""#);
     writeln!(stdin, r#"{{"command":"stop"}}"#).unwrap();

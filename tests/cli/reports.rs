@@ -79,8 +79,10 @@ fn a_worker_exports_for_the_window() {
     let folder = temporary();
     let path = folder.path();
     train_on_bytes(path, "r", &["--n_embd=32"]);
-    fs::create_dir_all(path.join("web/dist")).unwrap();
+    // A folder there is not of the page.
+    fs::create_dir_all(path.join("web/dist/folder")).unwrap();
     fs::write(path.join("web/dist/index.html"), "<head>\n</head>\n<body>\n").unwrap();
+    fs::write(path.join("web/dist/page.js"), "1").unwrap();
     let mine = path.join("mine");
     fs::create_dir(&mine).unwrap();
     fs::write(mine.join("notes.txt"), "mine").unwrap();
@@ -100,6 +102,7 @@ fn a_worker_exports_for_the_window() {
     }
     for (to, name, file) in [
         ("page", "page-r", "index.html"),
+        ("page", "page-r-2", "page.js"),
         ("folder", "model-r", "model.safetensors"),
         ("folder", "model-r-2", "model.safetensors"),
     ] {
@@ -113,7 +116,7 @@ fn a_worker_exports_for_the_window() {
         )
     };
     assert_eq!(sampled("mine/model-r"), sampled("r"));
-    assert_eq!(fs::read_dir(&mine).unwrap().count(), 6);
+    assert_eq!(fs::read_dir(&mine).unwrap().count(), 7);
 
     let request =
         serde_json::json!({"message": "request", "request": "report", "run": path.join("r")});

@@ -111,6 +111,13 @@ fn a_worker_generates_for_the_window() {
         assert_eq!(texts, if probabilities { text.as_str() } else { "" });
     }
     let request = serde_json::json!({
+        "message": "request", "request": "sample", "path": "nowhere", "input": {"prompt": "The "},
+        "tokens": 20, "temperature": 0.0, "top_k": 200, "seed": 1, "device": "cpu",
+    });
+    let failed = ask_worker(wgpt(folder.path()), &request).pop().unwrap();
+    assert_eq!((&failed["reply"], &failed["job"]), (&"failed".into(), &"sample".into()));
+    assert!(failed["text"].to_string().contains("nowhere"), "{failed}");
+    let request = serde_json::json!({
         "message": "request", "request": "sample", "path": "r", "input": {"text": "The fox"},
         "tokens": 0, "temperature": 0.0, "top_k": 0, "seed": 1, "device": "cpu",
     });

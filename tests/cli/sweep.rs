@@ -114,6 +114,25 @@ fn a_time_alone_chooses_what_to_train() {
     assert!(said.contains("tokens per parameter is too few"), "{said}");
 }
 
+/// A model that sees a small text again and again gets dropout.
+#[test]
+fn little_data_in_much_time_gets_dropout() {
+    use std::io::{BufRead, BufReader};
+    let folder = temporary();
+    let text: Vec<String> =
+        (0..2000_u32).map(|number| format!("{} foxes.\n", number * number)).collect();
+    fs::write(folder.path().join("a.txt"), text.concat()).unwrap();
+    ok(folder.path(), &["prepare", "a.txt", "-o", "data", "--tokenizer=char"]);
+    let args = ["train", "--json", "--data=data", "--time=1h", "--device=cpu", "--run=r"];
+    let mut child = wgpt(folder.path()).args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let start = lines.find(|line| line.contains(r#""event":"start""#)).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let start: Value = serde_json::from_str(&start).unwrap();
+    assert_eq!(start["config"]["dropout"], 0.2, "{start}");
+}
+
 #[test]
 fn a_plan_of_data_alone_shows_what_each_time_is_good_for() {
     let folder = temporary();

@@ -222,11 +222,17 @@ fn the_error_of_a_rank_is_not_replaced_by_those_of_ranks_that_miss_it() {
 #[test]
 fn a_stop_ends_a_wait_and_a_failure() {
     let mut waiting = supervisor(false);
-    run(&mut waiting, vec![lost()], Some(5));
+    let mut resumed = started();
+    if let FromWorker::Event(event) = &mut resumed
+        && let Event::Start { resumed_from, .. } = &mut **event
+    {
+        *resumed_from = Some(7);
+    }
+    run(&mut waiting, vec![resumed, lost()], Some(5));
     waiting.send(&Command::Pause, NOW);
     waiting.send(&Command::Stop, NOW);
     let events = &waiting.transport.events;
-    assert!(matches!(&events[..], [Event::Done { .. }]), "{events:?}");
+    assert!(matches!(&events[..], [Event::Done { iter: 7, .. }]), "{events:?}");
     assert_eq!((waiting.exit_code, waiting.restart_at), (Some(0), None));
 
     let mut stopping = supervisor(false);

@@ -1,0 +1,111 @@
+//! Plans of many shapes, GPUs and ranks stay as they are until somebody changes them on purpose.
+//!
+//! `UPDATE_TABLES=1 cargo test --release --test cli plans` writes the file. tests/memory.rs and tests/budget
+//! compare plans with what runs take.
+
+use super::*;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/plans.txt");
+
+const MODELS: [&str; 6] =
+    ["shakespeare-char", "gpt2", "gpt2-xl", "llama-124m", "smollm2-360m", "qwen3-0.6b"];
+
+/// Each with every model.
+const FLAGS: [&str; 11] = [
+    "--target=4GiB --dtype=float32",
+    "--target=6GiB --dtype=float16 --optimizer=muon",
+    "--target=12GiB --dtype=bfloat16 --grad_checkpoint=true",
+    "--target=24GiB --dtype=float32 --optimizer=muon --grad_checkpoint=false",
+    "--target=8GiB --dtype=float16 --offload_optimizer=true",
+    "--target=8GiB --dtype=float32 --optimizer=muon --offload_optimizer=true",
+    "--target=16GiB --dtype=float32 --optimizer=muon --micro_batch=1",
+    "--target=GTX_1080 --block_size=2048 --batch_size=3 --schedule=wsd --dropout=0.1",
+    "--target=RTX_3060 --batch_size=512 --block_size=256 --loss_chunk=64",
+    "--target=RTX_4090 --micro_batch=2 --eval_batch_size=32 --eval_iters=7",
+    "--target=RX_7600 --max_time=8h",
+];
+
+/// Others, and ranks.
+const MORE: [&str; 7] = [
+    "--preset=gpt2-medium --target=16GiB --dtype=float32 --bias=true --optimizer=muon",
+    "--preset=gpt2-large --target=6GiB --dtype=float16 --bias=true --gelu=erf",
+    "--preset=gpt2 --target=RTX_3060 --ranks=3",
+    "--preset=gpt2-medium --target=8GiB --ranks=4 --shard_optimizer=true --network=10Gbit",
+    "--preset=gpt2-xl --target=24GiB --ranks=4 --shard_optimizer=true --optimizer=muon",
+    "--preset=llama-124m --target=RTX_4070 --ranks=2 --sync_every=100 --network=100Mbit",
+    "--preset=gpt2-large --target=12GiB --ranks=2 --sync_every=10 --offload_optimizer=true",
+];
+
+const RECIPES: [&str; 8] = [
+    "--target=RTX_3060 --time=8h --data=builtin:stories",
+    "--target=RTX_4090 --time=10min --data=builtin:stories",
+    "--target=RTX_4090 --time=30d --data=builtin:stories",
+    "--target=RX_7600 --time=2min --data=builtin:chats",
+    "--target=RTX_4070 --time=8h --data=builtin:chats",
+    "--target=RTX_3060 --time=8h",
+    "--target=RTX_4090 --time=7d",
+    "--target=RTX_4090 --time=365d",
+];
+
+/// Returns a plan in one line.
+fn line(flags: &str) -> String {
+    let args: Vec<String> = flags.split(' ').map(|flag| flag.replace('_', " ")).collect();
+    // Only names of GPUs have blanks.
+    let args: Vec<&str> = flags
+        .split(' ')
+        .zip(&args)
+        .map(|(flag, named)| if flag.starts_with("--target=") { named } else { flag })
+        .collect();
+    let output = run(temporary().path(), &[&["plan", "--json"], &args[..]].concat());
+    let plan: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{flags}: {error}\n{}", text(&output.stderr)));
+    let mut line = format!("{flags}: ");
+    let plan = if plan["fits"] == true {
+        &plan
+    } else {
+        line += "does not fit, ";
+        &plan["least"]
+    };
+    line += &format!("{} x {}", plan["micro_batch"], plan["accumulation"]);
+    for name in ["grad_checkpoint", "offload_optimizer"] {
+        if plan[name] == true {
+            line += &format!(", {name}");
+        }
+    }
+    for name in ["loss_chunk", "eval_batch_size", "predicted_bytes", "classes", "host_bytes"] {
+        line += &format!(", {name} {}", plan[name]);
+    }
+    let (run, ranks) = (&plan["run"], &plan["ranks"]);
+    for name in ["parameters", "updates", "tokens_per_update", "disk_bytes", "shortened_from"] {
+        line += &format!(", {name} {}", run[name]);
+    }
+    for (name, value) in [
+        ("seconds", &run["time"]["seconds"]),
+        ("epochs", &run["epochs"]),
+        ("efficiency", &ranks["efficiency"]),
+        ("network", &ranks["network_seconds"]),
+    ] {
+        if let Some(value) = value.as_f64() {
+            line += &format!(", {name} {value:.4e}");
+        }
+    }
+    line.replace(['"', '{', '}'], "").replace(", shortened_from null", "")
+}
+
+#[test]
+fn plans_change_on_purpose_only() {
+    let of_models = MODELS
+        .iter()
+        .flat_map(|model| FLAGS.iter().map(move |flags| format!("--preset={model} {flags}")));
+    let others = MORE.iter().chain(&RECIPES).map(|flags| flags.to_string());
+    let planned: Vec<String> = of_models.chain(others).map(|flags| line(&flags)).collect();
+    let planned = planned.join("\n") + "\n";
+    if std::env::var_os("UPDATE_TABLES").is_some() {
+        return fs::write(FILE, planned).unwrap();
+    }
+    let known = fs::read_to_string(FILE).unwrap();
+    for (planned, known) in planned.lines().zip(known.lines()) {
+        assert_eq!(planned, known, "UPDATE_TABLES=1 writes the plans to {FILE}");
+    }
+    assert_eq!(known.lines().count(), planned.lines().count());
+}
