@@ -2,7 +2,7 @@
 
 A copy of the sources gets the mistakes that the seed chooses, each behind a switch, so that it is built once. Then every test
 runs alone and records which switches it reaches, and each mistake is made for the tests that reach it: those of the
-same folder first, then the shortest, until one fails, takes five times as long, or the next would be beyond two
+same folder first, then the shortest, until one fails, takes five times as long, or the next would be beyond four
 minutes. What no test notices is printed.
 
 Needs git, cargo and what the tests need. Builds in the target folder of the repository, whose dependencies it
@@ -35,7 +35,7 @@ IGNORED = "mpirun"
 MOST_UNNOTICED = 0.1
 
 # The seconds of tests for a mistake.
-MOST_SECONDS = 120
+MOST_SECONDS = 240
 
 SWITCH = '''
 #[doc(hidden)]

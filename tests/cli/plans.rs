@@ -26,7 +26,9 @@ const FLAGS: [&str; 11] = [
 ];
 
 /// Others, and ranks.
-const MORE: [&str; 7] = [
+const MORE: [&str; 9] = [
+    "--preset=gpt2 --target=12GiB --batch_size=1 --block_size=32 --optimizer=muon",
+    "--preset=qwen3-0.6b --target=8GiB --batch_size=1 --block_size=32 --optimizer=muon --offload_optimizer=true",
     "--preset=gpt2-medium --target=16GiB --dtype=float32 --bias=true --optimizer=muon",
     "--preset=gpt2-large --target=6GiB --dtype=float16 --bias=true --gelu=erf",
     "--preset=gpt2 --target=RTX_3060 --ranks=3",
@@ -49,14 +51,11 @@ const RECIPES: [&str; 8] = [
 
 /// Returns a plan in one line.
 fn line(flags: &str) -> String {
-    let args: Vec<String> = flags.split(' ').map(|flag| flag.replace('_', " ")).collect();
-    // Only names of GPUs have blanks.
-    let args: Vec<&str> = flags
-        .split(' ')
-        .zip(&args)
-        .map(|(flag, named)| if flag.starts_with("--target=") { named } else { flag })
-        .collect();
-    let output = run(temporary().path(), &[&["plan", "--json"], &args[..]].concat());
+    let args = flags.split(' ').map(|flag| match flag.strip_prefix("--target=") {
+        Some(gpu) => format!("--target={}", gpu.replace('_', " ")),
+        None => flag.into(),
+    });
+    let output = wgpt(temporary().path()).args(["plan", "--json"]).args(args).output().unwrap();
     let plan: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{flags}: {error}\n{}", text(&output.stderr)));
     let mut line = format!("{flags}: ");

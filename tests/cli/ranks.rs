@@ -148,6 +148,19 @@ fn mpirun_ranks_that_train_apart_continue_with_the_same_losses() {
     assert_eq!(found, expected);
 }
 
+/// The end of a run ends a round, too.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_that_train_apart_end_with_one_model() {
+    let folder = temporary();
+    let [whole, ended] = ["10", "20"].map(|updates| {
+        let sync = format!("--sync_every={updates}");
+        train_on(folder.path(), 2, updates, &[&sync, "--max_iters=10"]);
+        fs::read(folder.path().join(updates).join("checkpoints/00000010/model.safetensors"))
+    });
+    assert!(whole.unwrap() == ended.unwrap(), "the weights of one rank were saved");
+}
+
 /// A checkpoint that is asked for while ranks train apart is written at the end of their round.
 #[test]
 #[ignore = "needs Open MPI"]
