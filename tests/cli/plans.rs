@@ -27,7 +27,7 @@ const FLAGS: [&str; 11] = [
 
 /// Others, and ranks.
 const MORE: [&str; 9] = [
-    "--preset=gpt2 --target=12GiB --batch_size=1 --block_size=32 --optimizer=muon",
+    "--preset=gpt2 --target=12GiB --batch_size=1 --block_size=32 --optimizer=muon --vocab_size=256",
     "--preset=qwen3-0.6b --target=8GiB --batch_size=1 --block_size=32 --optimizer=muon --offload_optimizer=true",
     "--preset=gpt2-medium --target=16GiB --dtype=float32 --bias=true --optimizer=muon",
     "--preset=gpt2-large --target=6GiB --dtype=float16 --bias=true --gelu=erf",
