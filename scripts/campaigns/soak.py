@@ -107,14 +107,16 @@ def attack(campaign, seconds):
         time.sleep(min(INTERVAL, left))
         if process.poll() is not None:
             said = (campaign.work / "output.txt").read_text(errors="replace")[-1000:]
-            return campaign.finding(f"the run ended after {time.monotonic() - begin:.0f} s with {process.returncode}: {said}")
+            campaign.finding(f"the run ended after {time.monotonic() - begin:.0f} s with {process.returncode}: {said}")
+            break
         measured.append(measure(process, run, begin))
         campaign.progress(f"{measured[-1].seconds:.0f} s, {measured[-1].memory:.1f} MiB")
-    process.send_signal(signal.SIGTERM)
-    ended = wait(process, 120)
-    if ended is None or ended.code != 143:
-        campaign.finding(f"the run did not stop after SIGTERM: {ended and ended.code}")
-        kill_all(process)
+    else:
+        process.send_signal(signal.SIGTERM)
+        ended = wait(process, 120)
+        if ended is None or ended.code != 143:
+            campaign.finding(f"the run did not stop after SIGTERM: {ended and ended.code}")
+            kill_all(process)
     lines = "\n".join(",".join(f"{value:.2f}" for value in at) for at in measured)
     campaign.asks("measurements.csv").write_text(f"{','.join(Measurement._fields)}\n{lines}\n")
     print()
