@@ -175,15 +175,14 @@ class Mistakes:
         self.possible = len(every)
         self.whole = {file: file.read_text() for file, *_ in self.chosen}
         self.left = set(range(len(self.chosen)))
+        # Cargo would take a package of the same version for the one without mistakes.
+        manifest = self.source / "Cargo.toml"
+        manifest.write_text(re.sub(r'^(version = "[^"]+)', r"\1+mistakes", manifest.read_text(), count=1, flags=re.M))
 
     def describe(self, nth):
         file, at, kind, _ = self.chosen[nth]
         line = self.whole[file].split("\n")[at].strip()
         return f"{file.relative_to(self.source)}:{at + 1}: {kind}: {line}"
-
-        # Cargo would take a package of the same version for the one without mistakes.
-        manifest = self.source / "Cargo.toml"
-        manifest.write_text(re.sub(r'^(version = "[^"]+)', r"\1+mistakes", manifest.read_text(), count=1, flags=re.M))
 
     def write(self):
         """Writes the sources with all mistakes that are left."""

@@ -294,7 +294,7 @@ fn scalar_logs_follow_a_resumed_run() {
     assert_eq!(names.filter(|entry| is_log(&entry.file_name().to_string_lossy())).count(), 2);
 }
 
-/// A run continues with other data only if it says so.
+/// A resumed run warns if its data has changed.
 #[test]
 fn a_resumed_run_says_that_its_data_has_changed() {
     let folder = temporary();

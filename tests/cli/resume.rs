@@ -401,7 +401,6 @@ fn a_checkpoint_without_a_state_is_replaced() {
     let path = folder.path().join("r/checkpoints/00000020");
     fs::create_dir(&path).unwrap();
     fs::write(path.join("model.safetensors"), "half").unwrap();
-    // A resume would set it aside if it came before the run's last checkpoint.
     ok(folder.path(), &["train", "--resume", "--run=r", "--max_iters=30", "--device=cpu"]);
     assert!(path.join("state.json").exists());
     assert_ne!(fs::read(path.join("model.safetensors")).unwrap(), b"half");
