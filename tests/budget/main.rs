@@ -293,6 +293,38 @@ fn a_run_keeps_a_lowered_budget() {
     assert_eq!(known["optimizer"].as_u64(), known["weights"].as_u64().map(|bytes| 2 * bytes));
 }
 
+/// A new budget applies even if it cannot be saved.
+#[test]
+fn a_budget_that_cannot_be_saved_is_a_warning() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut child = program(folder.path())
+        .args(["train", "--json", "--device=vulkan:0", "--run=run", "--max_iters=1000000"])
+        .args(small_run().iter().filter(|flag| !flag.contains("max_iters")))
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut events = BufReader::new(child.stdout.take().expect("a pipe"))
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(&line.expect("text")).expect("an event"));
+    events.find(|event| event["event"] == "step").expect("a step");
+    let config = folder.path().join("run/config.toml");
+    std::fs::remove_file(&config).unwrap();
+    // A file does not replace a folder.
+    std::fs::create_dir(&config).unwrap();
+    stdin.write_all(b"{\"command\":\"set\",\"key\":\"vram_budget\",\"value\":1e9}\n").unwrap();
+    let warned = events.find(|event| event["event"] == "warning").expect("a warning");
+    let text = warned["text"].as_str().unwrap();
+    assert!(text.contains("the new budget was not saved"), "{text}");
+    std::fs::remove_dir(&config).unwrap();
+    stdin.write_all(b"{\"command\":\"stop\"}\n").unwrap();
+    assert_eq!(events.last().expect("an end")["reason"], "stopped");
+    assert!(child.wait().unwrap().success());
+}
+
 /// A discrete GPU with 8 GiB, of which the driver grants 3 GiB, or of which it only reports the size.
 #[test]
 fn a_plan_follows_what_the_driver_grants() {

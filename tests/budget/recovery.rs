@@ -267,3 +267,73 @@ fn another_run_is_refused_and_left_unchanged() {
     }
     assert!(checkpoint.exists());
 }
+
+/// Starts `args` on two ranks that share the device. Also returns the reports of their drivers.
+fn launch(args: &[String], faults: &[(&str, &str)]) -> (TempDir, Output, Vec<Value>) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut launch = program(folder.path());
+    launch
+        .args(["launch", "-n", "2", "--mpi=--allow-run-as-root", "--mpi=--oversubscribe"])
+        .args(["--json", "--device=vulkan:0", "--run=run"])
+        .args(args)
+        .current_dir(folder.path())
+        // A container forbids these copies between processes.
+        .env("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
+        .env("FAULT_REPORT", folder.path().join("report-%p"))
+        .envs(faults.iter().copied());
+    // The end of its stdin would stop the run.
+    let mut child = launch
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let stdin = child.stdin.take();
+    let output = child.wait_with_output().expect("the program ends");
+    drop(stdin);
+    let entries = std::fs::read_dir(folder.path()).unwrap().flatten();
+    let reports = entries.filter(|entry| entry.file_name().to_string_lossy().contains("report-"));
+    let reports =
+        reports.map(|file| serde_json::from_slice(&std::fs::read(file.path()).unwrap()).unwrap());
+    let reports = reports.collect();
+    (folder, output, reports)
+}
+
+/// Trains `args` on two ranks. Returns the allocations of the one that has most.
+fn most_allocations(args: &[String]) -> u64 {
+    let (_, output, reports) = launch(args, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    reports.iter().filter_map(|report| report["allocations"].as_u64()).max().expect("a device")
+}
+
+/// The launcher starts all ranks again, and the one that had no memory splits its steps smaller.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_start_again_after_one_had_no_memory() {
+    let args = small_run();
+    let last = most_allocations(&args).to_string();
+    let once = tempfile::tempdir().expect("a temporary folder");
+    let once = once.path().join("once");
+    let faults = [("FAULT_REFUSE", last.as_str()), ("FAULT_ONCE", once.to_str().expect("a path"))];
+    let (folder, output, _) = launch(&args, &faults);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && once.exists(), "{said}");
+    let limits = [0, 1].map(|rank| folder.path().join(format!("run/ranks/{rank}.json")).exists());
+    assert!(limits[0] != limits[1], "one rank has a limit: {limits:?}\n{said}");
+}
+
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_end_if_one_has_no_memory_for_the_least_plan() {
+    let least = ["--batch_size=2", "--grad_checkpoint=true", "--loss_chunk=32"].map(String::from);
+    let args = [small_run(), least.to_vec()].concat();
+    let last = format!("{}+", most_allocations(&args) - 1);
+    let (_, output, _) = launch(&args, &[("FAULT_REFUSE", &last)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    for words in
+        ["error: rank ", " of 2 ", " ran out of memory, and its steps cannot be split smaller"]
+    {
+        assert!(said.contains(words), "no {words} in {said}");
+    }
+}

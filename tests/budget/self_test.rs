@@ -32,6 +32,10 @@ fn check_avoided(args: &[String], fault: (&str, &str), expected: &Run, way: &[&s
         }
         assert!(!run.stderr().contains("panicked"), "{}", run.stderr());
     }
+    // A plan knows it, too.
+    let planned = program(cache.path()).args(["plan", "--device=vulkan:0"]).args(args).output();
+    let told = String::from_utf8_lossy(&planned.unwrap().stderr).into_owned();
+    assert!(told.contains("so a run avoids these kernels"), "{told}");
 }
 
 #[test]
@@ -64,6 +68,22 @@ fn kernels_that_fail_are_replaced_by_tensor_operations() {
     let trusting = Run::new(&small_run(), &[("FAULT_WRONG_IN", "attention")]);
     assert_eq!(warnings(&trusting), [""; 0]);
     assert_ne!(losses(&trusting), losses(&right));
+}
+
+/// A device without memory says nothing of its kernels: neither is a verdict kept, nor are they blamed.
+#[test]
+fn kernels_that_cannot_be_tested_count_as_right() {
+    for (refused, code, words) in [("1+", 4, "could not open"), ("2+", 5, "ran out of memory")] {
+        let cache = tempfile::tempdir().expect("a temporary folder");
+        let run = Run::with_cache(&testing_run(), &[("FAULT_REFUSE", refused)], cache.path());
+        let said = run.stderr();
+        assert_eq!(run.output.status.code(), Some(code), "{said}");
+        assert!(said.contains("testing the kernels") && said.contains(words), "{said}");
+        assert!(!said.contains("wgpt doctor"), "{said}");
+        let folder = std::fs::read_dir(cache.path().join("wgpt")).into_iter().flatten().flatten();
+        let kept: Vec<_> = folder.map(|file| file.file_name()).collect();
+        assert!(!kept.iter().any(|name| name == "kernels.json"), "{kept:?}");
+    }
 }
 
 /// A dtype that was asked for is kept: without cooperative matrices it is computed in tiles.

@@ -235,6 +235,43 @@ fn a_pause_and_its_end_are_events_of_the_run() {
     assert_eq!(events.last().unwrap()["reason"], "stopped");
 }
 
+/// A folder with the name of the next checkpoint that was not there when the run began, and has no checkpoint.
+#[test]
+fn a_checkpoint_replaces_what_has_its_name() {
+    let folder = temporary();
+    let rarely = ["--eval_interval=1000000", "--log_interval=1000"];
+    let args = [&["train", "--json", "--run=r"], TINY, &ENDLESS, &rarely].concat();
+    let mut command = wgpt(folder.path());
+    let mut child =
+        command.args(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let run = folder.path().join("r");
+    wait_for(&run.join("events.jsonl"), &mut child);
+    let stdin = child.stdin.as_mut().unwrap();
+    stdin.write_all(b"{\"command\":\"pause\"}\n").unwrap();
+    let recorded = || -> Vec<Value> {
+        let text = fs::read_to_string(run.join("events.jsonl")).unwrap();
+        // The last line may be half written.
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let wait = |name: &str| loop {
+        if let Some(event) = named(&recorded(), name).next() {
+            return event["iter"].as_u64().unwrap();
+        }
+        assert!(Instant::now() < deadline, "no {name}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let checkpoint = run.join(format!("checkpoints/{:08}", wait("paused")));
+    fs::create_dir_all(&checkpoint).unwrap();
+    fs::write(checkpoint.join("model.safetensors"), "half").unwrap();
+    stdin.write_all(b"{\"command\":\"checkpoint\"}\n").unwrap();
+    wait("checkpoint");
+    assert!(checkpoint.join("state.json").exists());
+    assert_ne!(fs::read(checkpoint.join("model.safetensors")).unwrap(), b"half");
+    stdin.write_all(b"{\"command\":\"stop\"}\n").unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+}
+
 /// Other processes can send commands through a file in the run folder. With `--stop-on-close`, a run
 /// stops when its stdin closes.
 #[test]

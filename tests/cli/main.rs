@@ -16,6 +16,7 @@ mod nvidia;
 mod plan;
 mod plans;
 mod ranks;
+mod records;
 mod reports;
 mod resume;
 mod runs;
@@ -176,6 +177,8 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
     for file in ["config.toml", "events.jsonl", "log.txt", "lock"] {
         assert!(run.join(file).exists(), "{file}");
     }
+    let state = fs::read_to_string(run.join("checkpoints/00000040/state.json")).unwrap();
+    assert!(state.ends_with("}\n"), "{state}");
     let kept = fs::read_to_string(run.join("events.jsonl")).unwrap();
     assert_eq!(kept.lines().count(), events.len());
     let log = fs::read_to_string(run.join("log.txt")).unwrap();
@@ -184,6 +187,20 @@ fn the_loss_falls_and_the_run_folder_is_complete() {
         assert!(run.join("checkpoints/00000040").join(file).exists(), "{file}");
     }
     ok(folder.path(), &["config", "check", "r/config.toml"]);
+}
+
+#[test]
+fn a_run_says_how_it_computes_unless_it_is_quiet() {
+    let folder = temporary();
+    let said = |name: &str, more: &[&str]| {
+        let args = [&["train", "--json", "--run", name], TINY, &["--max_iters=1"], more].concat();
+        let output = run(folder.path(), &args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let loud = said("loud", &[]);
+    assert!(loud.contains("device: CPU") && loud.contains("precision: float32"), "{loud}");
+    assert_eq!(said("quiet", &["-q"]), "");
 }
 
 #[test]

@@ -26,7 +26,8 @@ const FLAGS: [&str; 11] = [
 ];
 
 /// Others, and ranks.
-const MORE: [&str; 9] = [
+const MORE: [&str; 10] = [
+    "--preset=gpt2 --target=RTX_3060 --dtype=float16 --vocab_size=256 --batch_size=1 --gradient_accumulation_steps=1 --block_size=32 --optimizer=muon --offload_optimizer=true",
     "--preset=gpt2 --target=12GiB --batch_size=1 --block_size=32 --optimizer=muon --vocab_size=256",
     "--preset=qwen3-0.6b --target=8GiB --batch_size=1 --block_size=32 --optimizer=muon --offload_optimizer=true",
     "--preset=gpt2-medium --target=16GiB --dtype=float32 --bias=true --optimizer=muon",
@@ -49,13 +50,20 @@ const RECIPES: [&str; 8] = [
     "--target=RTX_4090 --time=365d",
 ];
 
-/// Returns a plan in one line.
-fn line(flags: &str) -> String {
-    let args = flags.split(' ').map(|flag| match flag.strip_prefix("--target=") {
+/// Returns the flags. The name of a GPU has spaces.
+fn arguments(flags: &str) -> Vec<String> {
+    let argument = |flag: &str| match flag.strip_prefix("--target=") {
         Some(gpu) => format!("--target={}", gpu.replace('_', " ")),
         None => flag.into(),
-    });
-    let output = wgpt(temporary().path()).args(["plan", "--json"]).args(args).output().unwrap();
+    };
+    flags.split(' ').map(argument).collect()
+}
+
+/// Returns a plan in one line.
+fn line(flags: &str) -> String {
+    let folder = temporary();
+    let mut command = wgpt(folder.path());
+    let output = command.args(["plan", "--json"]).args(arguments(flags)).output().unwrap();
     let plan: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{flags}: {error}\n{}", text(&output.stderr)));
     let mut line = format!("{flags}: ");
@@ -91,6 +99,23 @@ fn line(flags: &str) -> String {
     line.replace(['"', '{', '}'], "").replace(", shortened_from null", "")
 }
 
+/// What `wgpt plan` says of some of them.
+const SAID: [&str; 7] = [
+    "--preset=gpt2 --target=2GiB --dtype=float32 --max_iters=1000",
+    "-v --preset=gpt2-xl --target=RTX_3060 --offload_optimizer=true --max_iters=1000",
+    "-v --preset=qwen3-0.6b --target=8GiB --optimizer=muon --max_iters=1000",
+    "--preset=gpt2-medium --target=GTX_1080 --ranks=4 --network=1Gbit --max_iters=1000",
+    "--preset=gpt2-xl --target=3GiB",
+    "--preset=shakespeare-char --target=RTX_4090 --data=builtin:stories",
+    "--target=RTX_3060 --time=8h --data=builtin:stories",
+];
+
+/// Returns the text of a plan.
+fn said(flags: &str) -> String {
+    let output = wgpt(temporary().path()).arg("plan").args(arguments(flags)).output().unwrap();
+    format!("\n$ wgpt plan {flags}\n{}{}", text(&output.stdout), text(&output.stderr))
+}
+
 #[test]
 fn plans_change_on_purpose_only() {
     let of_models = MODELS
@@ -98,7 +123,7 @@ fn plans_change_on_purpose_only() {
         .flat_map(|model| FLAGS.iter().map(move |flags| format!("--preset={model} {flags}")));
     let others = MORE.iter().chain(&RECIPES).map(|flags| flags.to_string());
     let planned: Vec<String> = of_models.chain(others).map(|flags| line(&flags)).collect();
-    let planned = planned.join("\n") + "\n";
+    let planned = planned.join("\n") + "\n" + &SAID.map(said).concat();
     if std::env::var_os("UPDATE_TABLES").is_some() {
         return fs::write(FILE, planned).unwrap();
     }

@@ -1,5 +1,5 @@
 //! Tests runs of several processes. Tests that need Open MPI's mpirun are ignored. `.ci/run` runs them
-//! with `cargo test --release --test cli -- --ignored mpirun`.
+//! with `cargo test --release --test cli --test budget -- --ignored mpirun`.
 
 use super::*;
 
@@ -156,6 +156,9 @@ fn mpirun_ranks_that_train_apart_end_with_one_model() {
     let [whole, ended] = ["10", "20"].map(|updates| {
         let sync = format!("--sync_every={updates}");
         train_on(folder.path(), 2, updates, &[&sync, "--max_iters=10"]);
+        // The weights that were averaged last.
+        let log = fs::read_to_string(folder.path().join(updates).join("log.txt")).unwrap();
+        assert!(log.contains(" of host memory"), "{log}");
         fs::read(folder.path().join(updates).join("checkpoints/00000010/model.safetensors"))
     });
     assert!(whole.unwrap() == ended.unwrap(), "the weights of one rank were saved");
@@ -222,6 +225,35 @@ fn mpirun_ranks_keep_their_float16_weights_alike() {
     for (offloaded, loss) in numbers(&offloaded).iter().zip(numbers(&on_device)) {
         assert!((offloaded / loss - 1.0).abs() < 1e-3, "{offloaded} for {loss}");
     }
+}
+
+/// More gradients than are summed at once, and more weights than are staged at once.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_sum_a_large_model_in_parts() {
+    let folder = temporary();
+    let large = ["--n_embd=320", "--n_layer=4", "--max_iters=3", "--sample_tokens=0"];
+    let alone = train(folder.path(), "alone", &[&CALM[..], &large].concat());
+    for (run, sharded) in [("r", "--shard_optimizer=false"), ("s", "--shard_optimizer=true")] {
+        let events = train_on(folder.path(), 2, run, &[&large[..], &[sharded]].concat());
+        assert_eq!(losses(&events).len(), 3);
+        assert_close(&events, &alone);
+    }
+}
+
+/// The sizes of the model are in files that rank 0 alone may have.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_begin_with_the_weights_of_another_run() {
+    let folder = temporary();
+    let first = train(folder.path(), "first", &["--max_iters=20"]);
+    let own = ["--init_from=first", "--max_iters=3", "--sample_tokens=0"];
+    let alone = train(folder.path(), "alone", &[&CALM[..], &own].concat());
+    let events = train_on(folder.path(), 2, "r", &own);
+    assert_close(&events, &alone);
+    let [before, after] =
+        [&first, &events].map(|events| losses(events)[&0].parse::<f64>().unwrap());
+    assert!(after < before - 0.5, "{after} after {before}: these are not the weights of the run");
 }
 
 /// mpirun forwards a Ctrl-C as SIGTERM after a while, and kills the remaining processes after the same
@@ -395,14 +427,20 @@ fn mpirun_ranks_of_one_machine_open_no_port() {
 fn mpirun_ranks_of_different_runs_are_refused() {
     let folder = temporary();
     let args = [&["--run=r"], TINY].concat();
-    let mut command = mpirun(folder.path(), 1, &args);
-    command.args([":", "-np", "1", env!("CARGO_BIN_EXE_wgpt"), "train", "--json"]).args(&args);
-    let output = command.arg("--learning_rate=0.5").output().unwrap();
-    assert!(!output.status.success());
-    let said = text(&output.stderr);
-    assert!(said.contains("has learning_rate = 0.5, rank 0 has 0.01"), "{said}");
-    assert_eq!(said.matches("error: ").count(), 1, "{said}");
-    assert!(!folder.path().join("r").exists());
+    for (flag, wanted) in [
+        ("--learning_rate=0.5", "has learning_rate = 0.5, rank 0 has 0.01"),
+        ("--allreduce_dtype=float16", r#"has allreduce_dtype = "float16", rank 0 has "float32""#),
+        ("--share=1,2", "has share = [1.0,2.0], rank 0 has []"),
+    ] {
+        let mut command = mpirun(folder.path(), 1, &args);
+        command.args([":", "-np", "1", env!("CARGO_BIN_EXE_wgpt"), "train", "--json"]).args(&args);
+        let output = command.arg(flag).output().unwrap();
+        assert!(!output.status.success());
+        let said = text(&output.stderr);
+        assert!(said.contains(wanted), "{said}");
+        assert_eq!(said.matches("error: ").count(), 1, "{said}");
+        assert!(!folder.path().join("r").exists());
+    }
 }
 
 /// Sets a launcher's variables without a launcher.
