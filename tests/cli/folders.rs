@@ -84,6 +84,13 @@ fn nothing_is_written_or_removed_through_a_link() {
         assert!(said.contains(name) && said.contains("it is a link"), "{said}");
         assert_eq!(listing(&at("home")), before, "{name}");
     }
+    // Nor does a run that has no checkpoint yet write its first through one.
+    fs::remove_file(at("r/checkpoints")).unwrap();
+    fs::create_dir(at("empty")).unwrap();
+    symlink(at("empty"), at("r/checkpoints")).unwrap();
+    let said = refused(folder.path(), &[&RESUME[..], &["--device=cpu"]].concat());
+    assert!(said.contains("r/checkpoints") && said.contains("it is a link"), "{said}");
+    assert!(listing(&at("empty")).is_empty());
     // The folder itself may be one.
     fs::remove_dir_all(at("r")).unwrap();
     symlink(at("whole"), at("r")).unwrap();

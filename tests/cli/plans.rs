@@ -59,19 +59,20 @@ fn arguments(flags: &str) -> Vec<String> {
     flags.split(' ').map(argument).collect()
 }
 
-/// Returns a plan in one line.
-fn line(flags: &str) -> String {
+/// Plans in a process of its own.
+fn plan(flags: &str) -> Value {
     let folder = temporary();
     let mut command = wgpt(folder.path());
     let output = command.args(["plan", "--json"]).args(arguments(flags)).output().unwrap();
-    let plan: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{flags}: {error}\n{}", text(&output.stderr)));
-    let mut line = format!("{flags}: ");
-    let plan = if plan["fits"] == true {
-        &plan
-    } else {
-        line += "does not fit, ";
-        &plan["least"]
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{flags}: {error}\n{}", text(&output.stderr)))
+}
+
+/// Returns how a plan splits steps, and what it takes, or what it would if it fitted.
+fn memory(plan: &Value) -> String {
+    let (mut line, plan) = match plan["fits"] == true {
+        true => (String::new(), plan),
+        false => ("does not fit, ".to_string(), &plan["least"]),
     };
     line += &format!("{} x {}", plan["micro_batch"], plan["accumulation"]);
     for name in ["grad_checkpoint", "offload_optimizer"] {
@@ -82,6 +83,13 @@ fn line(flags: &str) -> String {
     for name in ["loss_chunk", "eval_batch_size", "predicted_bytes", "classes", "host_bytes"] {
         line += &format!(", {name} {}", plan[name]);
     }
+    line.replace(['"', '{', '}'], "")
+}
+
+/// Returns a plan in one line.
+fn line(flags: &str) -> String {
+    let plan = plan(flags);
+    let mut line = format!("{flags}: {}", memory(&plan));
     let (run, ranks) = (&plan["run"], &plan["ranks"]);
     for name in ["parameters", "updates", "tokens_per_update", "disk_bytes", "shortened_from"] {
         line += &format!(", {name} {}", run[name]);
@@ -96,7 +104,49 @@ fn line(flags: &str) -> String {
             line += &format!(", {name} {value:.4e}");
         }
     }
-    line.replace(['"', '{', '}'], "").replace(", shortened_from null", "")
+    line.replace(", shortened_from null", "")
+}
+
+/// Settings of plans that nobody would choose, in which the peak is at other moments: of each row, one at random.
+const ODD: [&[&str]; 13] = [
+    &[
+        "--arch=gpt2",
+        "--arch=gpt2 --bias=true",
+        "--arch=llama",
+        "--arch=llama --n_kv_head=1 --ffn_size=96",
+        "--arch=llama --tie_embeddings=false --ffn_size=4096",
+        "--arch=qwen3 --n_kv_head=2 --head_size=64",
+    ],
+    &["--n_embd=64 --n_head=2", "--n_embd=256 --n_head=4", "--n_embd=1024 --n_head=8"],
+    &["--n_layer=1", "--n_layer=2", "--n_layer=7"],
+    &["--block_size=16", "--block_size=128", "--block_size=2048"],
+    &["--batch_size=1", "--batch_size=3", "--batch_size=16"],
+    &["--gradient_accumulation_steps=1", "--gradient_accumulation_steps=4"],
+    &["--vocab_size=64", "--vocab_size=3000", "--vocab_size=60000"],
+    &["--optimizer=adamw", "--optimizer=muon"],
+    &["--offload_optimizer=true", "--offload_optimizer=false"],
+    &["--grad_checkpoint=true", "--grad_checkpoint=false"],
+    &["--dropout=0", "--dropout=0.1"],
+    &["--eval_batch_size=0", "--eval_batch_size=1", "--eval_batch_size=64"],
+    &[
+        "--dtype=float32 --target=24GiB",
+        "--dtype=float16 --target=24GiB",
+        "--dtype=float16 --target=RTX_3060",
+        "--dtype=bfloat16 --target=RTX_4090",
+        "--dtype=float32 --target=GTX_1080",
+        "--dtype=float16 --target=RX_7600",
+    ],
+];
+
+/// Returns the flags of so many odd plans.
+fn odd_plans(count: u64) -> impl Iterator<Item = String> {
+    let mut state: u64 = 1;
+    let mut choose = move |choices: &[&'static str]| {
+        // Knuth's linear congruential generator for MMIX.
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        choices[(state >> 33) as usize % choices.len()]
+    };
+    (0..count).map(move |_| ODD.map(&mut choose).join(" "))
 }
 
 /// What `wgpt plan` says of some of them.
@@ -122,14 +172,20 @@ fn plans_change_on_purpose_only() {
         .iter()
         .flat_map(|model| FLAGS.iter().map(move |flags| format!("--preset={model} {flags}")));
     let others = MORE.iter().chain(&RECIPES).map(|flags| flags.to_string());
-    let planned: Vec<String> = of_models.chain(others).map(|flags| line(&flags)).collect();
+    let mut planned: Vec<String> = of_models.chain(others).map(|flags| line(&flags)).collect();
+    let odd: Vec<String> = odd_plans(200).collect();
+    for (number, flags) in odd.iter().enumerate() {
+        planned.push(format!("odd {number}: {}", memory(&plan(flags))));
+    }
     let planned = planned.join("\n") + "\n" + &SAID.map(said).concat();
     if std::env::var_os("UPDATE_TABLES").is_some() {
         return fs::write(FILE, planned).unwrap();
     }
     let known = fs::read_to_string(FILE).unwrap();
     for (planned, known) in planned.lines().zip(known.lines()) {
-        assert_eq!(planned, known, "UPDATE_TABLES=1 writes the plans to {FILE}");
+        let number = planned.strip_prefix("odd ").and_then(|line| line.split_once(':'));
+        let flags = number.map(|(number, _)| &odd[number.parse::<usize>().unwrap()]);
+        assert_eq!(planned, known, "{flags:?}: UPDATE_TABLES=1 writes the plans to {FILE}");
     }
     assert_eq!(known.lines().count(), planned.lines().count());
 }

@@ -31,6 +31,13 @@ fn a_model_is_exported_as_gguf() {
     });
     assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2], "{sizes:?}");
     assert_eq!(fs::read_dir(path.join("models")).unwrap().count(), 3);
+    train_on_bytes(path, "erf", &["--gelu=erf"]);
+    for (model, is_told) in [("r", false), ("erf", true)] {
+        let exported = run(path, &["export", model, "-o", &format!("{model}.gguf")]);
+        assert!(exported.status.success());
+        let said = text(&exported.stderr);
+        assert_eq!(said.contains("llama.cpp computes GELU in its tanh form"), is_told, "{said}");
+    }
     let again = run(path, &["export", "r", "-o", "models/f32.gguf"]);
     assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
     assert!(text(&again.stderr).contains("exists already"));
