@@ -325,6 +325,41 @@ fn a_budget_that_cannot_be_saved_is_a_warning() {
     assert!(child.wait().unwrap().success());
 }
 
+/// A run that was planned with less memory keeps its plan when it is resumed: another split of its steps rounds in
+/// another way.
+#[test]
+fn a_resumed_run_keeps_its_plan() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let train = |args: &[&str], budget: &str| {
+        let output = program(folder.path())
+            .args(["train", "--json", "--device=vulkan:0", "--run=run", NO_SELF_TEST])
+            .args(args)
+            .current_dir(folder.path())
+            .envs([
+                ("FAULT_KIND", "discrete"),
+                ("FAULT_HEAP", "8589934592"),
+                ("FAULT_BUDGET", budget),
+            ])
+            .output()
+            .expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let events = String::from_utf8(output.stdout).expect("text");
+        let plan = events.lines().find(|line| line.contains(r#""event":"plan""#)).expect("a plan");
+        let plan: Value = serde_json::from_str(plan).unwrap();
+        plan["micro_batch"].as_u64().unwrap()
+    };
+    let mut args = small_run();
+    args.retain(|flag| flag != NO_SELF_TEST && !flag.contains("vram_budget"));
+    args.extend(["--n_embd=128", "--vocab_size=5000"].map(String::from));
+    // Less than the run wants, besides what `auto` leaves to other programs, and what a process takes.
+    let granted = plan(&args) * 0.8 + 8192.0 / 20.0 * MIB + 64.0 * MIB;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let planned = train(&args, &(granted as u64).to_string());
+    assert!(planned < 8, "micro-batch {planned}");
+    assert_eq!(train(&["--resume", "--max_iters=8"], "none"), planned);
+}
+
 /// A discrete GPU with 8 GiB, of which the driver grants 3 GiB, or of which it only reports the size.
 #[test]
 fn a_plan_follows_what_the_driver_grants() {

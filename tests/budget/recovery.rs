@@ -337,3 +337,25 @@ fn mpirun_ranks_end_if_one_has_no_memory_for_the_least_plan() {
         assert!(said.contains(words), "no {words} in {said}");
     }
 }
+
+/// Whoever measures the speed of a device sees that it is lost.
+#[test]
+fn a_benchmark_ends_when_its_device_is_lost() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bench = |faults: &[(&str, &str)]| {
+        program(folder.path())
+            .args(["bench", "--card", "card.json", "--device=vulkan:0", "--preset=demo"])
+            .arg("--vocab_size=64")
+            .current_dir(folder.path())
+            .envs(faults.iter().copied())
+            .output()
+            .expect("the program starts")
+    };
+    // The first tests the kernels, so that the device is lost in the measurement of the second.
+    assert!(bench(&[]).status.success());
+    let output = bench(&[("FAULT_LOSE_SUBMIT", "20")]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("it was lost (Device is lost)"), "{said}");
+    assert!(said.contains("other programs may be using the device"), "{said}");
+}

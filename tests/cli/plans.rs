@@ -39,7 +39,11 @@ const MORE: [&str; 10] = [
     "--preset=gpt2-large --target=12GiB --ranks=2 --sync_every=10 --offload_optimizer=true",
 ];
 
-const RECIPES: [&str; 8] = [
+const RECIPES: [&str; 12] = [
+    "--target=RTX_4090 --time=8h --data=builtin:stories",
+    "--target=RTX_4090 --time=1d --data=builtin:chats",
+    "--target=GTX_1080 --time=30d --data=builtin:stories",
+    "--target=RTX_3060 --time=1h",
     "--target=RTX_3060 --time=8h --data=builtin:stories",
     "--target=RTX_4090 --time=10min --data=builtin:stories",
     "--target=RTX_4090 --time=30d --data=builtin:stories",
