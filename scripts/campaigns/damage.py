@@ -88,12 +88,13 @@ def spell(value):
 
 
 def containers(value):
-    """Returns the objects and arrays in a value that have a member."""
-    found = []
+    """Returns the objects and arrays in a value that have a member, each once: after a swap, one may hold itself."""
+    found, seen = [], set()
     pending = [value]
     while pending:
         at = pending.pop()
-        if isinstance(at, list) and at:
+        if isinstance(at, list) and at and id(at) not in seen:
+            seen.add(id(at))
             found.append(at)
             pending.extend(member for _, member in at) if isinstance(at, Members) else pending.extend(at)
     return found
