@@ -3,13 +3,14 @@
 A copy of the sources gets the mistakes that the seed chooses, each behind a switch, so that it is built once. Then every test
 runs alone and records which switches it reaches, and each mistake is made for the tests that reach it: those of the
 same folder first, then the shortest, until one fails, takes five times as long, or the next would be beyond four
-minutes. What no test notices is printed.
+minutes. What no test notices is printed. The check of the window is a test, too, where its tools are installed.
 
 Needs git, cargo and what the tests need. Builds in the target folder of the repository, whose dependencies it
 uses, and puts the program there back afterwards.
 """
 
 import concurrent.futures
+import contextlib
 import json
 import math
 import os
@@ -245,19 +246,22 @@ class Mistakes:
 
 
 class Test:
-    def __init__(self, program, name, folder):
-        self.program, self.name, self.folder = program, name, folder
+    def __init__(self, name, command, folder):
+        self.name, self.command, self.folder = name, command, folder
 
     def run(self, limit, **variables):
         """Returns True if the test passes in time."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("WGPT_")}
         env.update(variables, RAYON_NUM_THREADS="1")
-        process = subprocess.Popen([self.program, "--exact", self.name, "--include-ignored"], cwd=self.folder, env=env,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   start_new_session=True)
+        process = subprocess.Popen(self.command, cwd=self.folder, env=env, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
             return process.wait(limit) == 0
         except subprocess.TimeoutExpired:
+            # A script removes what it has made.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
             return False
         finally:
             # And what it has started.
@@ -275,7 +279,14 @@ def tests_of(program, folder):
         return {line[:-len(": test")] for line in out.splitlines() if line.endswith(": test")}
     ignored = listed("--ignored")
     mpi = {name for name in ignored if name.split("::")[-1].startswith(IGNORED)} if shutil.which("mpirun") else set()
-    return [Test(program, name, folder) for name in sorted((listed() - ignored) | mpi)]
+    names = sorted((listed() - ignored) | mpi)
+    return [Test(name, [program, "--exact", name, "--include-ignored"], folder) for name in names]
+
+
+def check_of_window(program, folder):
+    """Returns the check of the window, if its tools are installed."""
+    has_tools = all(map(shutil.which, ("Xvfb", "xdotool", "import")))
+    return [Test("scripts/window-check.sh", [folder / "scripts/window-check.sh", program], folder)] if has_tools else []
 
 
 def attack(campaign, count):
@@ -289,6 +300,7 @@ def attack(campaign, count):
         programs = made.compile()
         print(f"{len(made.left)} of {made.possible} possible mistakes are built in", flush=True)
         tests = [test for path in programs for test in tests_of(path, made.source)]
+        tests += check_of_window(program, made.source)
         examine(campaign, made, tests, count)
     finally:
         if kept.exists():
@@ -332,7 +344,9 @@ def examine(campaign, made, tests, count):
     unnoticed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for done, (nth, test) in enumerate(pool.map(notices, chosen), 1):
-            if not test:
+            if test:
+                print(f"noticed by {test}: {made.describe(nth)}", flush=True)
+            else:
                 unnoticed += 1
                 reach = f"{len(reaches[nth])} tests reach it" if reaches[nth] else "no test reaches it"
                 print(f"unnoticed, {unnoticed} of {done}: {made.describe(nth)} ({reach})", flush=True)

@@ -142,6 +142,13 @@ mod tests {
             assert_eq!(Path::new(&found.unwrap()), at("data/x"), "{data}");
         }
         assert!(find_data(&config(r"C:\p\data\x", r"D:\p\out\r"), &at("out/r")).is_err());
+        // A name may have a backslash in it.
+        #[cfg(unix)]
+        {
+            let odd = at(r"data\y").display().to_string();
+            std::fs::create_dir(&odd).unwrap();
+            assert_eq!(find_data(&config(&odd, "out/r"), &at("out/r")).unwrap(), odd);
+        }
     }
 
     #[test]

@@ -18,6 +18,10 @@ fn warnings(run: &Run) -> Vec<String> {
 fn check_avoided(args: &[String], fault: (&str, &str), expected: &Run, way: &[&str]) {
     assert!(expected.output.status.success(), "{}", expected.stderr());
     let cache = tempfile::tempdir().expect("a temporary folder");
+    // A version of wgpt that had other kernels.
+    let verdicts = cache.path().join("wgpt/kernels.json");
+    std::fs::create_dir(cache.path().join("wgpt")).unwrap();
+    std::fs::write(&verdicts, r#"{"a GPU, wgpt 0.0.1": "right"}"#).unwrap();
     for (number, is_tested) in [(1, true), (2, false)] {
         let start = Instant::now();
         let run = Run::with_cache(args, &[fault], cache.path());
@@ -32,6 +36,8 @@ fn check_avoided(args: &[String], fault: (&str, &str), expected: &Run, way: &[&s
         }
         assert!(!run.stderr().contains("panicked"), "{}", run.stderr());
     }
+    let kept = std::fs::read_to_string(&verdicts).unwrap();
+    assert!(kept.contains("llvmpipe") && !kept.contains("a GPU"), "{kept}");
     // A plan knows it, too.
     let planned = program(cache.path()).args(["plan", "--device=vulkan:0"]).args(args).output();
     let told = String::from_utf8_lossy(&planned.unwrap().stderr).into_owned();

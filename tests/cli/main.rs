@@ -13,6 +13,7 @@ mod folders;
 mod foreign;
 mod get;
 mod nvidia;
+mod parquet;
 mod plan;
 mod plans;
 mod ranks;
