@@ -83,6 +83,11 @@ impl RunOutput for EventPrinter {
         let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
         self.progress.apply(event);
         self.progress.curves.forget_steps();
+        // They are printed once. The last sample has the prompt of the next step.
+        let Progress { samples, checkpoints, log, .. } = &mut self.progress;
+        samples.drain(..samples.len().saturating_sub(1));
+        checkpoints.clear();
+        log.clear();
         match &mut self.view {
             View::Silent => {}
             View::Json => {
@@ -176,6 +181,7 @@ fn text(progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Sample;
 
     /// A run of 600,000 updates in the middle of an evaluation.
     fn evaluating() -> Progress {
@@ -209,5 +215,19 @@ mod tests {
         step.health = serde_json::from_str(r#"{"utilization":0.97,"celsius":71.0}"#).unwrap();
         progress.last_step = Some(step);
         assert_eq!(text(&progress), format!("{want}, 97% busy, 71 °C"));
+    }
+
+    #[test]
+    fn a_long_run_takes_no_more_memory_than_a_short_one() {
+        let progress = evaluating();
+        let mut printer = EventPrinter { view: View::Silent, json: false, quiet: true, progress };
+        for iter in 0..9 {
+            let text = format!("text {iter}");
+            let prompt = String::new();
+            printer.emit(&Event::Sample(Sample { iter, prompt, text, tokens: vec![] }));
+            printer.emit(&Event::Warning { text: "hot".into() });
+        }
+        let Progress { samples, log, .. } = printer.progress;
+        assert_eq!((samples.len(), samples[0].iter, log.len()), (1, 8, 0));
     }
 }

@@ -49,6 +49,16 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// A device that an error of a library has stopped. Its text may have a list of causes and a backtrace.
+    pub fn stopped(error: impl ToString) -> Self {
+        let text = error.to_string();
+        let mut lines =
+            text.lines().map(str::trim).take_while(|line| !line.starts_with("Backtrace"));
+        let first = lines.next().unwrap_or_default();
+        let cause = lines.skip_while(|line| *line != "Caused by:").skip(1).last();
+        Self::Stopped { reason: cause.unwrap_or(first).to_string() }
+    }
+
     /// Recognises a failure of the device `name` in the text of a panic or of a library's error.
     ///
     /// Libraries report some failures as text only. Each sign is a whole phrase of one of them, so
@@ -76,9 +86,7 @@ impl DeviceError {
         if has_any(&OUT_OF_MEMORY) {
             return Some(DeviceError::OutOfMemory { name: name.to_string() });
         }
-        // The lines after the first are a backtrace.
-        let reason = text.lines().next().unwrap_or_default().to_string();
-        has_any(&STOPPED).then_some(DeviceError::Stopped { reason })
+        has_any(&STOPPED).then(|| DeviceError::stopped(text))
     }
 
     pub fn hint(&self) -> &'static str {
@@ -170,6 +178,14 @@ mod tests {
             ("the file lost.txt does not exist", "no failure of the device"),
         ] {
             assert_eq!(kind(text), expected, "{text}");
+        }
+        for (text, reason) in [
+            ("it was lost\n   0: a backtrace", "it was lost"),
+            ("An error\nCaused by:\n  a timeout\nBacktrace:\nnone", "a timeout"),
+            ("An error\n\nCaused by:\n  In submit\n    it is lost\n", "it is lost"),
+        ] {
+            let error = DeviceError::stopped(text).to_string();
+            assert_eq!(error, format!("the device stopped: {reason}"));
         }
     }
 }

@@ -103,7 +103,7 @@ mod pools {
     pub async fn finish(device: &Device) -> Result<(), DeviceError> {
         let Some(device) = cube(device) else { return Ok(()) };
         let done = device.client().sync().await;
-        done.map_err(|error| DeviceError::Stopped { reason: error.to_string() })
+        done.map_err(DeviceError::stopped)
     }
 
     pub fn release_unused(device: &Device) {

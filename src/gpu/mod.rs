@@ -187,7 +187,7 @@ pub(crate) fn stored(dtype: Dtype) -> DType {
 #[cfg(not(target_arch = "wasm32"))]
 pub fn wait(device: &Device) -> Result<(), DeviceError> {
     device.sync().map_err(|error| {
-        let reason = error.to_string();
-        DeviceError::from_message("the device", &reason).unwrap_or(DeviceError::Stopped { reason })
+        DeviceError::from_message("the device", &error.to_string())
+            .unwrap_or_else(|| DeviceError::stopped(error))
     })
 }

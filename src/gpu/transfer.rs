@@ -36,7 +36,7 @@ fn read(tensor: Tensor<1>) -> Reading {
     }
     Box::pin(async move {
         let elements = tensor.into_data_async().await;
-        elements.map_err(|error| DeviceError::Stopped { reason: error.to_string() })
+        elements.map_err(DeviceError::stopped)
     })
 }
 
@@ -49,7 +49,7 @@ fn read_from_gpu(tensor: burn_cubecl::tensor::CubeTensor) -> Reading {
         let (binding, dtype) = (tensor.handle.binding(), tensor.dtype);
         let from = CopyDescriptor::new(binding, shape.clone(), strides, dtype.size());
         let read = tensor.client.read_one_tensor_async(from).await;
-        let elements = read.map_err(|error| DeviceError::Stopped { reason: error.to_string() })?;
+        let elements = read.map_err(DeviceError::stopped)?;
         Ok(TensorData::from_bytes(elements, shape, dtype))
     })
 }

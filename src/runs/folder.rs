@@ -264,6 +264,10 @@ mod tests {
             }
             if iter % 300 == 0 {
                 followed = progress(&mut follower, followed);
+                let record = std::fs::read_to_string(folder.path().join(EVENTS_FILE)).unwrap();
+                // A quarter of it is whole.
+                let mut recent = iter.saturating_sub(9)..iter;
+                assert!(recent.all(|iter| record.contains(&format!("\"iter\":{iter},"))), "{iter}");
             }
         }
         assert!(longest < LIMIT + 1000, "{longest}");

@@ -307,8 +307,9 @@ mod tests {
             (0..lines).filter_map(|_| memory.throttle_warning()).collect::<Vec<_>>()
         };
         assert_eq!(warnings(Some(Throttle::PowerLimit), 9), [""; 0]);
-        assert_eq!(warnings(Some(Throttle::Heat), THROTTLED_LINES - 1), [""; 0]);
-        assert_eq!(warnings(None, 1), [""; 0]);
+        for throttled in [Some(Throttle::Heat), None, Some(Throttle::Heat)] {
+            assert_eq!(warnings(throttled, THROTTLED_LINES - 1), [""; 0]);
+        }
         let told = warnings(Some(Throttle::Heat), 9);
         assert_eq!(told.len(), 1);
         assert!(told[0].contains("too hot") && told[0].contains("88 °C"), "{told:?}");
