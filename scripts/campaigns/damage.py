@@ -31,7 +31,9 @@ def raw(rng, content):
         elif kind == 2:
             del content[at:at + rng.choice([1, 4, 100])]
         elif kind == 3:
-            content[at:at] = content[max(0, at - rng.randrange(1, 200)):at]
+            part = content[max(0, at - rng.randrange(1, 200)):at]
+            # A parser may recurse once for each.
+            content[at:at] = part * rng.choice([1, 1, 1, 100_000 // max(1, len(part))])
         elif kind == 4:
             content[at:at] = rng.choice([b"\0", b"\xff\xfe", b"\x1b[2J", b"\n", b'"', b"{", b"[" * 2000, b"\r\n", b"../"])
         elif kind == 5:

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_beside_a_bar_has_rounded_times() {
+    fn the_text_next_to_a_bar_has_rounded_times() {
         let mut progress = evaluating();
         progress.working = None;
         let want = "loss 10.1234, val 10.9876, 85d 11h left, 39813 tokens/s";

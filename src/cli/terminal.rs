@@ -134,10 +134,9 @@ pub(super) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let file = panic.location().map_or("", std::panic::Location::file);
         // These are caught and become an error message: in the crates that load the libraries of the
-        // window.
-        let loads_libraries =
-            ["xkbcommon-dl", "wayland-sys"].iter().any(|name| file.contains(name));
-        if loads_libraries {
+        // window, and in those that read Parquet.
+        let caught = ["xkbcommon-dl", "wayland-sys", "parquet-", "bytes-"];
+        if caught.iter().any(|name| file.contains(name)) {
             return;
         }
         let text = panic.payload_as_str().unwrap_or("no message");

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn cuda_is_missed_only_beside_an_nvidia_gpu() {
+    fn cuda_is_missed_only_next_to_an_nvidia_gpu() {
         let report = DoctorReport { no_cuda: Some("no driver".into()), ..DoctorReport::default() };
         for (name, problems) in [("NVIDIA GeForce RTX 3060", 1), ("Radeon", 0)] {
             let gpu = device(Backend::Vulkan, name, DeviceKind::Discrete);

@@ -217,7 +217,7 @@ fn positive(config: &Value, key: &str, default: f64) -> Result<f64, String> {
     }
 }
 
-/// Reads the base of the angles. transformers 5 has it in `rope_parameters`, transformers 4 beside
+/// Reads the base of the angles. transformers 5 has it in `rope_parameters`, transformers 4 next to
 /// `rope_scaling`. Angles that are scaled are refused.
 fn rope_theta(config: &Value) -> Result<f64, String> {
     for key in ["rope_scaling", "rope_parameters"] {

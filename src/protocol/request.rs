@@ -244,7 +244,7 @@ pub(crate) enum Texts {
 pub(crate) enum View {
     /// The run that the window shows.
     Main,
-    /// Curves beside those of another run.
+    /// Curves next to those of another run.
     Overlay,
 }
 

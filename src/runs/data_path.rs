@@ -123,7 +123,7 @@ mod tests {
 
     /// A run from Windows on Linux, and one from Linux on Windows.
     #[test]
-    fn data_of_another_system_is_found_beside_its_run() {
+    fn data_of_another_system_is_found_next_to_its_run() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(at("data/x")).unwrap();

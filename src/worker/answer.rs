@@ -212,7 +212,7 @@ fn remove(path: &Path) -> Result<(), Failure> {
     Ok(disk::remove_dir_all(path).map_err(TrainError::io("remove", path))?)
 }
 
-/// Lists the data and the models in a browser's storage, which are beside its runs.
+/// Lists the data and the models in a browser's storage, which are next to its runs.
 #[cfg(any(target_arch = "wasm32", test))]
 pub(super) fn stored(root: &Path, usage: StorageUsage) -> Reply {
     let folders = |name: &str| {

@@ -3,10 +3,15 @@
 use std::sync::Arc;
 
 use ::parquet::basic::{Compression, ZstdLevel};
-use ::parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
-use ::parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
+use ::parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType,
+    Int64Type,
+};
+use ::parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaDataReader, ParquetMetaDataWriter,
+};
 use ::parquet::file::properties::WriterProperties;
-use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 
 use super::*;
@@ -113,7 +118,7 @@ fn errors_list_the_columns_and_name_the_damaged_file() {
     for column in ["body", "id"] {
         let said = refused(folder, &["--text-field", column]);
         assert!(said.contains(&format!("no text column {column:?}")), "{said}");
-        assert!(said.contains("id, text"), "{said}");
+        assert!(said.contains("choose one of text with"), "{said}");
     }
     let bytes = fs::read(folder.join("a.parquet")).unwrap();
     for length in [3, bytes.len() / 2, bytes.len() - 1] {
@@ -122,18 +127,30 @@ fn errors_list_the_columns_and_name_the_damaged_file() {
     }
 }
 
+/// The crate panics at these.
 #[test]
-fn sizes_and_positions_below_zero_are_refused() {
+fn columns_elsewhere_in_the_file_are_refused() {
     let folder = temporary();
     let path = folder.path().join("a.parquet");
-    for (size, position) in [(-1, 4), (100, -4)] {
+    type Place = fn(&ColumnChunkMetaData) -> (i64, i64);
+    let places: [Place; 3] = [
+        |_| (4, -1),
+        |_| (-4, 100),
+        // Without its dictionary.
+        |column| {
+            let (at, start) = (column.data_page_offset(), column.dictionary_page_offset().unwrap());
+            (at, column.compressed_size() - (at - start))
+        },
+    ];
+    for place in places {
         write(folder.path(), Compression::SNAPPY, COLUMNS, &[]);
         let file = fs::File::open(&path).unwrap();
         let mut footer =
             ParquetMetaDataReader::new().parse_and_finish(&file).unwrap().into_builder();
         let groups = footer.take_row_groups().into_iter().map(|group| {
-            let columns = group.columns().iter().cloned().map(|column| {
-                let column = column.into_builder().set_dictionary_page_offset(None);
+            let columns = group.columns().iter().map(|column| {
+                let (position, size) = place(column);
+                let column = column.clone().into_builder().set_dictionary_page_offset(None);
                 let column = column.set_total_compressed_size(size);
                 column.set_data_page_offset(position).build().unwrap()
             });
@@ -144,7 +161,8 @@ fn sizes_and_positions_below_zero_are_refused() {
         let mut changed = fs::read(&path).unwrap();
         ParquetMetaDataWriter::new(&mut changed, &footer).finish().unwrap();
         fs::write(&path, changed).unwrap();
-        assert!(refused(folder.path(), &[]).contains("before the file"));
+        let said = refused(folder.path(), &[]);
+        assert!(!said.contains("panicked"), "{said}");
     }
 }
 
@@ -167,4 +185,76 @@ fn a_dictionary_of_more_texts_than_its_page_holds_is_refused() {
     fs::write(&path, bytes).unwrap();
     let said = refused(folder.path(), &[]);
     assert!(said.contains("8191 texts in "), "{said}");
+}
+
+#[test]
+fn texts_are_found_among_columns_of_all_kinds() {
+    const ROWS: usize = 40;
+    let folder = temporary();
+    let folder = folder.path();
+    let columns = "
+        required int64 at (TIMESTAMP(MILLIS, true)); required boolean flag;
+        optional fixed_len_byte_array(5) price (DECIMAL(10, 2));
+        optional group inner { optional binary own (UTF8); }
+        optional group tags (LIST) { repeated group list { optional binary element (UTF8); } }
+        optional binary text (STRING);";
+    let schema = Arc::new(parse_message_type(&format!("message m {{ {columns} }}")).unwrap());
+    let file = fs::File::create(folder.join("a.parquet")).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    let text = |text: &str| vec![ByteArray::from(text); ROWS];
+    let price = FixedLenByteArray::from(vec![1; 5]);
+    let same = |level: i16| Some(vec![level; ROWS]);
+    write_column::<Int64Type, _>(&mut rows, &[1; ROWS], None, None);
+    write_column::<BoolType, _>(&mut rows, &[true; ROWS], None, None);
+    write_column::<FixedLenByteArrayType, _>(&mut rows, &vec![price; ROWS], same(1), None);
+    write_column::<ByteArrayType, _>(&mut rows, &text("own"), same(2), None);
+    write_column::<ByteArrayType, _>(&mut rows, &text("tag"), same(3), same(0));
+    write_column::<ByteArrayType, _>(&mut rows, &text("wanted"), same(1), None);
+    rows.close().unwrap();
+    writer.close().unwrap();
+    for inside in ["own", "element", "tags"] {
+        assert!(refused(folder, &["--text-field", inside]).contains("choose one of text with"));
+    }
+    let said = ok(folder, &["prepare", "a.parquet", "-o", "a", "--tokenizer=byte"]);
+    assert!(said.contains("read 1 file, 40 documents"), "{said}");
+    // Two bytes a token.
+    let tokens = fs::read(folder.join("a/train.bin")).unwrap();
+    let bytes: Vec<u8> = tokens.iter().step_by(2).copied().collect();
+    let texts = String::from_utf8_lossy(&bytes);
+    assert!(texts.contains("wanted"), "{texts}");
+    assert!(!texts.contains("own") && !texts.contains("tag"), "{texts}");
+}
+
+fn write_column<T: DataType, W: Write + Send>(
+    rows: &mut SerializedRowGroupWriter<'_, W>,
+    values: &[T::T],
+    levels: Option<Vec<i16>>,
+    repeats: Option<Vec<i16>>,
+) {
+    let mut column = rows.next_column().unwrap().unwrap();
+    let writer = column.typed::<T>();
+    writer.write_batch(values, levels.as_deref(), repeats.as_deref()).unwrap();
+    column.close().unwrap();
+}
+
+/// The crate's reader of schemas recurses as deeply as groups nest, and reserves memory for the columns that
+/// they claim.
+#[test]
+fn groups_that_nest_deeply_or_claim_too_much_are_harmless() {
+    let folder = temporary();
+    // Thrift's compact protocol: required groups of one column, and of 2^30, and a required number.
+    let group = [0x35, 0, 0x18, 1, b'g', 0x15, 2, 0].repeat(100_000);
+    let claim = [0x35, 0, 0x18, 1, b'g', 0x15, 0x80, 0x80, 0x80, 0x80, 8, 0].repeat(6);
+    let column = [0x15, 2, 0x25, 0, 0x18, 1, b't', 0];
+    for (groups, count) in [(group, [0xa1, 0x8d, 6]), (claim, [0x87, 0x80, 0])] {
+        // Version 1, a list of structures, no rows, and no groups of rows.
+        let begin = [&[0x15, 2, 0x19, 0xfc][..], &count].concat();
+        let footer = [&begin, &groups[..], &column, &[0x16, 0, 0x19, 0x0c, 0]].concat();
+        let length = u32::try_from(footer.len()).unwrap().to_le_bytes();
+        let file = [b"PAR1", &footer[..], &length, b"PAR1"].concat();
+        fs::write(folder.path().join("a.parquet"), file).unwrap();
+        let said = refused(folder.path(), &["--text-field=t"]);
+        assert!(said.contains("none of its columns has texts"), "{said}");
+    }
 }

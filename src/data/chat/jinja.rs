@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::panic::resume_unwind;
+use std::thread;
 
 use chrono::Local;
 use fancy_regex::Regex;
@@ -19,6 +21,12 @@ const NAME: &str = "chat_template";
 /// The most instructions of one rendering, so that a template that never ends is an error. Qwen3's takes
 /// about a hundred for a message. An instruction also pays for 64 bytes, so a rendering takes 256 MB at most.
 const FUEL: u64 = 4_000_000;
+
+/// The longest template in bytes; those of large models have 20,000.
+const LONGEST: usize = 256 << 10;
+
+/// The stack for compiling a template in bytes: minijinja recurses once for each `-` of `----1`, with up to 400 bytes.
+const STACK: usize = 256 << 20;
 
 /// The text after the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,18 +50,34 @@ pub struct Jinja {
 impl Jinja {
     /// Compiles a template. The error is a clause that says what is wrong.
     pub fn parse(text: String, names: BTreeMap<String, String>) -> Result<Self, String> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|error| clause(&error))?);
-        environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(method);
-        environment.add_function("raise_exception", |message: String| {
-            Err::<Value, _>(Error::new(ErrorKind::InvalidOperation, message))
-        });
-        environment.add_function("strftime_now", strftime_now);
-        environment.add_filter("tojson", to_json);
-        let plain = without_generation(&text);
-        environment.add_template_owned(NAME, plain).map_err(|error| clause(&error))?;
+        if text.len() > LONGEST {
+            return Err(format!("it has more than {LONGEST} bytes"));
+        }
+        let compile = || -> Result<_, String> {
+            let mut environment = Environment::new();
+            let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+            environment.set_syntax(syntax.map_err(|error| clause(&error))?);
+            environment.set_fuel(Some(FUEL));
+            environment.set_unknown_method_callback(method);
+            environment.add_function("raise_exception", |message: String| {
+                Err::<Value, _>(Error::new(ErrorKind::InvalidOperation, message))
+            });
+            environment.add_function("strftime_now", strftime_now);
+            environment.add_filter("tojson", to_json);
+            let plain = without_generation(&text);
+            environment.add_template_owned(NAME, plain).map_err(|error| clause(&error))?;
+            Ok(environment)
+        };
+        // A browser has no threads.
+        let environment = if cfg!(target_arch = "wasm32") {
+            compile()
+        } else {
+            thread::scope(|scope| {
+                let thread = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, compile);
+                let thread = thread.map_err(|error| format!("it cannot be compiled: {error}"))?;
+                thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+            })
+        }?;
         Ok(Self { text, names, environment })
     }
 
@@ -242,5 +266,25 @@ mod tests {
         let large = "{% set ns = namespace(s='x') %}{% for a in range(29) %}\
                      {% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}";
         assert_says(render(large).unwrap_err(), "fuel");
+        assert_says(render(&" ".repeat(LONGEST + 1)).unwrap_err(), "more than 262144 bytes");
+    }
+
+    /// minijinja bounds the depth of blocks and parentheses only.
+    #[test]
+    fn deep_templates_are_compiled() {
+        let repeated = |begin: &str, part: &str, end: &str| {
+            let parts = (LONGEST - begin.len() - end.len()) / part.len();
+            [begin, &part.repeat(parts), end].concat()
+        };
+        for text in [
+            repeated("{% if 0 %}", "{% elif 0 %}", "{% endif %}"),
+            repeated("{{ ", "1+", "1 }}"),
+            repeated("{{ ", "-", "1 }}"),
+            repeated("{{ ", "not ", "1 }}"),
+            repeated("{{ 1", "|abs", " }}"),
+            repeated("{{ ", "1 if 1 else ", "1 }}"),
+        ] {
+            render(&text).unwrap();
+        }
     }
 }

@@ -71,7 +71,7 @@ fn a_document_is_split_before_it_is_tokenized() {
     assert_eq!(prepared.val, val, "the document ends once, in val");
 }
 
-/// Two equal books, and a long file beside a file of one line.
+/// Two equal books, and a long file next to a file of one line.
 #[test]
 fn a_few_documents_are_each_split_by_position() {
     let [a, b] = ["a", "b"].map(|c| c.repeat(1_000));

@@ -1,6 +1,7 @@
 //! Reads a text column of Parquet files page by page, without Arrow.
 
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use ::parquet::basic::Type as PhysicalType;
@@ -8,9 +9,11 @@ use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::column::reader::ColumnReaderImpl;
 use ::parquet::data_type::ByteArrayType;
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
-use ::parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
-use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::file::reader::FileReader;
+use ::parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
 use ::parquet::schema::types::ColumnDescriptor;
+
+mod schema;
 
 use super::{DataError, DocumentPart, Sink, Stop};
 
@@ -27,29 +30,34 @@ pub(super) fn read(path: &Path, bytes: u64, field: &str, sink: &mut Sink<'_>) ->
     };
     let failed = |error: ParquetError| bad(error.to_string());
     let file = File::open(path).map_err(DataError::io("read", path))?;
-    let reader = SerializedFileReader::new(file).map_err(failed)?;
-    let metadata = reader.metadata().file_metadata();
-    let mut columns = reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
-    if columns.any(is_nowhere) {
-        return Err(bad("a column begins or ends before the file".into()).into());
-    }
-    let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
-    let columns = metadata.schema_descr().columns();
-    let index = columns.iter().position(|column| is_text(column, field)).ok_or_else(|| {
-        let columns: Vec<_> = metadata.schema().get_fields().iter().map(|c| c.name()).collect();
-        let hint = format!("choose one of {} with --text-field", columns.join(", "));
+    let schema = schema::columns(&file).map_err(failed)?;
+    let options = ReadOptionsBuilder::new().with_parquet_schema(schema.clone()).build();
+    let reader = without_panic(|| SerializedFileReader::new_with_options(file, options));
+    let reader = reader.map_err(failed)?;
+    let rows = u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
+    let columns = schema.columns();
+    let index = columns.iter().position(|column| is_text(column) && column.name() == field);
+    let index = index.ok_or_else(|| {
+        let texts = columns.iter().filter(|column| is_text(column));
+        let texts: Vec<_> = texts.map(|column| column.name()).collect();
+        let hint = if texts.is_empty() {
+            "none of its columns has texts".to_owned()
+        } else {
+            format!("choose one of {} with --text-field", texts.join(", "))
+        };
         DataError::at(path, format!("no text column {field:?}"), hint)
     })?;
     let mut done = 0_u64;
     for group in 0..reader.num_row_groups() {
-        let pages =
-            reader.get_row_group(group).and_then(|group| group.get_column_page_reader(index));
+        let pages = without_panic(|| reader.get_row_group(group)?.get_column_page_reader(index));
         let pages = Box::new(Pages(pages.map_err(failed)?));
         let mut column = ColumnReaderImpl::<ByteArrayType>::new(columns[index].clone(), pages);
         let (mut documents, mut levels) = (vec![], vec![]);
         loop {
-            let read = column.read_records(ROWS, Some(&mut levels), None, &mut documents);
-            let (records, ..) = read.map_err(failed)?;
+            let (records, ..) = without_panic(|| {
+                column.read_records(ROWS, Some(&mut levels), None, &mut documents)
+            })
+            .map_err(failed)?;
             if records == 0 {
                 break;
             }
@@ -107,15 +115,13 @@ impl Iterator for Pages {
     }
 }
 
-/// Returns true if the position or the size of a column is below 0. The crate panics when it reads it.
-fn is_nowhere(column: &ColumnChunkMetaData) -> bool {
-    let first = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
-    first < 0 || column.compressed_size() < 0
+/// Calls the crate, which panics at some damaged files. `report_panics` does not report them.
+fn without_panic<T>(call: impl FnOnce() -> ParquetResult<T>) -> ParquetResult<T> {
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err(ParquetError::General("its pages are damaged".into())))
 }
 
-/// Returns true for a column of texts, not of lists of them, with this name.
-fn is_text(column: &ColumnDescriptor, name: &str) -> bool {
-    column.path().parts() == [name]
-        && column.physical_type() == PhysicalType::BYTE_ARRAY
-        && column.max_rep_level() == 0
+/// Returns true for a column of texts, not of lists of them.
+fn is_text(column: &ColumnDescriptor) -> bool {
+    column.physical_type() == PhysicalType::BYTE_ARRAY && column.max_rep_level() == 0
 }

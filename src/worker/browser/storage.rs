@@ -22,7 +22,7 @@ use crate::web;
 /// The folder of the slots, which are numbered from 0.
 const FOLDER: &str = "wgpt-1";
 
-/// Free slots: more than a checkpoint and the files written beside it need.
+/// Free slots: more than a checkpoint and the files written next to it need.
 const FREE_SLOTS: usize = 24;
 
 /// Attempts to open a slot, which a former worker may still hold, and the time between them.
