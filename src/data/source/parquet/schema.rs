@@ -34,16 +34,18 @@ const MOST_LEVELS: usize = 8;
 /// Returns the columns of a file in the order of their data. Groups are left out, and a column inside of one
 /// counts as repeated.
 pub(super) fn columns(mut file: impl Read + Seek) -> Result<SchemaDescPtr> {
-    let damaged = || ParquetError::General("its schema is damaged".into());
+    let damaged = |what: &str| ParquetError::General(what.into());
+    let size = file.seek(SeekFrom::End(0))?;
+    let from_end =
+        |bytes: u64| size.checked_sub(bytes).ok_or_else(|| damaged("the file is too short"));
     let mut tail = [0; FOOTER_SIZE];
-    file.seek(SeekFrom::End(-(FOOTER_SIZE as i64)))?;
+    file.seek(SeekFrom::Start(from_end(FOOTER_SIZE as u64)?))?;
     file.read_exact(&mut tail)?;
-    let length = FooterTail::try_new(&tail)?.metadata_length();
-    let from_end = i64::try_from(length + FOOTER_SIZE).map_err(|_| damaged())?;
-    file.seek(SeekFrom::End(-from_end))?;
+    let length = FooterTail::try_new(&tail)?.metadata_length() as u64;
+    file.seek(SeekFrom::Start(from_end(FOOTER_SIZE as u64 + length)?))?;
     let mut footer = Vec::new();
-    file.take(length as u64).read_to_end(&mut footer)?;
-    let columns = Thrift(&footer).columns().ok_or_else(damaged)?;
+    file.take(length).read_to_end(&mut footer)?;
+    let columns = Thrift(&footer).columns().ok_or_else(|| damaged("its schema is damaged"))?;
     let root = Type::group_type_builder("schema").with_fields(columns).build()?;
     Ok(Arc::new(SchemaDescriptor::new(Arc::new(root))))
 }
