@@ -134,8 +134,8 @@ pub(super) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let file = panic.location().map_or("", std::panic::Location::file);
         // These are caught and become an error message: in the crates that load the libraries of the
-        // window, and in those that read Parquet.
-        let caught = ["xkbcommon-dl", "wayland-sys", "parquet-", "bytes-"];
+        // window, and in the one that reads Parquet.
+        let caught = ["xkbcommon-dl", "wayland-sys", "parquet-"];
         if caught.iter().any(|name| file.contains(name)) {
             return;
         }

@@ -32,8 +32,8 @@ pub(super) fn read(path: &Path, bytes: u64, field: &str, sink: &mut Sink<'_>) ->
     let file = File::open(path).map_err(DataError::io("read", path))?;
     let schema = schema::columns(&file).map_err(failed)?;
     let options = ReadOptionsBuilder::new().with_parquet_schema(schema.clone()).build();
-    let reader = without_panic(|| SerializedFileReader::new_with_options(file, options));
-    let reader = reader.map_err(failed)?;
+    let reader =
+        without_panic(|| SerializedFileReader::new_with_options(file, options)).map_err(failed)?;
     let rows = u64::try_from(reader.metadata().file_metadata().num_rows()).unwrap_or(0);
     let columns = schema.columns();
     let index = columns.iter().position(|column| is_text(column) && column.name() == field);
@@ -41,7 +41,7 @@ pub(super) fn read(path: &Path, bytes: u64, field: &str, sink: &mut Sink<'_>) ->
         let texts = columns.iter().filter(|column| is_text(column));
         let texts: Vec<_> = texts.map(|column| column.name()).collect();
         let hint = if texts.is_empty() {
-            "none of its columns has texts".to_owned()
+            "none of its columns has texts: prepare another file".to_owned()
         } else {
             format!("choose one of {} with --text-field", texts.join(", "))
         };
@@ -115,7 +115,7 @@ impl Iterator for Pages {
     }
 }
 
-/// Calls the crate, which panics at some damaged files. `report_panics` does not report them.
+/// Calls the crate, which panics at some damaged files. `report_panics` does not report these.
 fn without_panic<T>(call: impl FnOnce() -> ParquetResult<T>) -> ParquetResult<T> {
     catch_unwind(AssertUnwindSafe(call))
         .unwrap_or_else(|_| Err(ParquetError::General("its pages are damaged".into())))

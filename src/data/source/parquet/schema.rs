@@ -11,16 +11,10 @@ use ::parquet::file::metadata::FooterTail;
 use ::parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, Type};
 
 /// The types of columns by their numbers in files.
-const TYPES: [PhysicalType; 8] = [
-    PhysicalType::BOOLEAN,
-    PhysicalType::INT32,
-    PhysicalType::INT64,
-    PhysicalType::INT96,
-    PhysicalType::FLOAT,
-    PhysicalType::DOUBLE,
-    PhysicalType::BYTE_ARRAY,
-    PhysicalType::FIXED_LEN_BYTE_ARRAY,
-];
+const TYPES: [PhysicalType; 8] = {
+    use PhysicalType::*;
+    [BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY]
+};
 
 // The types of fields that this module reads.
 const END: u8 = 0;
@@ -36,8 +30,7 @@ const MOST_LEVELS: usize = 8;
 pub(super) fn columns(mut file: impl Read + Seek) -> Result<SchemaDescPtr> {
     let damaged = |what: &str| ParquetError::General(what.into());
     let size = file.seek(SeekFrom::End(0))?;
-    let from_end =
-        |bytes: u64| size.checked_sub(bytes).ok_or_else(|| damaged("the file is too short"));
+    let from_end = |bytes| size.checked_sub(bytes).ok_or_else(|| damaged("the file is too short"));
     let mut tail = [0; FOOTER_SIZE];
     file.seek(SeekFrom::Start(from_end(FOOTER_SIZE as u64)?))?;
     file.read_exact(&mut tail)?;
@@ -50,7 +43,7 @@ pub(super) fn columns(mut file: impl Read + Seek) -> Result<SchemaDescPtr> {
     Ok(Arc::new(SchemaDescriptor::new(Arc::new(root))))
 }
 
-/// What a schema lists: a group, with the number of its children, or a column.
+/// An entry of a schema: a group with this many children, or a column.
 enum Element {
     Group(u32),
     Column(Type),
@@ -111,7 +104,7 @@ impl<'a> Thrift<'a> {
         Some(Element::Column(column.with_length(length.unwrap_or(-1)).build().ok()?))
     }
 
-    /// Returns the type of the next field of a structure. `id` is that of the last field, and then its own.
+    /// Returns the type of the next field, and updates `id`, the number of the field before it.
     fn field(&mut self, id: &mut i32) -> Option<u8> {
         let header = self.byte()?;
         match header >> 4 {
@@ -127,9 +120,9 @@ impl<'a> Thrift<'a> {
         match kind {
             // The type of a field says if it is true.
             1 | 2 => Some(()),
-            3 => self.byte().map(|_| ()),
-            4..=6 => self.varint().map(|_| ()),
-            BYTES => self.bytes().map(|_| ()),
+            3 => self.byte().map(drop),
+            4..=6 => self.varint().map(drop),
+            BYTES => self.bytes().map(drop),
             12 => {
                 let mut id = 0;
                 loop {
@@ -144,9 +137,7 @@ impl<'a> Thrift<'a> {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        let (byte, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(*byte)
+        self.0.split_off_first().copied()
     }
 
     fn varint(&mut self) -> Option<u64> {
@@ -168,8 +159,6 @@ impl<'a> Thrift<'a> {
 
     fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = usize::try_from(self.varint()?).ok()?;
-        let (bytes, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(bytes)
+        self.0.split_off(..length)
     }
 }
