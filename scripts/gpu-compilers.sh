@@ -3,9 +3,9 @@
 # checks what became of it: registers, spills, resident warps or waves, and the instructions of the inner
 # loop.
 #
-#   scripts/gpu-compilers.sh DRIVERS                prints a table for each GPU; docs/kernels.md must
-#                                                   have the same rows
-#   scripts/gpu-compilers.sh DRIVERS --write        writes the tables into docs/kernels.md
+#   scripts/gpu-compilers.sh DRIVERS                prints a table; docs/tables/gpu-compilers.tsv must
+#                                                   list the same kernels
+#   scripts/gpu-compilers.sh DRIVERS --write        writes docs/tables/gpu-compilers.tsv
 #   scripts/gpu-compilers.sh DRIVERS "RX 7900 XTX"  only for this GPU; gpu-compilers/tables.py lists them
 #   PTX=FOLDER scripts/gpu-compilers.sh DRIVERS     also CUDA's kernels; FOLDER is from scripts/cuda-check.sh
 #   PTX=FOLDER scripts/gpu-compilers.sh DRIVERS cuda    only those
@@ -66,4 +66,4 @@ if [[ -z ${KERNELS:-} && $* != cuda ]]; then
     (cd "$root" && KERNELS=$kernels cargo test --release --test shaders -- --ignored spirv_of_gpus)
 fi
 python3 "$root/scripts/gpu-compilers/tables.py" "$kernels" "$work/compile" \
-    "$drivers/lib/libwgpt_nvk.so" "$radv/lib/libwgpt_radv.so" "$root/docs/kernels.md" "${options[@]}" "$@"
+    "$drivers/lib/libwgpt_nvk.so" "$radv/lib/libwgpt_radv.so" "$root/docs/tables/gpu-compilers.tsv" "${options[@]}" "$@"

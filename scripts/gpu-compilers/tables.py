@@ -1,11 +1,11 @@
-"""Compiles kernels for GPUs that are not here, checks what became of them, and writes the tables.
+"""Compiles kernels for GPUs that are not here, checks the result, and writes a table of it.
 
-    tables.py KERNELS COMPILE NVK RADV DOCUMENT [--write] [--ptx FOLDER --cuda BIN] [GPU...]
+    tables.py KERNELS COMPILE NVK RADV TABLE [--write] [--ptx FOLDER --cuda BIN] [GPU...]
 
 KERNELS is the folder that the test spirv_of_gpus_is_written has filled, COMPILE the program of
 compile.c, NVK and RADV are drivers. FOLDER has CUDA's kernels as CAPABILITY/DTYPE/*.ptx, BIN has ptxas and
-nvdisasm. The tables go into DOCUMENT, between its two marks, or are printed; then DOCUMENT must have the
-same rows. GPU names one of the GPUs below; without any, all are compiled for.
+nvdisasm. Writes the rows of each GPU to TABLE, a file of tab-separated values, or prints them and checks
+that TABLE lists the same kernels. GPU names one of the GPUs below; without any, all are compiled for.
 """
 
 import argparse
@@ -21,7 +21,10 @@ from typing import NamedTuple
 import assembly
 import cuda
 
-MARKS = ("<!-- scripts/gpu-compilers.sh writes from here -->", "<!-- to here -->")
+COLUMNS = (
+    "gpu", "kernel", "variants", "registers", "spilled", "resident", "resident at most",
+    "workgroup memory in KiB", "instructions per multiplication", "16-bit loads",
+)
 
 # Kernels that may keep registers in memory, as `GPU: row`, with the reason.
 SPILLS = {
@@ -292,48 +295,49 @@ PRODUCTS = (
 )
 
 
-def table(resident, rows):
-    head = [
-        "kernel", "variants", "registers", "spilled", f"resident {resident}",
-        "workgroup memory", "instructions per multiplication", "16-bit loads",
-    ]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
+def table(gpu_name, most_resident, rows):
+    """Returns the rows of a GPU, as the cells of COLUMNS."""
+    cells = []
     for name, result in sorted(rows.items()):
         is_product = name.startswith(PRODUCTS)
-        lines.append([
-            name, result.variants, result.registers, result.spilled or "", f"{result.resident:g}",
-            f"{result.memory / 1024:.1f} KiB" if result.memory else "",
+        cells.append([
+            gpu_name, name, str(result.variants), str(result.registers), str(result.spilled or ""),
+            f"{result.resident:g}", most_resident,
+            f"{result.memory / 1024:.1f}" if result.memory else "",
             f"{result.per_multiply:.2f}" if is_product and result.per_multiply else "",
-            result.gathers or "",
+            str(result.gathers or ""),
         ])
-    return ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
+    return cells
 
 
-class Document:
-    """A page with tables under headings, between two marks."""
+def lines_of(rows):
+    return ["\t".join(cells) for cells in rows]
+
+
+class Table:
+    """A file of tab-separated values with the rows of several GPUs."""
 
     def __init__(self, path):
         self.path = path
-        self.before, _, rest = path.read_text().partition(MARKS[0])
-        inside, end, self.after = rest.partition(MARKS[1])
-        if not end:
-            sys.exit(f"error: {path} lacks the line {MARKS[0]} or {MARKS[1]}")
-        _, *parts = re.split(r"^### (.*)\n", inside, flags=re.M)
-        self.tables = {name: text.strip() for name, text in zip(parts[::2], parts[1::2])}
+        self.gpus = {}
+        for line in path.read_text().splitlines()[1:]:
+            cells = line.split("\t")
+            self.gpus.setdefault(cells[0], []).append(cells)
 
-    def write(self, tables):
-        """Replaces the tables of the same names, and adds the others."""
-        sections = [f"### {name}\n\n{text}" for name, text in {**self.tables, **tables}.items()]
-        text = "\n\n".join([MARKS[0], *sections, MARKS[1]])
-        self.path.write_text(self.before + text + self.after)
+    def write(self, gpus):
+        """Replaces the rows of these GPUs, and adds new GPUs at the end."""
+        rows = [cells for of_gpu in {**self.gpus, **gpus}.values() for cells in of_gpu]
+        self.path.write_text("\n".join(lines_of([COLUMNS, *rows])) + "\n")
 
-    def outdated(self, tables):
-        """Returns the tables of the document that have other rows than these."""
-        def rows(text):
-            return [line.split("|")[1] for line in text.splitlines()]
+    def outdated(self, gpus):
+        """Returns the GPUs that the file lists with other kernels than these."""
+        def kernels(rows):
+            return [cells[1] for cells in rows]
 
-        known = [name for name in tables if name in self.tables]
-        return [name for name in known if rows(self.tables[name]) != rows(tables[name])]
+        return [
+            name for name, rows in gpus.items()
+            if name in self.gpus and kernels(self.gpus[name]) != kernels(rows)
+        ]
 
 
 def arguments():
@@ -341,7 +345,7 @@ def arguments():
     parser.add_argument("kernels", type=Path)
     for program in ("compile", "nvk", "radv"):
         parser.add_argument(program)
-    parser.add_argument("document", type=Path)
+    parser.add_argument("table", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--ptx", type=Path)
     parser.add_argument("--cuda", type=Path)
@@ -352,18 +356,18 @@ def arguments():
 def main():
     given = arguments()
     programs = {name: getattr(given, name) for name in ("compile", "nvk", "radv")}
-    problems, tables = [], {}
+    problems, gpus = [], {}
 
     def add(name, resident, rows, failures):
         problems.extend(failures)
-        tables[name] = "\n".join(table(resident, rows))
+        gpus[name] = table(name, resident, rows)
         count = sum(found.variants for found in rows.values())
         print(f"{name}: {count} kernels", flush=True)
 
     for gpu in (gpu for gpu in GPUS if not given.gpus or gpu.name in given.gpus):
         rows, failures = results_of(gpu, programs, given.kernels)
         kind = "warps" if gpu.driver == "nvk" else "waves"
-        add(gpu.name, f"{kind}, of {gpu.most_resident}", rows, failures + check(gpu, rows))
+        add(gpu.name, f"{gpu.most_resident} {kind}", rows, failures + check(gpu, rows))
     for folder in sorted(given.ptx.iterdir(), key=lambda it: int(it.name)) if given.ptx else []:
         rows, failures = cuda_results(folder, given.cuda)
         name = f"CUDA, compute capability {folder.name[:-1]}.{folder.name[-1]}"
@@ -371,16 +375,15 @@ def main():
         failures += refused(name, rows).values()
         # The others only move numbers, and there are many.
         products = {name: found for name, found in rows.items() if name.startswith(PRODUCTS)}
-        add(name, f"warps, of {warps}", products, failures)
-    document = Document(given.document)
+        add(name, f"{warps} warps", products, failures)
+    known = Table(given.table)
     if given.write:
-        document.write(tables)
+        known.write(gpus)
     else:
-        for name, text in tables.items():
-            print(f"\n{name}\n\n{text}")
+        print(*lines_of([COLUMNS, *(cells for rows in gpus.values() for cells in rows)]), sep="\n")
         problems += [
-            f"{given.document}: the table {name} has other rows; scripts/gpu-compilers.sh DRIVERS --write"
-            for name in document.outdated(tables)
+            f"{given.table}: {name} has other kernels; scripts/gpu-compilers.sh DRIVERS --write"
+            for name in known.outdated(gpus)
         ]
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
