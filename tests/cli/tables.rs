@@ -1,10 +1,14 @@
-//! The tables and commands of docs/memory.md agree with `wgpt plan`.
+//! docs/tables/fits.tsv, and the tables and commands of docs/memory.md, agree with `wgpt plan`.
 //!
 //! `UPDATE_TABLES=1 cargo test --release --test cli tables` writes the tables.
 
 use super::*;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/memory.md");
+
+/// Its rows have the flags, the memory of a GPU or `host`, and a cell for each model. The page has some of
+/// them.
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tables/fits.tsv");
 
 const MODELS: [&str; 4] = ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"];
 
@@ -22,9 +26,9 @@ fn gib(bytes: &Value) -> f64 {
     bytes.as_f64().unwrap() / 2f64.powi(30)
 }
 
-/// Returns a row of a table of GPUs, with the micro-batch, how memory is saved, and the memory for each
-/// model. If a model needs at most a tenth more than the GPU has, the row says how much it needs.
-fn gpu_row(size: &str, flags: &str) -> String {
+/// Returns the micro-batch, how memory is saved, and the memory for each model on a GPU of this size. If a
+/// model needs at most a tenth more than the GPU has, its cell says how much it needs.
+fn gpu_cells(size: &str, flags: &str) -> [String; 4] {
     let target = size.replace(' ', "");
     let memory: f64 = size.trim_end_matches(" GiB").parse().unwrap();
     let cell = |model: &str| {
@@ -34,9 +38,10 @@ fn gpu_row(size: &str, flags: &str) -> String {
         let plan = plan(&args);
         if plan["fits"] != true {
             let need = gib(&plan["least"]["predicted_bytes"]);
-            return match need < 1.1 * memory {
-                true => format!("no, needs {need:.2} GiB"),
-                false => "no".into(),
+            return if need < 1.1 * memory {
+                format!("no, needs {need:.2} GiB")
+            } else {
+                "no".into()
             };
         }
         let used = |key: &str, word| if plan[key] == true { word } else { "" };
@@ -48,18 +53,18 @@ fn gpu_row(size: &str, flags: &str) -> String {
             gib(&plan["predicted_bytes"])
         )
     };
-    format!("| {size} | {} |", MODELS.map(cell).join(" | "))
+    MODELS.map(cell)
 }
 
-/// Returns a row of the table of host memory.
-fn host_row(flags: &str) -> String {
+/// Returns the host memory of each model with its optimizer there.
+fn host_cells(flags: &str) -> [String; 4] {
     let cell = |model: &str| {
         let preset = format!("--preset={model}");
         let mut args = vec![preset.as_str(), "--target=1024GiB", "--offload_optimizer=true"];
         args.extend(flags.split(' '));
         format!("{:.2} GiB", gib(&plan(&args)["host_bytes"]))
     };
-    format!("| `{flags}` | {} |", MODELS.map(cell).join(" | "))
+    MODELS.map(cell)
 }
 
 /// Returns the row of a preset for a GPU size, which fits such a GPU with its own micro-batch.
@@ -84,43 +89,68 @@ fn preset_row(name: &str) -> String {
     format!("| `{name}` | {model} | {} x {} | {place} |", plan["micro_batch"], plan["accumulation"])
 }
 
-/// Returns the line as the plan has it, if it is a row of a table. Takes the flags of the table from
-/// its header.
-fn row<'a>(line: &'a str, flags: &mut &'a str) -> Option<String> {
+/// Returns a row of the file as the plan has it.
+fn file_row(row: &str) -> String {
+    let [flags, memory, ..] = row.split('\t').collect::<Vec<_>>()[..] else { panic!("{row}") };
+    let cells = if memory == "host" { host_cells(flags) } else { gpu_cells(memory, flags) };
+    format!("{flags}\t{memory}\t{}", cells.join("\t"))
+}
+
+/// Returns a line of the page as the plan and the rows of the file have it, if it is a row of a table. Keeps
+/// the flags that the header of a table names.
+fn page_row<'a>(line: &'a str, flags: &mut &'a str, file: &str) -> Option<String> {
     let first = line.strip_prefix("| ")?.split(" |").next()?;
     match first.trim_matches('`') {
-        size if size.ends_with(" GiB") => Some(gpu_row(size, flags)),
+        size if size.ends_with(" GiB") => {
+            let start = format!("{flags}\t{size}\t");
+            let cells = file.lines().find_map(|row| row.strip_prefix(&start));
+            let cells = cells.unwrap_or_else(|| panic!("no row {start}"));
+            Some(format!("| {size} | {} |", cells.replace('\t', " | ")))
+        }
         header if header.starts_with("--dtype") => {
             *flags = header;
             None
         }
-        flags if flags.starts_with("--optimizer") => Some(host_row(flags)),
         preset if preset.starts_with("largest-") => Some(preset_row(preset)),
         _ => None,
     }
 }
 
+/// Writes a file with `UPDATE_TABLES`, else expects that it has these lines.
+fn update_or_compare(path: &str, planned: &str) {
+    if std::env::var_os("UPDATE_TABLES").is_some() {
+        return fs::write(path, planned).unwrap();
+    }
+    let written = fs::read_to_string(path).unwrap();
+    let wrong: Vec<&str> = planned
+        .lines()
+        .zip(written.lines())
+        .filter(|(planned, written)| planned != written)
+        .map(|(planned, _)| planned)
+        .collect();
+    assert!(wrong.is_empty(), "UPDATE_TABLES=1 writes these rows to {path}:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn the_tables_agree_with_the_plan() {
+    let file = fs::read_to_string(TABLE).unwrap();
+    let (header, rows) = file.split_once('\n').unwrap();
+    assert_eq!(rows.lines().count(), 34);
+    let planned: String = rows.lines().map(|row| file_row(row) + "\n").collect();
+    update_or_compare(TABLE, &format!("{header}\n{planned}"));
+
     let page = page();
-    let (mut flags, mut rows) = ("", 0);
-    let mut planned = String::new();
-    let mut wrong = String::new();
+    let mut flags = "";
+    let mut rows = 0;
+    let mut lines = String::new();
     for line in page.lines() {
-        let row = row(line, &mut flags);
+        let row = page_row(line, &mut flags, &planned);
         rows += usize::from(row.is_some());
-        let row = row.unwrap_or_else(|| line.to_string());
-        if row != line {
-            wrong += &format!("{row}\n");
-        }
-        planned += &format!("{row}\n");
+        lines += &row.unwrap_or_else(|| line.to_string());
+        lines += "\n";
     }
-    assert!(rows >= 40, "{rows} rows");
-    if std::env::var_os("UPDATE_TABLES").is_some() {
-        fs::write(PAGE, planned).unwrap();
-    } else {
-        assert_eq!(wrong, "", "UPDATE_TABLES=1 writes these rows to docs/memory.md:\n{wrong}");
-    }
+    assert_eq!(rows, 12);
+    update_or_compare(PAGE, &lines);
 }
 
 /// Among them are runs that ended with `CUDA out of memory` in other trainers, and the largest models
