@@ -1,7 +1,7 @@
 //! wgpt trains GPT-2 on the graphics card a person already owns.
 //!
-//! Data flows one way: `text, disk -> config -> plan -> data, hub -> gpu -> ops -> model -> eval -> ranks,
-//! runs -> train -> protocol -> worker -> front ends`. docs/architecture.md has the picture, and follows
+//! Data flows one way: `text, disk -> config -> plan -> protocol -> data, hub -> gpu -> ops -> model -> eval ->
+//! ranks, runs -> train -> worker -> front ends`. docs/architecture.md has the picture, and follows
 //! a batch, the memory budget and an event through these modules.
 //!
 //! | module | what it does |
@@ -10,6 +10,7 @@
 //! | `disk` | files: the system's, or a browser's |
 //! | [`config`] | reads settings (TOML, nanoGPT `.py`, variables, flags, presets) into a valid `Config` |
 //! | [`plan`] | fits a run into a device's limits: how a step is split, every tensor with its bytes, the time |
+//! | [`protocol`] | events, commands, requests, replies, the state of a run, recovery: plain data and pure functions |
 //! | `data` | sources, tokenizers, token shards, windows, the built-in corpus |
 //! | `hub` | texts and models of the Hugging Face Hub: what `wgpt get` fetches, in the cache that others share |
 //! | [`gpu`] | lists, selects and opens devices; memory, watchdog, kernel launch |
@@ -19,7 +20,6 @@
 //! | `ranks` | several processes that train one run: transport, sums, shares, agreement |
 //! | [`runs`] | what is on the disk of a run, and the list of all runs |
 //! | [`train`] | the loop: optimizers, steps, evaluation; commands in, events out |
-//! | [`protocol`] | events, commands, requests, replies, the state of a run, recovery: plain data and pure functions |
 //! | `worker` | answers requests, runs trainings and supervises them |
 //! | `report` | pages about runs, model cards, pictures of benchmarks |
 //! | [`bench`](mod@bench), `doctor` | measure a device; gather what a bug report needs |

@@ -161,9 +161,6 @@ fn check(path: &str, source: &str) -> Vec<String> {
     found.into_iter().map(|(line, what)| format!("src/{path}:{line}: {what}")).collect()
 }
 
-/// Requests and replies carry plain data from the modules that answer them.
-const CARRIES_DATA: &[&str] = &["protocol/request.rs", "protocol/worker_message.rs"];
-
 /// The file that tells eframe which graphics APIs not to draw with.
 const NAMES_GRAPHICS: &[&str] = &["gui/platform/desktop/window.rs"];
 
@@ -185,8 +182,7 @@ fn check_names(path: &str, layer: Layer, tokens: &[Token<'_>], found: &mut Vec<(
             let impure_std = matches!(named.segments[..], ["std", part, ..] if IMPURE_STD.contains(&part))
                 && named.segments != ["std", "process", "ExitCode"];
             let impure_module =
-                named.module().and_then(layer_of).is_some_and(|layer| layer != Layer::Pure)
-                    && !CARRIES_DATA.contains(&path);
+                named.module().and_then(layer_of).is_some_and(|layer| layer != Layer::Pure);
             if impure_std || impure_module {
                 refuse("this module is pure: no I/O and no device (invariant 3)");
             }

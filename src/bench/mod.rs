@@ -13,7 +13,7 @@ mod step;
 
 pub(crate) use calibrate::calibrate;
 use kernels::{Bench, Sizes};
-pub(crate) use row::{BenchmarkRow, benchmark_row};
+pub(crate) use row::benchmark_row;
 pub use step::TrainingStep;
 pub(crate) use step::architecture;
 

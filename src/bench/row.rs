@@ -1,34 +1,14 @@
 //! The speed of a whole run on a device, by which people compare GPUs.
 
-use serde::{Deserialize, Serialize};
-
 use super::{TrainingStep, best_seconds};
-use crate::config::{Config, Dtype};
+use crate::config::Config;
 use crate::gpu::{self, DeviceError, OpenDevice, PowerMeter};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
+use crate::protocol::BenchmarkRow;
 
 /// The tokens that GPT-2 124M is commonly trained on to reach GPT-2's loss.
 const TOKENS: f64 = 10e9;
-
-/// The speed of a device in one dtype, with the best plan of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct BenchmarkRow {
-    pub dtype: Dtype,
-    /// Of whole updates.
-    pub tokens_per_s: f64,
-    /// The hours that 10 billion tokens take, without evaluations and checkpoints.
-    pub hours_to_10b_tokens: f64,
-    pub micro_batch: usize,
-    /// Micro-batches in an update.
-    pub accumulation: usize,
-    pub grad_checkpoint: bool,
-    pub offload_optimizer: bool,
-    /// The median power that the device drew, in watts; `None` if its driver does not report it.
-    pub watts: Option<f64>,
-    /// The peak of the device's memory pools in bytes; `None` on the CPU.
-    pub peak_bytes: Option<u64>,
-}
 
 /// Measures updates of `config`, split by `plan`. Computes at most two micro-batches of an update,
 /// because the others take as long.

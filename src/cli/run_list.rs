@@ -1,7 +1,7 @@
 //! `wgpt runs`, and the run of a command that was given none.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;
 
@@ -49,12 +49,11 @@ fn object(run: &RunSummary) -> serde_json::Value {
     })
 }
 
-/// Formats a time. A time that RFC 3339 cannot write, for example from a broken clock, becomes the
-/// nearest that it can.
-fn rfc3339(time: SystemTime) -> String {
+/// Formats a time that is counted from 1970. One that RFC 3339 cannot write, for example from a broken
+/// clock, becomes the last that it can.
+fn rfc3339(time: Duration) -> String {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
-    let time = time.clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + LAST);
-    humantime::format_rfc3339_seconds(time).to_string()
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + time.min(LAST)).to_string()
 }
 
 fn table(runs: &[RunSummary]) -> Table {
@@ -67,8 +66,7 @@ fn table(runs: &[RunSummary]) -> Table {
             run.state.name().to_string(),
             iterations,
             known(run.val_loss, |loss| format!("{loss:.4}")),
-            // The clock may have been set back.
-            format!("{} ago", duration(run.modified.elapsed().unwrap_or_default())),
+            format!("{} ago", duration(run.age())),
         ]
     };
     Table::new(["run", "state", "iterations", "val loss", "last event"], runs.iter().map(row))
@@ -136,13 +134,10 @@ mod tests {
 
     #[test]
     fn times_outside_rfc_3339_do_not_panic() {
-        let epoch = SystemTime::UNIX_EPOCH;
         let day = Duration::from_secs(24 * 3600);
-        for (time, want) in [
-            (epoch + day, "1970-01-02T00:00:00Z"),
-            (epoch - day, "1970-01-01T00:00:00Z"),
-            (epoch + day * 365 * 10_000, "9999-12-31T23:59:59Z"),
-        ] {
+        for (time, want) in
+            [(day, "1970-01-02T00:00:00Z"), (day * 365 * 10_000, "9999-12-31T23:59:59Z")]
+        {
             assert_eq!(rfc3339(time), want);
         }
     }

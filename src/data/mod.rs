@@ -41,7 +41,8 @@ mod vocabulary;
 mod windows;
 mod writer;
 
-pub use chat::{ChatTemplate, END_OF_MESSAGE, Ending, Message, Role};
+pub use crate::protocol::{Message, Role, TokenizerKind};
+pub use chat::{ChatTemplate, END_OF_MESSAGE, Ending};
 pub use chats::{SUBJECT as CHAT_SUBJECT, examples as chat_examples};
 pub use dataset::{Dataset, is_builtin};
 pub use error::{DataError, DataErrorKind};
@@ -54,7 +55,7 @@ pub use prepare::{PrepareOptions, PrepareProgress, Prepared, prepare};
 #[cfg(not(target_arch = "wasm32"))]
 pub use source::TextEncoding;
 pub use stream::TextStream;
-pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice, TokenizerKind};
+pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice};
 pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES};
 pub use tokens::Split;
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::bpe::Bpe;
 use super::chat::WrittenTemplate;
 use super::error::PREPARE_AGAIN;
 use super::pieces::pieces;
-use super::{ChatTemplate, DataError};
+use super::{ChatTemplate, DataError, TokenizerKind};
 use crate::config::GPT2_VOCABULARY;
 use crate::disk;
 use crate::text::excerpt;
@@ -22,24 +22,6 @@ use crate::text::excerpt;
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
 const BYTE_END_OF_TEXT: u32 = 256;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TokenizerKind {
-    /// GPT-2's 50,257 byte pairs.
-    #[default]
-    Gpt2,
-    /// A token per character; the vocabulary is the set of characters in the text.
-    Char,
-    Byte,
-    Bpe,
-}
-
-impl fmt::Display for TokenizerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TokenizerChoice {

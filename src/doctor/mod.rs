@@ -11,12 +11,12 @@ mod problem;
 mod text;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::gpu::{self, DeviceInfo};
+pub(crate) use crate::protocol::{Check, FrontEnd};
 use crate::version;
 pub(crate) use folder::Folder;
 pub(crate) use problem::Problem;
@@ -42,23 +42,6 @@ pub(crate) struct DoctorReport {
     pub file_dialogs: Option<Check>,
     pub variables: BTreeMap<String, String>,
     pub problems: Vec<Problem>,
-}
-
-/// The result of trying something.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Check {
-    pub works: bool,
-    /// The thing that works, or the reason why it does not.
-    pub detail: String,
-}
-
-/// The part of the report that only a front end can give.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FrontEnd {
-    /// The display; `None` in a build without the window.
-    pub display: Option<Check>,
-    pub runs: PathBuf,
-    pub settings: Option<PathBuf>,
 }
 
 /// Beginnings and names of the environment variables in the report.

@@ -1,34 +1,14 @@
 //! The limits and features that an adapter reports, for bug reports.
 
-use serde::{Deserialize, Serialize};
-
-/// Limits and features of an adapter that decide which kernels run on it, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AdapterReport {
-    /// The PCI numbers of vendor and model, like `10de:2504`, where the backend has such numbers.
-    pub ids: Option<String>,
-    pub max_buffer_bytes: u64,
-    pub max_storage_buffers: u32,
-    pub max_workgroup_invocations: u32,
-    pub max_workgroup_bytes: u32,
-    /// The smallest and the largest subgroup, in invocations; `None` if kernels cannot use them.
-    pub subgroup_sizes: Option<[u32; 2]>,
-    /// The parts of the GPU that each run workgroups of their own, if the driver counts them.
-    #[serde(default)]
-    pub multiprocessors: Option<u32>,
-    /// Shapes and types of cooperative matrices, like `16x16x16 F16, sums in F32`. Kernels use few.
-    pub matrices: Vec<String>,
-}
+use super::AdapterReport;
 
 /// Formats PCI numbers, which have 16 bits. Vendors without one, like Mesa's software renderers, use
 /// larger numbers assigned by Khronos, and some backends report 0.
-#[cfg(feature = "wgpu")]
 fn pci_numbers(vendor: u32, device: u32) -> Option<String> {
     let is_pci = (1..=0xffff).contains(&vendor);
     is_pci.then(|| format!("{vendor:04x}:{device:04x}"))
 }
 
-#[cfg(feature = "wgpu")]
 pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let wgpu::AdapterInfo { vendor, device, subgroup_min_size, subgroup_max_size, .. } = info;
@@ -56,7 +36,7 @@ pub(super) fn report(adapter: &wgpu::Adapter) -> AdapterReport {
     }
 }
 
-#[cfg(all(test, feature = "wgpu"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,25 +1,11 @@
 //! Lists the devices, and chooses the device of a run: the one that is named, or the best.
 
-use serde::{Deserialize, Serialize};
-
 #[cfg(feature = "wgpu")]
 use super::webgpu;
 use super::{
-    Backend, DeviceChoice, DeviceError, DeviceId, DeviceInfo, DeviceKind, OpenDevice,
+    Backend, DeviceChoice, DeviceError, DeviceId, DeviceInfo, DeviceKind, OpenDevice, Search,
     SelectedDevice, cuda,
 };
-
-/// The devices to search for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Search {
-    All,
-    /// The devices that `--device=auto` chooses from. Tries OpenGL only if no other backend has a GPU,
-    /// because its libraries load slowly and print warnings, and other backends are faster on the same
-    /// GPU.
-    Auto,
-    Only(Backend),
-}
 
 impl Search {
     /// Returns the search for a choice. A device that is named needs the libraries of its own backend

@@ -1,28 +1,9 @@
 //! The names of devices on the command line.
 
-use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
-use super::DeviceError;
+use super::{DeviceError, DeviceId};
 use crate::plan::Backend;
-
-/// A device's name on the command line: the backend and the index among its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceId {
-    pub backend: Backend,
-    pub index: usize,
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.backend {
-            Backend::Cpu => f.write_str("cpu"),
-            backend => write!(f, "{backend}:{}", self.index),
-        }
-    }
-}
 
 /// The value of `--device`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,13 +2,14 @@
 //!
 //! Only this module and `ops` name wgpu or cubecl.
 
-use burn::tensor::{DType, Device};
-use serde::{Deserialize, Serialize};
-
 use crate::config::{Abilities, Dtype};
-use crate::plan::DeviceLine;
 pub use crate::plan::{Backend, DeviceKind};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use crate::protocol::Search;
+pub use crate::protocol::{AdapterReport, DeviceId, DeviceInfo};
+use burn::tensor::{DType, Device};
 
+#[cfg(feature = "wgpu")]
 mod adapter;
 #[cfg(not(target_arch = "wasm32"))]
 mod cgroup;
@@ -59,16 +60,15 @@ mod watchdog;
 #[cfg(feature = "wgpu")]
 mod webgpu;
 
-pub use adapter::AdapterReport;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use choice::{Search, choose, list, select_without};
 #[cfg(not(target_arch = "wasm32"))]
 pub use choice::{best, devices, open, select, select_for_rank, why_no_cuda};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use choice::{choose, list, select_without};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use cuda::without_tensor_cores;
 pub use driver::DriverTraits;
 pub use error::DeviceError;
-pub use id::{DeviceChoice, DeviceId};
+pub use id::DeviceChoice;
 pub use meter::{Memory, count_launches, dry_run, dtypes, is_dry_run, memory};
 pub(crate) use meter::{finish, largest_tensor, release_unused, size_pages};
 pub(crate) use monitor::DeviceMonitor;
@@ -92,22 +92,6 @@ pub use watchdog::{AllowedSilence, Watchdog};
 #[cfg(all(feature = "gui", not(target_arch = "wasm32")))]
 pub(crate) use webgpu::apis;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DeviceInfo {
-    pub id: DeviceId,
-    pub name: String,
-    pub kind: DeviceKind,
-    /// The driver and its version, where known.
-    pub driver: String,
-    /// The largest buffer that can be bound to a kernel, in bytes. `None` without a limit.
-    pub max_binding: Option<u64>,
-    /// The PCI address, like `0000:01:00.0`, where known.
-    pub pci: Option<String>,
-    /// The dtypes and matrices that it supports in addition to float32.
-    pub abilities: Abilities,
-    pub adapter: Option<AdapterReport>,
-}
-
 impl DeviceInfo {
     pub(crate) fn cpu() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -121,12 +105,6 @@ impl DeviceInfo {
             abilities: Abilities::default(),
             adapter: None,
         }
-    }
-
-    /// Returns the description of the device in events.
-    pub fn line(&self) -> DeviceLine {
-        let (id, name) = (self.id.to_string(), self.name.clone());
-        DeviceLine { id, name, backend: self.id.backend, kind: self.kind }
     }
 }
 

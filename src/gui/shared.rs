@@ -1,9 +1,9 @@
 //! The state that all panels share.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use web_time::SystemTime;
 
 use super::AUTO;
 use super::app::WhenClosed;
@@ -113,7 +113,7 @@ pub(super) struct Library {
     pub difference: Option<Vec<(&'static str, String, String)>>,
     /// Crashed runs that are no longer offered, with their time of change: a new crash is offered
     /// again.
-    pub dismissed: Vec<(PathBuf, SystemTime)>,
+    pub dismissed: Vec<(PathBuf, Duration)>,
     pub dialog: Option<Dialog>,
     pub data: Vec<StoredData>,
     pub models: Vec<StoredModel>,

@@ -1,11 +1,11 @@
 //! Tests of the intents that the buttons of the panels return.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use eframe::egui::{self, Key};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
-use web_time::SystemTime;
 
 use super::control::ControlBar;
 use super::platform::ExportFormat;
@@ -127,7 +127,7 @@ fn run(name: &str, state: RunState) -> RunSummary {
         val_loss: None,
         best_val_loss: None,
         device: None,
-        modified: SystemTime::UNIX_EPOCH,
+        modified: Duration::ZERO,
         has_checkpoint: true,
     }
 }

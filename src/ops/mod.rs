@@ -24,6 +24,7 @@ mod shared;
 mod softmax;
 mod update_control;
 
+pub use crate::protocol::{Activation, Implementation, KernelError, KernelShapes};
 pub use adamw::{AdamW, Moments, UpdatedWeight, WeightUpdate, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
 pub use dropout::{Dropout, dropout};
@@ -31,13 +32,13 @@ pub use embed::{embed, embed_backward, embed_tokens_backward};
 pub use layer_norm::{
     LayerNormStatistics, NormForm, layer_norm, layer_norm_backward, layer_norm_weight_gradients,
 };
-pub use linear::{Activation, LinearGradients, linear, linear_backward};
+pub use linear::{LinearGradients, linear, linear_backward};
 pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
 };
-pub use mode::{Implementation, OpsMode};
+pub use mode::OpsMode;
 pub use rotary::{HeadNorms, RotaryShape, rotary, rotary_backward};
-pub use self_test::{Check, KernelError, KernelShapes, SelfTest};
+pub use self_test::{Check, SelfTest};
 pub use softmax::softmax;
 pub use update_control::{UpdateControl, UpdateSettings, update_control};
 

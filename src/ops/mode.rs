@@ -2,27 +2,11 @@
 
 #[cfg(feature = "wgpu")]
 use crate::config::Matrices;
-use crate::config::{Abilities, Dtype, Precision, words};
+use crate::config::{Abilities, Dtype, Precision};
 use crate::gpu::{DeviceError, DeviceInfo, DeviceKind, DriverTraits};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{OpenDevice, SelectedDevice};
-
-words! {
-    #[derive(Default)]
-    pub enum Implementation {
-        /// The fastest that the device has.
-        #[default]
-        Auto = "auto",
-        /// The tensor-op reference everywhere, for comparisons.
-        Reference = "reference",
-        /// [`Implementation::Auto`] without cooperative matrices, and with the tiles of GPUs on
-        /// software adapters too, to test those tiles without a GPU.
-        Wide = "wide",
-        /// The kernels of devices that do not compile WGSL on every device that runs kernels, to test
-        /// those kernels without one.
-        Cube = "cube",
-    }
-}
+use crate::protocol::Implementation;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpsMode {

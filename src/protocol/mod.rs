@@ -6,31 +6,43 @@
 //! everything else that a front end asks for. `ToWorker` and `FromWorker` carry all of it between
 //! processes, or between a page and its worker.
 
+mod benchmark_row;
 mod command;
+mod conversation;
+mod device;
 mod event;
+mod kernels;
+mod library;
 mod progress;
 mod recovery;
 mod request;
+mod run_summary;
 mod scored_token;
 mod worker_message;
 
 pub use crate::plan::DeviceLine;
+pub(crate) use benchmark_row::BenchmarkRow;
 pub use command::{Command, Setting};
+pub use conversation::{Message, Role};
+pub(crate) use device::Search;
+pub use device::{AdapterReport, DeviceId, DeviceInfo};
 pub use event::{
     Cause, Checkpoint, Event, RankLine, RankStep, ReplanReason, RunError, Sample, Step, StopReason,
     Task, Waiting, Working,
 };
+pub use kernels::{Activation, Implementation, KernelError, KernelShapes};
+pub(crate) use kernels::{KernelProgress, KernelTests};
+pub use library::TokenizerKind;
+pub(crate) use library::{DataInfo, StorageUsage, StoredData, StoredModel};
 pub use progress::{
     Cumulative, Curves, Level, LogLine, Progress, RunPhase, Series, Smoothed, automatic_half_life,
 };
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
-
 pub(crate) use request::{
-    DataInfo, Destination, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, StorageUsage,
-    StoredData, StoredModel, Texts, Topic, View,
+    Check, Destination, FrontEnd, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, Texts,
+    Topic, View,
 };
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use request::{KernelProgress, KernelTests};
+pub(crate) use run_summary::{About, Introduction, RunState, RunSummary, Tail};
 pub use scored_token::{LikelyToken, ScoredToken};
 pub(crate) use scored_token::{ProbabilityClass, TextLoss, probability_text};
 pub use worker_message::{Exit, Failure};

@@ -4,21 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(not(target_arch = "wasm32"))]
-use crate::bench::BenchmarkRow;
+use super::{
+    About, BenchmarkRow, DataInfo, DeviceInfo, Failure, Implementation, Introduction,
+    KernelProgress, KernelTests, Message, Progress, RunSummary, ScoredToken, Search, StorageUsage,
+    StoredData, StoredModel, Tail,
+};
 use crate::config::Config;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::config::Precision;
-use crate::data::{Message, TokenizerKind};
-use crate::doctor::FrontEnd;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::gpu::{DeviceInfo, Search};
-use crate::model::Architecture;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::ops::{Implementation, KernelError, KernelShapes};
-use crate::plan::DeviceProfile;
-use crate::protocol::{DeviceLine, Failure, Progress, ScoredToken};
-use crate::runs::{About, Introduction, RunSummary, Tail};
+use crate::plan::{DeviceLine, DeviceProfile};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -27,7 +19,6 @@ pub(crate) enum Request {
     Devices,
     /// Searches for devices in the process that answers, which their drivers may crash:
     /// [`Reply::Listed`]. `verbose` is the number of `-v` for what the drivers say.
-    #[cfg(not(target_arch = "wasm32"))]
     ListDevices { search: Search, verbose: u8 },
     /// Gathers what a bug report needs: [`Reply::Report`].
     Doctor { front_end: FrontEnd },
@@ -41,10 +32,8 @@ pub(crate) enum Request {
     /// Fetches what `wgpt get` takes, and tokenizes a text into a new folder below `folder`:
     /// [`Reply::Fetching`] and [`Reply::Preparing`] meanwhile, then [`Reply::Prepared`] for a text and
     /// [`Reply::Fetched`] for a model.
-    #[cfg(not(target_arch = "wasm32"))]
     Get { name: String, folder: PathBuf },
     /// Ends the fetching, which then fails. The same request continues it.
-    #[cfg(not(target_arch = "wasm32"))]
     StopGet,
     /// Lists the runs in a folder: [`Reply::Runs`].
     ListRuns { folder: PathBuf },
@@ -56,7 +45,6 @@ pub(crate) enum Request {
     Fork { checkpoint: PathBuf },
     /// Writes a checkpoint, a run or a model for other programs: [`Reply::Exported`].
     Export { checkpoint: PathBuf, to: Destination },
-    #[cfg(not(target_arch = "wasm32"))]
     /// Writes the report page of a run into its folder: [`Reply::Reported`].
     Report { run: PathBuf },
     /// Unpacks a GPT-2 folder or a checkpoint into a new one below `folder`: [`Reply::Imported`].
@@ -79,39 +67,10 @@ pub(crate) enum Request {
     /// Ends the text that is being generated, with a last reply.
     StopSample,
     /// Measures training steps on a device, given as `--device` takes it: [`Reply::Measured`].
-    #[cfg(not(target_arch = "wasm32"))]
     Measure { config: Box<Config>, device: String, implementation: Implementation },
     /// Compares kernels of a device with the CPU's: [`Reply::Kernels`] many times, unless the driver ends
     /// the process.
-    #[cfg(not(target_arch = "wasm32"))]
     TestKernels(KernelTests),
-}
-
-/// The kernels to test, and how.
-#[cfg(not(target_arch = "wasm32"))]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct KernelTests {
-    /// As `--device` takes it.
-    pub device: String,
-    pub implementation: Implementation,
-    pub precision: Precision,
-    pub shapes: KernelShapes,
-    /// The number of the first check, from 0.
-    pub first: usize,
-}
-
-/// The progress of [`Request::TestKernels`].
-#[cfg(not(target_arch = "wasm32"))]
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum KernelProgress {
-    /// The kernels of a check are about to run: if no more comes, it is because of them.
-    Testing(String),
-    Tested(KernelError),
-    /// The device or its driver has reported an error, and the process is about to exit.
-    Failed(Failure),
-    /// Every check has run.
-    Done,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -147,40 +106,81 @@ pub(crate) enum SampleInput {
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub(crate) enum Reply {
     /// What a bug report needs, as text.
-    Report { text: String },
+    Report {
+        text: String,
+    },
     /// The devices of this machine. In a browser the one device, once it is open.
-    Devices { devices: Vec<DeviceLine> },
+    Devices {
+        devices: Vec<DeviceLine>,
+    },
     /// The devices that a search has found.
-    #[cfg(not(target_arch = "wasm32"))]
-    Listed { devices: Vec<DeviceInfo> },
+    Listed {
+        devices: Vec<DeviceInfo>,
+    },
     /// The memory and the limits of a device.
-    Device { device: DeviceProfile },
+    Device {
+        device: DeviceProfile,
+    },
     /// A data set, or why it cannot be read.
-    Data { spec: String, data: Result<DataInfo, String> },
+    Data {
+        spec: String,
+        data: Result<DataInfo, String>,
+    },
     /// The share of a new data set that is tokenized, from 0 to 1.
-    Preparing { name: String, share: f32 },
+    Preparing {
+        name: String,
+        share: f32,
+    },
     /// The bytes of `name` that are here, and all of them if the server tells.
-    #[cfg(not(target_arch = "wasm32"))]
-    Fetching { name: String, done: u64, all: Option<u64> },
+    Fetching {
+        name: String,
+        done: u64,
+        all: Option<u64>,
+    },
     /// A model that was fetched, and its folder.
-    #[cfg(not(target_arch = "wasm32"))]
-    Fetched { name: String, folder: PathBuf },
+    Fetched {
+        name: String,
+        folder: PathBuf,
+    },
     /// A new data set, as `--data` takes it, and warnings about skipped files and the splits.
-    Prepared { spec: String, warnings: Vec<String> },
+    Prepared {
+        spec: String,
+        warnings: Vec<String>,
+    },
     /// The runs in a folder, the newest first.
-    Runs { folder: PathBuf, runs: Vec<RunSummary> },
+    Runs {
+        folder: PathBuf,
+        runs: Vec<RunSummary>,
+    },
     /// Data and models in the browser's storage. Unasked, after each change.
-    Stored { data: Vec<StoredData>, models: Vec<StoredModel>, usage: StorageUsage },
+    Stored {
+        data: Vec<StoredData>,
+        models: Vec<StoredModel>,
+        usage: StorageUsage,
+    },
     /// The recorded progress of a run; `tail` reads the events after that.
-    Run { run: PathBuf, view: View, progress: Box<Progress>, tail: Tail },
+    Run {
+        run: PathBuf,
+        view: View,
+        progress: Box<Progress>,
+        tail: Tail,
+    },
     /// The configurations of two runs.
-    Comparison { runs: [PathBuf; 2], configs: Box<[Config; 2]> },
+    Comparison {
+        runs: [PathBuf; 2],
+        configs: Box<[Config; 2]>,
+    },
     /// The configuration for a new run that begins with existing weights.
-    Config { checkpoint: PathBuf, config: Box<Config> },
+    Config {
+        checkpoint: PathBuf,
+        config: Box<Config>,
+    },
     /// A run has another name or note.
     Described,
     /// A run or a model that is no longer there.
-    Removed { path: PathBuf },
+    Removed {
+        path: PathBuf,
+    },
     /// An exported model: its folder, or a name for the zip.
     Exported {
         to: PathBuf,
@@ -192,10 +192,13 @@ pub(crate) enum Reply {
         zip: Vec<u8>,
     },
     /// A page that was written about a run.
-    #[cfg(not(target_arch = "wasm32"))]
-    Reported { page: PathBuf },
+    Reported {
+        page: PathBuf,
+    },
     /// A model that was stored.
-    Imported { model: StoredModel },
+    Imported {
+        model: StoredModel,
+    },
     /// True if a run or a model was trained on conversations, and what it knows then.
     Model {
         path: PathBuf,
@@ -213,20 +216,33 @@ pub(crate) enum Reply {
         tokens: Vec<ScoredToken>,
     },
     /// The tokens of a text that were scored since the reply before.
-    Scored { tokens: Vec<ScoredToken>, done: bool },
+    Scored {
+        tokens: Vec<ScoredToken>,
+        done: bool,
+    },
     /// All of an answer so far. At its end, `forgotten` is the number of the oldest messages that
     /// the context of the model had no room for, besides the system prompt.
-    Answered { text: String, forgotten: usize, done: bool },
+    Answered {
+        text: String,
+        forgotten: usize,
+        done: bool,
+    },
     /// The speed of training steps.
-    #[cfg(not(target_arch = "wasm32"))]
-    Measured { row: Box<BenchmarkRow> },
-    #[cfg(not(target_arch = "wasm32"))]
-    Kernels { progress: KernelProgress },
+    Measured {
+        row: Box<BenchmarkRow>,
+    },
+    Kernels {
+        progress: KernelProgress,
+    },
     /// Something that prevents training, or makes it slow. Unasked.
     Obstacle(Obstacle),
     /// A request failed: what failed and where, and what to do next. The hint is empty where the
     /// text says it.
-    Failed { job: Job, text: String, hint: String },
+    Failed {
+        job: Job,
+        text: String,
+        hint: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -305,45 +321,21 @@ pub(crate) enum Topic {
     Quota,
 }
 
-/// The size of a data set, and its beginning.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DataInfo {
-    pub vocab_size: u32,
-    pub train_tokens: u64,
-    pub val_tokens: u64,
-    /// The kind of the tokenizer, if it is known.
-    pub tokenizer: Option<TokenizerKind>,
-    /// The beginning of the training split; empty without a tokenizer.
-    pub excerpt: String,
-}
-
-/// A data set in the browser's storage: `data/NAME` as `--data` takes it, and its display name.
+/// The result of trying something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StoredData {
-    pub spec: String,
-    pub name: String,
+pub(crate) struct Check {
+    pub works: bool,
+    /// The thing that works, or the reason why it does not.
+    pub detail: String,
 }
 
-/// An imported model in the browser's storage, `models/NAME`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StoredModel {
-    pub path: PathBuf,
-    pub name: String,
-    /// Its shapes. A run that begins with it needs the same.
-    pub architecture: Architecture,
-    /// True if its tokenizer is known, so that it can generate text.
-    pub has_tokenizer: bool,
-}
-
-/// The space that the browser's storage uses, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct StorageUsage {
-    /// The most that it may use; 0 where nothing is stored.
-    pub quota: u64,
-    /// The part in use.
-    pub used: u64,
-    /// True if the browser asks before it clears the storage.
-    pub persisted: bool,
+/// The part of the report that only a front end can give.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FrontEnd {
+    /// The display; `None` in a build without the window.
+    pub display: Option<Check>,
+    pub runs: PathBuf,
+    pub settings: Option<PathBuf>,
 }
 
 impl Request {
@@ -351,10 +343,8 @@ impl Request {
     pub fn job(&self) -> Job {
         match self {
             Request::Prepare { .. } => Job::Prepare,
-            #[cfg(not(target_arch = "wasm32"))]
             Request::Get { .. } => Job::Get,
             Request::Export { .. } => Job::Export,
-            #[cfg(not(target_arch = "wasm32"))]
             Request::Report { .. } => Job::Export,
             Request::Import { .. } => Job::Import,
             Request::Sample(_) | Request::StopSample => Job::Sample,

@@ -7,9 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, DecayLength, SumDtype};
-use crate::ops::Implementation;
 use crate::plan::{Backend, Plan};
-use crate::protocol::{Cause, Command, Event, Reply, Request, RunError, StopReason};
+use crate::protocol::{
+    Cause, Command, Event, Implementation, Reply, Request, RunError, StopReason,
+};
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
 /// worker of the new version.
@@ -164,9 +165,7 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
-    use crate::ops::KernelError;
-    use crate::protocol::{Job, KernelProgress, Progress, StorageUsage, View};
-    use crate::runs::Tail;
+    use crate::protocol::{Job, KernelError, KernelProgress, Progress, StorageUsage, Tail, View};
 
     fn assert_reads_back<T: Serialize + DeserializeOwned>(messages: Vec<T>) {
         for message in messages {
@@ -185,7 +184,8 @@ mod tests {
         let mut progress = Box::<Progress>::default();
         progress.apply(&eval);
         let usage = StorageUsage::default();
-        let (tail, view) = (Tail::open(&run, true), View::Main);
+        let view = View::Main;
+        let tail = Tail { path: run.join("events.jsonl"), offset: 2, before: b"{}".to_vec() };
         let (text, hint, job) = ("no".to_string(), String::new(), Job::Export);
         let event = FromWorker::Event(Box::new(eval.clone()));
         let error = KernelError { kernel: "linear".into(), error: None, allowed: 0.01 };

@@ -1,7 +1,7 @@
 //! The row of a device in a benchmark of whole runs, in text and as a picture.
 
 use super::page::fill;
-use crate::bench::BenchmarkRow;
+use crate::protocol::BenchmarkRow;
 use crate::text::{bytes, escape_html};
 use crate::version::VERSION;
 

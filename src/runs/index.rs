@@ -4,8 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use web_time::SystemTime;
 
 use super::checkpoint::{STATE_FILE, newest_first};
@@ -14,7 +14,9 @@ use super::{
 };
 use crate::config::{Config, KEYS, Layer, resolve};
 use crate::disk::{self, TryLockError};
-use crate::protocol::{Command, DeviceLine, Event, Progress, ReplanReason, RunPhase, StopReason};
+use crate::protocol::{
+    About, Command, Event, Progress, ReplanReason, RunPhase, RunState, RunSummary, StopReason, Tail,
+};
 
 /// The bytes at either end of a record that a summary reads: some hundred lines.
 const END_BYTES: u64 = 64 << 10;
@@ -24,71 +26,10 @@ const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ABOUT_FILE: &str = "about.toml";
 
-/// The display name and the note that a person has given a run; empty if none. The folder keeps its name:
-/// checkpoints, configurations and command lines refer to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct About {
-    pub name: String,
-    pub note: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RunSummary {
-    pub path: PathBuf,
-    pub name: String,
-    #[serde(default)]
-    pub about: About,
-    pub state: RunState,
-    pub iteration: u64,
-    /// Updates that it is to make, where known.
-    pub max_iters: Option<u64>,
-    pub loss: Option<f64>,
-    pub val_loss: Option<f64>,
-    pub best_val_loss: Option<f64>,
-    pub device: Option<DeviceLine>,
-    pub modified: SystemTime,
-    /// True if it can be resumed from a checkpoint.
-    pub has_checkpoint: bool,
-}
-
 impl RunSummary {
-    /// Returns the display name of the run, else the folder's.
-    pub fn title(&self) -> &str {
-        if self.about.name.is_empty() { &self.name } else { &self.about.name }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "snake_case")]
-pub enum RunState {
-    /// A process trains it, or a supervisor is about to start one.
-    Running,
-    Paused,
-    Finished,
-    /// It was stopped, or reached its `max_time`.
-    Stopped,
-    /// It ended with an error, or its record cannot be read.
-    Failed {
-        /// The message: what failed, and where.
-        text: String,
-    },
-    Crashed,
-    Empty,
-}
-
-impl RunState {
-    /// Returns the state in a word, as lists show it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Finished => "finished",
-            Self::Stopped => "stopped",
-            Self::Failed { .. } => "failed",
-            Self::Crashed => "crashed",
-            Self::Empty => "empty",
-        }
+    /// Returns the time since its last change; 0 if the clock was set back.
+    pub fn age(&self) -> Duration {
+        since(self.modified).unwrap_or_default()
     }
 }
 
@@ -167,15 +108,6 @@ pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)>
         .collect()
 }
 
-/// A reader of the JSON lines of a growing file, like the events of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Tail {
-    path: PathBuf,
-    offset: u64,
-    /// The line that ends at `offset`. If it is another one, the file was replaced.
-    before: Vec<u8>,
-}
-
 impl Tail {
     /// Opens the record of a run, at its first event or at its end.
     pub fn open(run: &Path, from_start: bool) -> Self {
@@ -250,7 +182,8 @@ fn summary(path: PathBuf) -> RunSummary {
     let modified = [EVENTS_FILE, CONFIG_FILE, "."]
         .iter()
         .find_map(|name| disk::metadata(path.join(name)).ok()?.modified().ok())
-        .map_or(SystemTime::UNIX_EPOCH, |time| time.max(SystemTime::UNIX_EPOCH));
+        .and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok())
+        .unwrap_or_default();
     let Progress { iteration, max_iters, val_loss, best_val_loss, .. } = progress;
     // The record's ends need not contain an evaluation; the newest checkpoint covers them all.
     let best = [best_val_loss, saved.best_val_loss];
@@ -291,7 +224,7 @@ fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
     Ok((progress, last))
 }
 
-fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: SystemTime) -> RunState {
+fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: Duration) -> RunState {
     if is_locked(run) {
         return if progress == RunPhase::Paused { RunState::Paused } else { RunState::Running };
     }
@@ -307,9 +240,14 @@ fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: SystemTi
         }
         Some(Event::Done { .. }) => RunState::Stopped,
         Some(Event::Error(error)) => RunState::Failed { text: error.text },
-        Some(_) if modified.elapsed().is_ok_and(|age| age < restart) => RunState::Running,
+        Some(_) if since(modified).is_some_and(|age| age < restart) => RunState::Running,
         Some(_) => RunState::Crashed,
     }
+}
+
+/// Returns the time since a moment that is counted from 1970; `None` if the clock was set back.
+fn since(moment: Duration) -> Option<Duration> {
+    (SystemTime::UNIX_EPOCH + moment).elapsed().ok()
 }
 
 fn is_locked(run: &Path) -> bool {

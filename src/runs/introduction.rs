@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::checkpoint::Checkpoint;
 use super::data_path::find_data;
 use super::model_source::recorded;
 use crate::config::BUILTIN_CHATS;
 use crate::data::{CHAT_SUBJECT, Dataset, Tokenizer, chat_examples};
+use crate::protocol::Introduction;
 
 const EXAMPLES: usize = 3;
 
@@ -17,13 +16,6 @@ const SEARCHED: usize = 50;
 
 /// The longest example, in characters: it is shown in one line.
 const MAX_LENGTH: usize = 72;
-
-/// What a model knows, and messages that it can answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Introduction {
-    pub text: String,
-    pub examples: Vec<String>,
-}
 
 impl Introduction {
     /// Introduces the model at `path`, a run, a checkpoint or a model folder that was trained on

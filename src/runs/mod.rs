@@ -20,6 +20,7 @@ pub use device_profile::device_profile;
 pub use error::TrainError;
 pub use model_source::{ModelSource, settings};
 
+pub(crate) use crate::protocol::{About, Introduction, RunState, RunSummary, Tail};
 pub(crate) use data_path::{absolute_data, absolute_model, find_data};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use folder::json_line;
@@ -27,7 +28,6 @@ pub(crate) use folder::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
 };
 pub(crate) use index::*;
-pub(crate) use introduction::Introduction;
 pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat};
 pub(crate) use own_states::OwnStates;
 pub(crate) use scalars::Continued;

@@ -61,6 +61,11 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         // The worker describes its one device by itself, once it is open.
         #[cfg(target_arch = "wasm32")]
         Request::Devices | Request::Device { .. } | Request::Doctor { .. } => return Ok(None),
+        // A page requests none of these.
+        #[cfg(target_arch = "wasm32")]
+        Request::ListDevices { .. } | Request::Get { .. } | Request::Report { .. } => {
+            return Ok(None);
+        }
         Request::DescribeData { spec } => Reply::Data { data: data::describe(&spec), spec },
         Request::Prepare { texts, folder } => data::prepare(texts, &folder, reply)?,
         #[cfg(not(target_arch = "wasm32"))]
@@ -107,7 +112,6 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         }
         // A worker does these by itself.
         Request::Sample(_) | Request::StopSample => return Ok(None),
-        #[cfg(not(target_arch = "wasm32"))]
         Request::Measure { .. } | Request::TestKernels(_) | Request::StopGet => return Ok(None),
     }))
 }

@@ -171,7 +171,6 @@ impl App {
                 shared.settings.form.set("init_from", checkpoint.display().to_string());
             }
             // The worker has kept it, for the profile of the device.
-            #[cfg(not(target_arch = "wasm32"))]
             Reply::Measured { .. } => self.requests.device = None,
             Reply::Described => self.requests.listed = None,
             Reply::Removed { path } => {
@@ -185,17 +184,14 @@ impl App {
                 }
             }
             Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
-            #[cfg(not(target_arch = "wasm32"))]
             Reply::Reported { page } => self.carry_out(Intent::OpenFolder(page)),
             Reply::Imported { model } => {
                 self.try_model(model.path);
                 self.note(format!("{} is imported: it is listed under Runs", model.name));
             }
-            #[cfg(not(target_arch = "wasm32"))]
             Reply::Fetching { name, done, all } => {
                 shared.data.busy = Some(Busy::Fetching { name, done, all });
             }
-            #[cfg(not(target_arch = "wasm32"))]
             Reply::Fetched { name, folder } => {
                 shared.data.busy = None;
                 self.try_model(folder);
@@ -229,7 +225,6 @@ impl App {
             Reply::Answered { text, forgotten, done } => {
                 shared.samples.chat.answered(text, forgotten, done);
             }
-            #[cfg(not(target_arch = "wasm32"))]
             Reply::Listed { .. } | Reply::Kernels { .. } => {}
             Reply::Obstacle(obstacle) => {
                 self.obstacles.retain(|known| known.topic != obstacle.topic);

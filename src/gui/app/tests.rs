@@ -259,7 +259,7 @@ fn a_window_shows_the_run_that_trains_else_the_newest() {
         val_loss: None,
         best_val_loss: None,
         device: None,
-        modified: web_time::SystemTime::UNIX_EPOCH,
+        modified: std::time::Duration::ZERO,
         has_checkpoint: false,
     };
     for (first, second, shown) in [

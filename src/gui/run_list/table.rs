@@ -99,7 +99,7 @@ fn row(
         }
         let done = run.max_iters.map(|all| percent_done(run.iteration, all)).unwrap_or_default();
         let loss = run.val_loss.map(|loss| format!("{loss:.4}")).unwrap_or_default();
-        let age = age(run.modified.elapsed().unwrap_or_default());
+        let age = age(run.age());
         let texts = [run.title(), &done, &loss, &age];
         cells(ui, rect, columns, texts, TextStyle::Body, visuals.text_color());
         dot(ui, pos2(rect.left() + GAP + 4.0, rect.center().y), &run.state);

@@ -9,12 +9,8 @@ use crate::gui::form::SettingsForm;
 use crate::gui::platform::{self, Choice, IS_PAGE};
 use crate::gui::widgets::{button, note, weak_note};
 use crate::gui::{Intent, Shared, theme};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::protocol::Request;
-use crate::protocol::{StoredData, Texts};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::text::{bytes, bytes_of};
-use crate::text::{count_in_words, percent};
+use crate::protocol::{Request, StoredData, Texts};
+use crate::text::{bytes, bytes_of, count_in_words, percent};
 
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
 const PASTE_TIMEOUT: f64 = 0.5;
@@ -35,7 +31,6 @@ pub(in crate::gui) enum Busy {
     /// A text that is being tokenized, and the completed fraction, 0 to 1.
     Preparing(String, f32),
     /// The bytes that are here, and all of them if the server tells.
-    #[cfg(not(target_arch = "wasm32"))]
     Fetching { name: String, done: u64, all: Option<u64> },
 }
 
@@ -50,7 +45,6 @@ impl Busy {
                 bar(ui, *share, format!("Preparing {name}"));
                 None
             }
-            #[cfg(not(target_arch = "wasm32"))]
             Self::Fetching { name, done, all } => {
                 let share = all.map_or(0.0, |all| *done as f32 / all.max(1) as f32);
                 let amount = all.map_or_else(|| bytes(*done), |all| bytes_of(*done, all));

@@ -7,10 +7,9 @@
 //! instead of `3f`.
 
 use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
 
 use super::shared::dispatch::{op, tensors};
-use crate::config::Gelu;
+use crate::protocol::Activation;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -19,22 +18,6 @@ mod cube;
 mod reference;
 #[cfg(feature = "wgpu")]
 mod wgsl;
-
-/// The function of a layer's input before the product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Activation {
-    /// GELU (Hendrycks and Gimpel 2016, arXiv:1606.08415) in one of its forms.
-    Gelu(Gelu),
-    /// SwiGLU (Shazeer 2020, arXiv:2002.05202): the input is gate and up side by side, `[n, 2 in]`, and
-    /// becomes `silu(gate) * up` `[n, in]`, with `silu(x) = x / (1 + exp(-x))`.
-    SwiGlu,
-}
-
-impl From<Gelu> for Activation {
-    fn from(form: Gelu) -> Self {
-        Self::Gelu(form)
-    }
-}
 
 tensors! {
     pub struct LinearGradients {

@@ -8,93 +8,13 @@
 mod checks;
 mod inputs;
 
-use std::fmt;
-
 use burn::tensor::{DType, Tensor, TensorData, Transaction};
-use serde::{Deserialize, Serialize};
 
-use super::{Activation, OpsMode};
-use crate::config::{Arch, Config, Dtype};
+use super::OpsMode;
+use crate::config::Dtype;
 use crate::gpu::{DeviceError, OpenDevice};
+use crate::protocol::{KernelError, KernelShapes};
 use inputs::Inputs;
-
-/// The settings that decide, with device and precision, which variants of kernels a run launches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelShapes {
-    pub width: usize,
-    pub heads: usize,
-    /// Divides `heads`.
-    pub kv_heads: usize,
-    pub head_size: usize,
-    /// The activation of the MLP. With SwiGLU, norms are RMS norms, and q and k are rotated.
-    pub activation: Activation,
-    /// True if heads of q and k are normalised before they are rotated.
-    pub head_norms: bool,
-    pub bias: bool,
-    pub dropout: bool,
-}
-
-impl From<&Config> for KernelShapes {
-    fn from(config: &Config) -> Self {
-        let [width, heads] = [config.n_embd, config.n_head].map(|count| count.get() as usize);
-        Self {
-            width,
-            heads,
-            kv_heads: config.kv_heads() as usize,
-            head_size: config.head_size() as usize,
-            activation: match config.arch {
-                Arch::Gpt2 => config.gelu.into(),
-                Arch::Llama | Arch::Qwen3 => Activation::SwiGlu,
-            },
-            head_norms: config.arch == Arch::Qwen3,
-            bias: config.bias,
-            dropout: config.dropout > 0.0,
-        }
-    }
-}
-
-impl fmt::Display for KernelShapes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { width, heads, kv_heads, head_size, activation, head_norms, bias, dropout } =
-            self;
-        write!(f, "width {width}, {heads} heads")?;
-        match activation {
-            Activation::Gelu(gelu) => write!(f, ", {gelu}")?,
-            Activation::SwiGlu => write!(f, " of {head_size}, {kv_heads} of keys, swiglu")?,
-        }
-        f.write_str(if *head_norms { ", head norms" } else { "" })?;
-        f.write_str(if *bias { ", bias" } else { "" })?;
-        f.write_str(if *dropout { ", dropout" } else { "" })
-    }
-}
-
-/// The largest error of what a kernel computed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KernelError {
-    pub kernel: String,
-    /// Relative to the largest expected element; `None` if an element is not finite.
-    pub error: Option<f64>,
-    pub allowed: f64,
-}
-
-impl KernelError {
-    pub fn is_right(&self) -> bool {
-        self.error.is_some_and(|error| error <= self.allowed)
-    }
-}
-
-impl fmt::Display for KernelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.error {
-            None => write!(f, "{} computes values that are not finite", self.kernel),
-            Some(error) => {
-                let [error, allowed] = [error, self.allowed].map(|share| 100.0 * share);
-                write!(f, "{} is off by {error:.2}% ", self.kernel)?;
-                write!(f, "of its largest value, {allowed}% allowed")
-            }
-        }
-    }
-}
 
 /// A few ops on one shape, and their outputs.
 pub struct Check {
@@ -189,6 +109,7 @@ mod tests {
     use super::*;
     use crate::config::Gelu;
     use crate::gpu;
+    use crate::protocol::Activation;
 
     fn gpt2() -> KernelShapes {
         KernelShapes {

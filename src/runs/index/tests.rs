@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::InitFrom;
-use crate::plan::{Backend, DeviceKind};
+use crate::plan::{Backend, DeviceKind, DeviceLine};
 use crate::protocol::{RunError, Step, Waiting};
 use crate::runs::{RunFolder, json_line};
 use std::fs;

@@ -1,0 +1,24 @@
+//! The speed of a whole run on a device, by which people compare GPUs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::Dtype;
+
+/// The speed of a device in one dtype, with the best plan of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BenchmarkRow {
+    pub dtype: Dtype,
+    /// Of whole updates.
+    pub tokens_per_s: f64,
+    /// The hours that 10 billion tokens take, without evaluations and checkpoints.
+    pub hours_to_10b_tokens: f64,
+    pub micro_batch: usize,
+    /// Micro-batches in an update.
+    pub accumulation: usize,
+    pub grad_checkpoint: bool,
+    pub offload_optimizer: bool,
+    /// The median power that the device drew, in watts; `None` if its driver does not report it.
+    pub watts: Option<f64>,
+    /// The peak of the device's memory pools in bytes; `None` on the CPU.
+    pub peak_bytes: Option<u64>,
+}
