@@ -25,9 +25,6 @@ class Kind(NamedTuple):
     again: Callable
     # Returns what is different in two folders, or None.
     compare: Callable
-    # If one process is killed, the others may stop the run, which ends a round of local updates early: then the losses
-    # differ by design.
-    dies_whole: bool = False
     # What it says if the one before was killed after its last write.
     finds_result: str = ""
 
@@ -82,7 +79,7 @@ def compare_files(whole, folder):
     return f"other files than {whole}: {', '.join(other)}" if other else None
 
 
-def training(name, command, flags, dies_whole=False):
+def training(name, command, flags):
     """Returns the kind of a run: `command` is `train` or `launch` with its arguments."""
     def again(run):
         started = (run / "config.toml").exists()
@@ -91,7 +88,7 @@ def training(name, command, flags, dies_whole=False):
     def start(run):
         return [*command, *SMALL, *flags, f"--run={run}"]
 
-    return Kind(name, start, again, compare_runs, dies_whole)
+    return Kind(name, start, again, compare_runs)
 
 
 def repeated(name, compare, *args, finds_result=""):
@@ -117,7 +114,6 @@ def ranks(campaign):
         training("ranks", launch, SHORT),
         training("ranks, Muon", launch, [*SHORT, "--optimizer=muon"]),
         training("ranks, sharded optimizer", launch, [*SHORT, "--shard_optimizer=true"]),
-        training("ranks, DiLoCo", launch, [*SHORT, "--sync_every=5"], dies_whole=True),
     ]
 
 
@@ -187,7 +183,7 @@ def disturb(campaign, kind, folder, seconds):
             if not running:
                 continue
             kills += 1
-            if kind.dies_whole or campaign.random.random() < 0.5:
+            if campaign.random.random() < 0.5:
                 kill_all(process)
                 break
             send(signal.SIGKILL, [campaign.random.choice(running)])

@@ -209,7 +209,7 @@ fn resolve(
     global: &Global,
     group: &mut Group,
 ) -> Result<(StartRun, Vec<String>), Failure> {
-    let TrainArgs { source, run, resume, decay, share, allreduce_dtype, .. } = args.clone();
+    let TrainArgs { source, run, resume, decay, share, .. } = args.clone();
     let is_first = group.is_first();
     let name = source.name();
     let run = run.or_else(|| source.typed("out_dir").map(PathBuf::from));
@@ -241,7 +241,6 @@ fn resolve(
         implementation: global.ops()?.implementation,
         self_test: global.self_test(),
         shares: share,
-        sum_dtype: allreduce_dtype,
         verbose: global.verbose,
         quiet: global.quiet,
         ..shared

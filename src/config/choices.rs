@@ -1,7 +1,5 @@
 //! Enums whose values are words, and the settings that are one of a few names.
 
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 /// Declares an enum and the word of each value: the same in files, on the command line and in events.
@@ -105,27 +103,4 @@ pub enum InitFrom {
     /// The path of a Hugging Face folder, a checkpoint or a run; nanoGPT's `gpt2` is a path too.
     #[serde(untagged)]
     Path(String),
-}
-
-words! {
-    /// The dtype in which ranks send gradients to each other. They are added up in float32.
-    #[derive(Default)]
-    pub enum SumDtype {
-        /// Exact.
-        #[default]
-        Float32 = "float32",
-        /// Half the bytes. The values of a message have a common scale, a power of two, which brings the
-        /// largest of them near the largest of float16: gradients are far smaller than what float16 has
-        /// digits for. Each rank that passes a sum on rounds it to 11 bits.
-        Float16 = "float16",
-    }
-}
-
-impl FromStr for SumDtype {
-    type Err = &'static str;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.iter().find(|dtype| dtype.to_string() == name);
-        named.copied().ok_or("use float32 or float16")
-    }
 }

@@ -115,9 +115,6 @@ pub const KEYS: &[Key] = &[
     key("beta1", Fraction, OPTIMIZER, "0.9", "decay rate of AdamW's first moment"),
     key("beta2", Fraction, OPTIMIZER, "0.95", "decay rate of AdamW's second moment"),
     key("grad_clip", NonNegative, OPTIMIZER, "1.0", "clip the gradient to this global norm; 0 = off"),
-    key("sync_every", NONZERO_U64, OPTIMIZER, "1", "local updates of each rank before the weights are averaged (DiLoCo: not the same algorithm as on one device); 1 = off"),
-    key("outer_learning_rate", Positive, OPTIMIZER, "0.7", "with sync_every above 1: learning rate of the step along the averaged change"),
-    key("outer_momentum", Fraction, OPTIMIZER, "0.9", "with sync_every above 1: Nesterov momentum of that step; 0 = none"),
 
     key("max_iters", NONZERO_U64, SCHEDULE, "600000", "updates of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or file, also choose a model"),
@@ -159,6 +156,9 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("real_data", "only nanoGPT's benchmark script reads it"),
     ("wandb_*", "log = tensorboard or csv writes the curves to the run folder"),
 ];
+
+/// Settings that are gone, but are written in run folders. With `sync_every = 1` they had no effect.
+pub(super) const RETIRED: [&str; 3] = ["sync_every", "outer_learning_rate", "outer_momentum"];
 
 /// Returns the settings that a source may set: those of [`KEYS`], and [`DATASET`].
 pub(super) fn settings() -> impl Iterator<Item = &'static Key> {

@@ -2,8 +2,8 @@
 
 use super::error::{ConfigError, Provenance, Source};
 use super::keys::{
-    DATASET, KEYS, RESERVED_VARIABLES, VARIABLE_PREFIX, asks_for_nothing, ignored, nearest,
-    settings,
+    DATASET, KEYS, RESERVED_VARIABLES, RETIRED, VARIABLE_PREFIX, asks_for_nothing, ignored,
+    nearest, settings,
 };
 use super::kind::{InvalidValue, ValueKind};
 use super::presets::preset_texts;
@@ -170,6 +170,15 @@ impl Layer {
                 self.warnings.entry(row.into()).or_insert_with(warning);
             }
             return Ok(());
+        }
+        if let Some(key) = RETIRED.into_iter().find(|key| *key == name) {
+            if key != "sync_every" || shown == "1" {
+                return Ok(());
+            }
+            let rule = "this version of wgpt sums gradients at each update and averages no weights";
+            let problem = InvalidValue::range(rule, "remove this setting");
+            let provenance = Box::new(provenance);
+            return Err(ConfigError::Invalid { key, provenance, value: shown, problem });
         }
         let Some(key) = settings().find(|key| key.name == name) else {
             let provenance = Box::new(provenance);

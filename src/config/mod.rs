@@ -23,7 +23,7 @@ mod schedule;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
-pub use choices::{Arch, Choice, Gelu, InitFrom, OptimizerKind, Schedule, SumDtype};
+pub use choices::{Arch, Choice, Gelu, InitFrom, OptimizerKind, Schedule};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};
@@ -52,7 +52,6 @@ pub(crate) const BUILTIN_CHATS: &str = "builtin:chats";
 /// [`resolve()`] builds one and checks the rules between the fields. Deserializing checks types
 /// only, which is enough for a config that was resolved before (an event, a state file).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Config {
     /// A prepared data folder or a built-in corpus. nanoGPT's `dataset = 'x'` is `data/x`.
     pub data: String,
@@ -111,12 +110,6 @@ pub struct Config {
     pub beta1: f64,
     pub beta2: f64,
     pub grad_clip: f64,
-    #[serde(default = "off")]
-    pub sync_every: NonZeroU64,
-    #[serde(default = "outer_learning_rate")]
-    pub outer_learning_rate: f64,
-    #[serde(default = "outer_momentum")]
-    pub outer_momentum: f64,
 
     pub max_iters: NonZeroU64,
     /// `None` = no limit. Shortens the schedule if the length of the run is not set.
@@ -161,11 +154,6 @@ impl Config {
     /// Returns the sequences per update. It does not depend on the micro-batch.
     pub(crate) fn global_batch(&self) -> u64 {
         u64::from(self.batch_size.get()) * u64::from(self.gradient_accumulation_steps.get())
-    }
-
-    /// Returns true if ranks make updates by themselves, and average their weights after `sync_every`.
-    pub(crate) fn trains_apart(&self) -> bool {
-        self.sync_every > NonZeroU64::MIN
     }
 
     /// Returns the requested micro-batch in sequences, a divisor of the global batch.
@@ -237,18 +225,6 @@ impl Default for Config {
 }
 
 // The values of configurations that were written before these settings existed.
-fn off() -> NonZeroU64 {
-    NonZeroU64::MIN
-}
-
-fn outer_learning_rate() -> f64 {
-    0.7
-}
-
-fn outer_momentum() -> f64 {
-    0.9
-}
-
 fn decay_fraction() -> f64 {
     0.2
 }

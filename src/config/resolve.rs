@@ -102,12 +102,6 @@ impl Resolved {
             let hint = format!("set micro_batch to {fewer}");
             return self.error("micro_batch", &others, micro, rule, hint);
         }
-        if config.shard_optimizer && config.trains_apart() {
-            let rule =
-                "with local updates each rank has its own optimizer state, which cannot be divided";
-            let hint = "set sync_every to 1, or shard_optimizer to false";
-            return self.error("sync_every", &["shard_optimizer"], config.sync_every, rule, hint);
-        }
 
         let (window, block_size) = (config.eval_block_size, config.block_size.get());
         if window > block_size {

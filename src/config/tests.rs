@@ -57,6 +57,18 @@ fn defaults_match_nanogpt() {
 }
 
 #[test]
+fn settings_that_are_gone_are_read_where_they_had_no_effect() {
+    let gone = "outer_learning_rate = 0.7\nouter_momentum = 0.9\nsync_every = 1 # off\n";
+    let layer = Layer::toml("a.toml", gone).unwrap();
+    assert_eq!(resolve(vec![layer]).unwrap().config, Config::default());
+    let error = Layer::toml("a.toml", "sync_every = 5").unwrap_err().with_hint();
+    assert!(error.contains("a.toml:1: sync_every = 5 is not allowed"), "{error}");
+    let mut event = serde_json::to_value(Config::default()).unwrap();
+    event["sync_every"] = 5.into();
+    assert_eq!(serde_json::from_value::<Config>(event).unwrap(), Config::default());
+}
+
+#[test]
 fn precedence_does_not_depend_on_the_order_of_the_layers() {
     let layers = || {
         vec![
@@ -153,10 +165,6 @@ fn errors_between_keys_suggest_valid_values() {
         (vec![("n_head", "2")], vec!["384 wide", "set n_head to 3"]),
         (vec![("n_head", "1000")], vec!["set n_head to 768"]),
         (vec![("micro_batch", "7")], vec!["global batch of 480", "set micro_batch to 6"]),
-        (
-            vec![("sync_every", "5"), ("shard_optimizer", "true")],
-            vec!["sync_every = 5", "its own optimizer state", "shard_optimizer to false"],
-        ),
         (vec![("warmup-iters", "600_001")], vec!["--warmup-iters", "lr_decay_iters = 600000"]),
         (vec![("lr_decay_iters", "0")], vec!["lr_decay_iters = 0", "decay_lr to false"]),
         (vec![("learning_rate", "3e-5")], vec!["--learning_rate", "min_lr", "3.0e-6"]),

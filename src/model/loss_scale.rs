@@ -33,9 +33,6 @@ const START: f64 = 256.0;
 const MAX_SKIPPED_IN_A_ROW: u64 = 50;
 
 impl LossScale {
-    /// The name of its tensor `[4]` in the file of a rank.
-    pub(crate) const NAME: &str = "loss_scale";
-
     /// The state before the first update.
     pub fn new(scales_loss: bool) -> Self {
         let scale = if scales_loss { START } else { 1.0 };
@@ -55,11 +52,7 @@ impl LossScale {
 
     /// Reads the state from its device.
     pub(crate) async fn read(state: Tensor<1>) -> Self {
-        Self::of(values(state).await.iter().collect())
-    }
-
-    /// Returns the state in the elements of its tensor `[4]`.
-    pub(crate) fn of(state: Vec<f32>) -> Self {
+        let state: Vec<f32> = values(state).await.iter().collect();
         let value = |index: usize| state.get(index).copied().map_or(0.0, f64::from);
         let count = |index: usize| value(index) as u64;
         Self { scale: value(0), clean: count(1), skipped: count(2), skipped_in_a_row: count(3) }

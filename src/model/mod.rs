@@ -48,7 +48,7 @@ pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use odds::TokenOdds;
 pub use sample::{SampleOptions, Sampler};
 pub use weights::{Parameter, WeightError, parameters};
-pub(crate) use weights::{TensorFile, WeightFile, write_tensors};
+pub(crate) use weights::{TensorFile, WeightFile};
 
 /// Reads a tensor from its device, without blocking this thread.
 ///

@@ -100,12 +100,6 @@ impl WeightFile {
         Ok(Self { path: path.to_path_buf(), file, metadata, data_start, prefix })
     }
 
-    /// Returns true if the file has a tensor whose name is `prefix` up to its first dot.
-    pub fn has_any(&self, prefix: &str) -> bool {
-        let infos = self.metadata.tensors();
-        infos.keys().any(|name| name.split_once('.').is_some_and(|(first, _)| first == prefix))
-    }
-
     /// Returns true if the file has the tensor `name`.
     pub fn has(&self, name: &str) -> bool {
         self.metadata.info(&format!("{}{name}", self.prefix)).is_some()
@@ -277,21 +271,6 @@ impl TensorFile {
     }
 }
 
-/// Writes tensors to an f32 safetensors file, sorted by their names.
-pub async fn write_tensors(
-    path: &Path,
-    tensors: &[Parameter],
-    metadata: HashMap<String, String>,
-) -> Result<(), WeightError> {
-    let mut tensors: Vec<&Parameter> = tensors.iter().collect();
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut file = TensorFile::create(path, &tensors, metadata)?;
-    for tensor in tensors {
-        file.write(tensor).await?;
-    }
-    Ok(())
-}
-
 /// Returns the size of a tensor in the file.
 fn bytes(tensor: &Parameter) -> usize {
     4 * tensor.shape.iter().product::<usize>()
@@ -315,11 +294,15 @@ mod tests {
                 Tensor::from_floats(&values[3..], &device),
             ],
         };
-        let tensors = [tensor("wte", 8), tensor("attn", 10)];
+        let tensors = [tensor("attn", 10), tensor("wte", 8)];
         let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
-        pollster::block_on(write_tensors(&path, &tensors, metadata.clone())).unwrap();
+        let all: Vec<&Parameter> = tensors.iter().collect();
+        let mut file = TensorFile::create(&path, &all, metadata.clone()).unwrap();
+        for tensor in all {
+            pollster::block_on(file.write(tensor)).unwrap();
+        }
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let view = |count: usize| {
             TensorView::new(Dtype::F32, vec![2, count / 2], &raw[..4 * count]).unwrap()

@@ -16,10 +16,8 @@ pub struct RanksEstimate {
     pub ranks: u32,
     /// The sequences per update of the rank with the largest share of the global batch.
     pub sequences: u64,
-    /// The updates between two exchanges; 1 without local updates.
-    pub sync_every: u64,
-    /// The bytes that each rank sends in an exchange: `2 (n - 1) / n` of the gradients, or of the changes
-    /// of the weights, and, with a sharded optimizer, about `(n - 1) / n` of the weights.
+    /// The bytes that each rank sends in an update: `2 (n - 1) / n` of the gradients and, with a sharded
+    /// optimizer, about `(n - 1) / n` of the weights.
     pub network_bytes: u64,
     pub network_bits_per_second: f64,
     /// The seconds that these bytes take, per update.
@@ -46,8 +44,7 @@ impl RanksEstimate {
         let rounds = if config.shard_optimizer { 3 } else { 2 };
         let network_bytes = rounds * (count - 1) * (weights / count);
         let state_bytes = |ranks: u32| state_bytes(config, padded, ranks as usize);
-        let sync_every = config.sync_every.get();
-        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second / sync_every as f64;
+        let network_seconds = 8.0 * network_bytes as f64 / bits_per_second;
         let whole = Plan { accumulation: plan.accumulation * count as usize, ..plan.clone() };
         let seconds =
             |speed: &DeviceSpeed, plan: &Plan| speed.seconds(Work::update(config, vocab, plan));
@@ -57,7 +54,6 @@ impl RanksEstimate {
         Self {
             ranks,
             sequences: (plan.micro_batch * plan.accumulation) as u64,
-            sync_every,
             network_bytes,
             network_bits_per_second: bits_per_second,
             network_seconds,
@@ -76,19 +72,12 @@ impl RanksEstimate {
 
     /// Returns lines with labels, as [`Totals::lines`] does.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
-        let Self { ranks, sequences, sync_every, network_seconds, .. } = *self;
-        let (sent, rate) = (bytes(self.network_bytes), bit_rate(self.network_bits_per_second));
+        let Self { ranks, sequences, .. } = *self;
+        let sent = bytes(self.network_bytes);
+        let seconds = estimate(self.network_seconds);
+        let rate = bit_rate(self.network_bits_per_second);
         let mut lines = vec![("ranks", format!("{ranks}, up to {sequences} sequences each"))];
-        let seconds = estimate(network_seconds * sync_every as f64);
-        let sent = match sync_every {
-            1 => format!("{sent} per update and rank"),
-            _ => format!("{sent} per rank every {sync_every} updates"),
-        };
-        lines.push(("network", format!("{sent}: {seconds} at {rate}")));
-        if sync_every > 1 {
-            let update = estimate(network_seconds);
-            lines.push(("", format!("{update} per update; DiLoCo, not the run of one device")));
-        }
+        lines.push(("network", format!("{sent} per update and rank: {seconds} at {rate}")));
         if let Some(efficiency) = self.efficiency {
             let share = percent(efficiency, 0);
             lines.push(("", format!("about {share} of {ranks} times the speed of one rank")));
@@ -146,22 +135,6 @@ mod tests {
         for (label, text) in two.lines().into_iter().chain(sharded.lines()) {
             assert!(label.len() <= 8 && text.len() <= 70, "{label}: {text}");
         }
-    }
-
-    #[test]
-    fn ranks_that_train_apart_divide_the_time_in_the_network() {
-        let every = |sync_every| {
-            let config = gpt2(&[("sync_every", sync_every)]);
-            let plan = Plan::new(&of_share(&config, 240), VOCAB);
-            RanksEstimate::new(&config, VOCAB, &plan, 2, 1e9, None)
-        };
-        let (one, hundred) = (every("1"), every("100"));
-        assert_eq!(one.network_bytes, hundred.network_bytes);
-        assert!((one.network_seconds / hundred.network_seconds - 100.0).abs() < 1e-9);
-        let lines = hundred.lines();
-        assert!(lines[1].1.contains("every 100 updates: 4.0 s at 1 Gbit/s"), "{lines:?}");
-        assert!(lines[2].1.starts_with("40 ms per update"), "{lines:?}");
-        assert!(lines.iter().all(|(_, text)| text.len() <= 70), "{lines:?}");
     }
 
     #[test]

@@ -48,13 +48,11 @@ pub struct TimeEstimate {
 /// Bytes of a checkpoint's other files. The tokenizer's are the largest.
 const SMALL_FILES: u64 = 2 << 20;
 
-/// Returns the bytes of a checkpoint: weights and optimizer state in f32, and small files. With local
-/// updates it has the outer momentum too.
+/// Returns the bytes of a checkpoint: weights and optimizer state in f32, and small files.
 pub(crate) fn checkpoint_bytes(config: &Config, vocab: u32) -> u64 {
     let weights = config.parameters(vocab.into());
     // AdamW has two moments of a weight, and Muon one.
-    let copies = if config.trains_apart() { 4 } else { 3 };
-    4 * (copies * weights - config.muon_weights()) + SMALL_FILES
+    4 * (3 * weights - config.muon_weights()) + SMALL_FILES
 }
 
 impl Totals {
@@ -240,8 +238,6 @@ mod tests {
         assert_eq!(checkpoint_bytes(&adamw, VOCAB), 12 * weights + SMALL_FILES);
         let muon = gpt2(&[("optimizer", "muon")]);
         assert_eq!(checkpoint_bytes(&muon, VOCAB), 12 * weights - 4 * matrices + SMALL_FILES);
-        let apart = gpt2(&[("sync_every", "10")]);
-        assert_eq!(checkpoint_bytes(&apart, VOCAB), 16 * weights + SMALL_FILES);
     }
 
     #[test]

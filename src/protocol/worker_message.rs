@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, DecayLength, SumDtype};
+use crate::config::{Config, DecayLength};
 use crate::plan::{Backend, Plan};
 use crate::protocol::{
     Cause, Command, Event, Implementation, Reply, Request, RunError, StopReason,
@@ -72,8 +72,6 @@ pub(crate) struct StartRun {
     pub is_restart: bool,
     /// With several ranks: their shares of the global batch; empty to follow their measured speeds.
     pub shares: Vec<f64>,
-    /// With several ranks: the dtype of gradients on their way.
-    pub sum_dtype: SumDtype,
     /// As often as `-v` was given.
     pub verbose: u8,
     /// True to print no messages about device and precision.

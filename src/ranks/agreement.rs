@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::division::Division;
-use super::{Group, RanksError, SumDtype};
+use super::{Group, RanksError};
 use crate::config::Config;
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
@@ -43,7 +43,6 @@ pub fn agree(
     dataset: &Dataset,
     device: &DeviceInfo,
     fixed: &[f64],
-    sum_dtype: SumDtype,
     recorded: Option<Vec<RankLine>>,
 ) -> Result<Division, RanksError> {
     if group.is_alone() {
@@ -54,7 +53,6 @@ pub fn agree(
     }
     let mut settings = common_settings(config);
     settings.insert("share".into(), fixed.into());
-    settings.insert("allreduce_dtype".into(), sum_dtype.to_string().into());
     let (data, device) = (dataset.fingerprint.clone(), device.name.clone());
     let line = RankLine { device, machine: super::machine(), sequences: 0 };
     let ranks = group.collect(&Introduction { settings, data, line })?;

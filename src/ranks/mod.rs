@@ -24,7 +24,6 @@ mod other_states;
 mod plan_limit;
 mod ring;
 mod sharding;
-mod sum_dtype;
 mod sums;
 #[cfg(test)]
 mod tests;
@@ -37,7 +36,6 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::config::SumDtype;
 use crate::gpu::{AllowedSilence, Watchdog};
 
 pub(crate) use agreement::{OWN_SETTINGS, SharedWeights, agree};
@@ -173,9 +171,9 @@ impl Group {
 
     /// Replaces values by their sums over all ranks, which have the same bits on every rank, and each
     /// time.
-    pub fn sum(&mut self, values: &mut [f32], sum_dtype: SumDtype) -> Result<(), RanksError> {
+    pub fn sum(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
         let Some((ring, _silence)) = self.others() else { return Ok(()) };
-        ring.all_reduce(values, sum_dtype)
+        ring.all_reduce(values)
     }
 
     /// Replaces values by the values of rank 0.

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Abort, RanksError, SumDtype};
+use super::{Abort, RanksError};
 
 /// The most bytes of a message: few enough that adding up one message hides behind the next on its way,
 /// and enough that the time of a network's answer does not count.
@@ -22,11 +22,19 @@ pub(super) const MESSAGE_BYTES: usize = 1 << 20;
 const HEAD_BYTES: usize = 256;
 const LENGTH_BYTES: usize = 8;
 
+const VALUE_BYTES: usize = size_of::<f32>();
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub rank: usize,
     /// At most [`MESSAGE_BYTES`].
     pub bytes: usize,
+}
+
+impl Message {
+    fn of_values(rank: usize, count: usize) -> Self {
+        Self { rank, bytes: VALUE_BYTES * count }
+    }
 }
 
 /// Messages between pairs of ranks, which arrive in the order in which they were sent.
@@ -68,21 +76,21 @@ impl Ring {
         values: &mut [f32],
         sent: Range<usize>,
         received: Range<usize>,
-        sum_dtype: SumDtype,
         take: impl Fn(&mut f32, f32),
     ) -> Result<(), RanksError> {
         let (next, before) = self.neighbours();
-        let (mut sent, mut received) = (pieces(sent, sum_dtype), pieces(received, sum_dtype));
+        let mut sent = pieces(sent);
+        let mut received = pieces(received);
         loop {
-            let (to_send, range) = (sent.next(), received.next());
+            let to_send = sent.next();
+            let range = received.next();
             if to_send.is_none() && range.is_none() {
                 return Ok(());
             }
-            let send = to_send.map(|range| self.write(next, &values[range], sum_dtype));
-            let bytes = |range: &Range<usize>| sum_dtype.bytes_of(range.len());
-            let receive = range.as_ref().map(|range| Message { rank: before, bytes: bytes(range) });
+            let send = to_send.map(|range| self.write(next, &values[range]));
+            let receive = range.as_ref().map(|range| Message::of_values(before, range.len()));
             let message = self.link.exchange(send, receive, self.limit)?;
-            sum_dtype.read(message, &mut values[range.unwrap_or_default()], &take);
+            read(message, &mut values[range.unwrap_or_default()], &take);
         }
     }
 
@@ -92,10 +100,12 @@ impl Ring {
     }
 
     /// Writes values into the memory for the next message, which is to `rank`.
-    fn write(&mut self, rank: usize, values: &[f32], sum_dtype: SumDtype) -> Message {
-        let bytes = sum_dtype.bytes_of(values.len());
-        sum_dtype.write(values, &mut self.link.outgoing()[..bytes]);
-        Message { rank, bytes }
+    fn write(&mut self, rank: usize, values: &[f32]) -> Message {
+        let outgoing = self.link.outgoing().as_chunks_mut::<VALUE_BYTES>().0;
+        for (bytes, value) in outgoing.iter_mut().zip(values) {
+            *bytes = value.to_le_bytes();
+        }
+        Message::of_values(rank, values.len())
     }
 
     fn send(&mut self, to: usize, bytes: &[u8]) -> Result<(), RanksError> {
@@ -129,45 +139,44 @@ impl Ring {
     }
 }
 
-/// The parts of a segment that are a message each.
-fn pieces(segment: Range<usize>, sum_dtype: SumDtype) -> impl Iterator<Item = Range<usize>> {
-    let step = sum_dtype.values_in(MESSAGE_BYTES);
+/// Cuts a segment into parts of one message each.
+fn pieces(segment: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let step = MESSAGE_BYTES / VALUE_BYTES;
     let end = segment.end;
     segment.step_by(step).map(move |start| start..(start + step).min(end))
 }
 
+/// Calls `take` with each of `values` and its counterpart in a message.
+fn read(message: &[u8], values: &mut [f32], take: impl Fn(&mut f32, f32)) {
+    for (value, bytes) in values.iter_mut().zip(message.as_chunks::<VALUE_BYTES>().0) {
+        take(value, f32::from_le_bytes(*bytes));
+    }
+}
+
 impl Ring {
     /// Replaces `values` by their sums over all ranks.
-    pub fn all_reduce(
-        &mut self,
-        values: &mut [f32],
-        sum_dtype: SumDtype,
-    ) -> Result<(), RanksError> {
-        let (rank, size, len) = (self.rank, self.size, values.len());
+    pub fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
+        let Self { rank, size, .. } = *self;
+        let len = values.len();
         // Segments are counted around the ring: `back` of the one that this rank begins with.
         let segment = |ahead: usize, back: usize| {
             let index = (rank + ahead + size - back) % size;
             len * index / size..len * (index + 1) / size
         };
         for turn in 0..size - 1 {
-            let (sent, received) = (segment(0, turn), segment(0, turn + 1));
-            self.pass(values, sent, received, sum_dtype, |value, arrived| *value += arrived)?;
-        }
-        // The sum that this rank has completed becomes what the others read of it.
-        for range in pieces(segment(1, 0), sum_dtype) {
-            let bytes = sum_dtype.bytes_of(range.len());
-            sum_dtype.round(&mut values[range], &mut self.link.outgoing()[..bytes]);
+            let add = |value: &mut f32, arrived| *value += arrived;
+            self.pass(values, segment(0, turn), segment(0, turn + 1), add)?;
         }
         for turn in 0..size - 1 {
-            let (sent, received) = (segment(1, turn), segment(0, turn));
-            self.pass(values, sent, received, sum_dtype, |value, arrived| *value = arrived)?;
+            let copy = |value: &mut f32, arrived| *value = arrived;
+            self.pass(values, segment(1, turn), segment(0, turn), copy)?;
         }
         Ok(())
     }
 
     /// Replaces `bytes` by the bytes of rank 0. They go down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
     pub fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
-        let (rank, size) = (self.rank, self.size);
+        let Self { rank, size, .. } = *self;
         if rank > 0 {
             *bytes = self.receive((rank - 1) / 2)?;
         }
@@ -199,24 +208,24 @@ impl Ring {
         values: &mut [f32],
         parts: &[Range<usize>],
     ) -> Result<(), RanksError> {
-        let (rank, size, sum_dtype) = (self.rank, self.size, SumDtype::Float32);
+        let Self { rank, size, .. } = *self;
         let (next, before) = self.neighbours();
-        let of = |back: usize| pieces(parts[(rank + size - back) % size].clone(), sum_dtype);
+        let of = |back: usize| pieces(parts[(rank + size - back) % size].clone());
         // The values that arrive are passed on, behind the own part.
         let sent: Vec<Range<usize>> = (0..size - 1).flat_map(of).collect();
         let received: Vec<Range<usize>> = (1..size).flat_map(of).collect();
         let own = of(0).count();
-        let (mut out, mut arrived) = (0, 0);
+        let mut out = 0;
+        let mut arrived = 0;
         while out < sent.len() || arrived < received.len() {
             let ready = sent.get(out).filter(|_| out < own + arrived);
-            let send = ready.map(|range| self.write(next, &values[range.clone()], sum_dtype));
+            let send = ready.map(|range| self.write(next, &values[range.clone()]));
             let range = received.get(arrived);
-            let receive =
-                range.map(|range| Message { rank: before, bytes: sum_dtype.bytes_of(range.len()) });
+            let receive = range.map(|range| Message::of_values(before, range.len()));
             let message = self.link.exchange(send, receive, self.limit)?;
             if let Some(range) = range {
                 let take = |value: &mut f32, read: f32| *value = read;
-                sum_dtype.read(message, &mut values[range.clone()], take);
+                read(message, &mut values[range.clone()], take);
                 arrived += 1;
             }
             out += usize::from(send.is_some());

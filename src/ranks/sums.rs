@@ -8,7 +8,7 @@ use std::time::Duration;
 use burn::tensor::{Device, Tensor, TensorData};
 use web_time::Instant;
 
-use super::{Group, RanksError, SumDtype};
+use super::{Group, RanksError};
 use crate::gpu::{self, DeviceError, Reading, Watchdog};
 
 /// Elements that are summed at once: enough that the answer time of a network does not count, and few
@@ -101,7 +101,6 @@ pub struct Sums {
 /// The gradients of an update, on their way from the host over all ranks and back to the device.
 struct Summing<'a> {
     group: &'a mut Group,
-    sum_dtype: SumDtype,
     device: Device,
     /// The read of the loss, which is queued behind the backward pass.
     loss: Reading,
@@ -120,14 +119,12 @@ struct Summing<'a> {
 /// before. Cuts do not follow the tensors: devices may split an embedding into other shards.
 pub fn sum_over_ranks<E: From<RanksError> + From<DeviceError>>(
     group: &mut Group,
-    sum_dtype: SumDtype,
     watchdog: &Watchdog,
     mut gradients: LeavingGradients,
     loss: Tensor<1>,
 ) -> Result<Sums, E> {
     let mut summing = Summing {
         group,
-        sum_dtype,
         device: loss.device(),
         loss: gpu::begin_read(loss.clone()),
         values: Vec::new(),
@@ -160,7 +157,7 @@ impl Summing<'_> {
         let waits = gpu::is_done(&mut self.loss);
         let begun = Instant::now();
         let values = &mut self.values[self.summed..self.summed + count];
-        self.group.sum(values, self.sum_dtype)?;
+        self.group.sum(values)?;
         if waits {
             self.waited += begun.elapsed();
         }
@@ -179,8 +176,7 @@ impl Summing<'_> {
         Ok(())
     }
 
-    /// Sums the rest, and the loss, which is a number to be read and keeps its digits. `order` has the
-    /// index of each gradient.
+    /// Sums the rest and the loss. `order` has the index of each gradient.
     fn finish<E>(mut self, order: Vec<usize>) -> Result<Sums, E>
     where
         E: From<RanksError> + From<DeviceError>,
@@ -189,7 +185,7 @@ impl Summing<'_> {
         self.sum(rest)?;
         let mut loss = f32s(&wait(self.loss)?).to_vec();
         let begun = Instant::now();
-        self.group.sum(&mut loss, SumDtype::Float32)?;
+        self.group.sum(&mut loss)?;
         let loss = Tensor::from_data(TensorData::new(loss, [1]), &self.device);
         let waited = self.waited + begun.elapsed();
         let mut gradients: Vec<_> = order.into_iter().zip(self.done).collect();

@@ -11,12 +11,12 @@ fn value(rank: usize, index: usize) -> f32 {
     (scattered as f32 - 5000.0) * 10f32.powi((index % 7) as i32 - 3)
 }
 
-fn sums(size: usize, len: usize, sum_dtype: SumDtype) -> Vec<Vec<f32>> {
+fn sums(size: usize, len: usize) -> Vec<Vec<f32>> {
     on_threads(size, |mut group| {
         let mut values: Vec<f32> = (0..len).map(|index| value(group.rank(), index)).collect();
         // Ranks arrive at different times.
         std::thread::sleep(Duration::from_millis(group.rank() as u64 * 3));
-        group.sum(&mut values, sum_dtype).unwrap();
+        group.sum(&mut values).unwrap();
         values
     })
 }
@@ -28,32 +28,20 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn sums_are_right_and_have_the_same_bits_on_every_rank_each_time() {
     // Fewer values than ranks, and more than a message in a segment.
-    let (full, half) =
-        ([0, 1, 3, 1000, 3 * MESSAGE_BYTES / 4 + 5], [0, 1, 1000, 2 * MESSAGE_BYTES + 5]);
-    for (sum_dtype, lengths) in [(SumDtype::Float32, &full[..]), (SumDtype::Float16, &half)] {
-        for (&len, size) in lengths.iter().flat_map(|len| (2..=4).map(move |size| (len, size))) {
-            let all = sums(size, len, sum_dtype);
-            for (rank, sums) in all.iter().enumerate() {
-                assert_eq!(
-                    bits(sums),
-                    bits(&all[0]),
-                    "{sum_dtype}: rank {rank} of {size}, {len} values"
-                );
-            }
-            for (index, &sum) in all[0].iter().enumerate() {
-                let exact: f64 = (0..size).map(|rank| f64::from(value(rank, index))).sum();
-                let largest = (0..size).map(|rank| value(rank, index).abs()).fold(0.0, f32::max);
-                let allowed = match sum_dtype {
-                    SumDtype::Float32 => 1e-6 * f64::from(largest),
-                    // The largest values of a message decide on its smallest digit.
-                    SumDtype::Float16 => 4.0 * f64::from(largest) * size as f64 / 2048.0 + 1e-2,
-                };
-                let error = (f64::from(sum) - exact).abs();
-                assert!(error <= allowed, "{sum_dtype}: {sum} for {exact} at {index}");
-            }
-            if len < MESSAGE_BYTES / 4 {
-                assert_eq!(bits(&sums(size, len, sum_dtype)[0]), bits(&all[0]));
-            }
+    let lengths = [0, 1, 3, 1000, 3 * MESSAGE_BYTES / 4 + 5];
+    for (len, size) in lengths.into_iter().flat_map(|len| (2..=4).map(move |size| (len, size))) {
+        let all = sums(size, len);
+        for (rank, sums) in all.iter().enumerate() {
+            assert_eq!(bits(sums), bits(&all[0]), "rank {rank} of {size}, {len} values");
+        }
+        for (index, &sum) in all[0].iter().enumerate() {
+            let exact: f64 = (0..size).map(|rank| f64::from(value(rank, index))).sum();
+            let largest = (0..size).map(|rank| value(rank, index).abs()).fold(0.0, f32::max);
+            let error = (f64::from(sum) - exact).abs();
+            assert!(error <= 1e-6 * f64::from(largest), "{sum} for {exact} at {index}");
+        }
+        if len < MESSAGE_BYTES / 4 {
+            assert_eq!(bits(&sums(size, len)[0]), bits(&all[0]));
         }
     }
 }
@@ -108,7 +96,7 @@ fn one_rank_alone_has_its_own_values() {
     let mut group = Group::alone();
     assert!(group.is_alone() && group.is_first());
     let mut values = vec![1.0, 2.0];
-    group.sum(&mut values, SumDtype::Float16).unwrap();
+    group.sum(&mut values).unwrap();
     group.share_values(&mut values).unwrap();
     assert_eq!(values, [1.0, 2.0]);
     assert_eq!(group.share(7).unwrap(), 7);

@@ -192,13 +192,6 @@ impl Checkpoint {
         }
     }
 
-    /// Returns true if the optimizer's states have a tensor with `prefix` before the name of a weight.
-    pub fn has_states(&self, prefix: &str, group: &mut Group) -> Result<bool, TrainError> {
-        let file = self.path.join(OPTIMIZER_FILE);
-        let has_states = group.is_first() && WeightFile::open(&file)?.has_any(prefix);
-        Ok(group.share(has_states)?)
-    }
-
     /// Opens the optimizer's states, which rank 0 of `group` reads and sends to the others.
     pub fn shared_states<'a>(&self, group: &'a mut Group) -> Result<SharedWeights<'a>, TrainError> {
         let file = self.path.join(OPTIMIZER_FILE);

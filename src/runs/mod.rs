@@ -11,7 +11,6 @@ mod introduction;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) mod kernel_verdicts;
 mod model_source;
-pub(crate) mod own_states;
 mod scalars;
 mod speeds;
 mod thinning;
@@ -29,7 +28,6 @@ pub(crate) use folder::{
 };
 pub(crate) use index::*;
 pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat};
-pub(crate) use own_states::OwnStates;
 pub(crate) use scalars::Continued;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use speeds::folder as speeds_folder;

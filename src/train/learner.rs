@@ -4,14 +4,10 @@ use burn::tensor::{Device, Tensor};
 
 use super::TrainError;
 use super::job::Job;
-use super::optimizer::{Masters, OUTER, Optimizer};
+use super::optimizer::{Masters, Optimizer};
 use super::setup::Setup;
-use crate::gpu::Watchdog;
-use crate::model::{
-    Gpt, LossScale, Parameter, RandomWeights, WeightError, WeightSource, saved_shape,
-};
+use crate::model::{Gpt, LossScale, RandomWeights, WeightError, WeightSource, saved_shape};
 use crate::ranks::{Sharding, SharedWeights};
-use crate::runs::OwnStates;
 use crate::runs::checkpoint::SavedTensors;
 
 /// Why a learner has a model wherever it is read.
@@ -81,22 +77,9 @@ impl Learner {
         self.model().architecture().vocab_size as u32
     }
 
-    /// Counts the updates that were skipped before this process. From the optimizer, not from the
-    /// checkpoint: each of the ranks that train apart has its own.
+    /// Counts the updates that were skipped before this process.
     pub async fn count_skipped(&mut self) {
         self.skipped = self.optimizer.read_loss_scale().await.skipped;
-    }
-
-    /// Remembers the weights from which ranks that train apart move.
-    pub async fn begin_apart(&mut self, watchdog: &Watchdog) {
-        let model = self.model.as_ref().expect(MODEL);
-        self.optimizer.begin_apart(model, watchdog).await;
-    }
-
-    /// Makes the outer step along the `change` of all ranks.
-    pub fn step_outer(&mut self, change: &[f32]) {
-        let model = self.take();
-        self.model = Some(self.optimizer.step_outer(model, change));
     }
 
     /// Returns the state of loss scaling as a checkpoint has it.
@@ -108,55 +91,32 @@ impl Learner {
 
     pub fn saved(&self) -> SavedTensors<'_> {
         let model = self.model();
-        let mut states = self.optimizer.saved_states(model);
-        states.extend(self.optimizer.saved_outer(model));
+        let states = self.optimizer.saved_states(model);
         let weights = self.optimizer.weights(model);
         SavedTensors { architecture: model.architecture(), weights, states }
-    }
-
-    /// Returns the states of a rank that trains apart, which are its own.
-    pub fn own_states(&self) -> Vec<Parameter> {
-        let mut states = self.optimizer.saved_states(self.model());
-        states.push(self.optimizer.saved_loss_scale());
-        states
     }
 }
 
 /// Creates the optimizer of `model` on its device or, with `masters`, in host memory. A run that continues
-/// has the states of its checkpoint, and a rank that trained apart reads those that it has saved itself.
+/// has the states of its checkpoint.
 fn open_optimizer(
     setup: &mut Setup,
     model: &Gpt,
     masters: Option<Masters>,
 ) -> Result<Optimizer, TrainError> {
     let Setup { job: Job { config, mode, .. }, ranks, origin, architecture, .. } = setup;
-    let (rank, group) = (ranks.group.rank(), &mut ranks.group);
+    let group = &mut ranks.group;
     let sharding = Sharding::of(config, architecture.padded_vocab() as u64, group);
     let Some((checkpoint, _)) = &origin.loaded else {
         return Ok(Optimizer::new(config, model, masters, sharding, *mode));
     };
-    let mut own = OwnStates::find(checkpoint, config, &origin.folder.path, group)?;
-    if own.are_missing {
-        let text = "this checkpoint lacks the optimizer state of some ranks: all continue with rank 0's, and \
-                    losses will differ slightly from an uninterrupted run";
-        origin.warnings.push(text.into());
-    }
-    let has_outer = config.trains_apart() && checkpoint.has_states(OUTER, group)?;
     let mut shared = checkpoint.shared_states(group)?;
     let saved = |name: &str, shape: &[usize]| {
-        let shape = saved_shape(architecture, name, shape);
-        let values = match &mut own.file {
-            Some(file) => file.weight(name, &shape)?,
-            None => shared.weight(name, &shape)?,
-        };
+        let values = shared.weight(name, &saved_shape(architecture, name, shape))?;
         Ok::<_, WeightError>(Some(values))
     };
-    let mut optimizer = Optimizer::load(config, model, masters, sharding, *mode, saved)?;
-    if has_outer {
-        let shape = |name: &str, shape: &[usize]| saved_shape(architecture, name, shape);
-        optimizer.load_outer(model, |name, of| shared.weight(name, &shape(name, of)))?;
-    }
-    Ok(match own.loss_scale(rank)?.or(checkpoint.state.loss_scale) {
+    let optimizer = Optimizer::load(config, model, masters, sharding, *mode, saved)?;
+    Ok(match checkpoint.state.loss_scale {
         Some(saved) => optimizer.with_loss_scale(saved),
         None => optimizer,
     })

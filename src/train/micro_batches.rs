@@ -23,12 +23,12 @@ impl MicroBatches<'_> {
     /// that, since the first micro-batch needs their number. Each rank reads the tokens of all ranks,
     /// because asking the others would be one more wait in each update.
     pub fn counted(&self) -> Result<usize, TrainError> {
-        let sequences = self.ranks.mean_over(&self.job.config);
+        let sequences = self.job.config.global_batch() as usize;
         if !self.job.dataset.train.has_conversations() {
-            return Ok(sequences.len() * self.job.config.block_size.get() as usize);
+            return Ok(sequences * self.job.config.block_size.get() as usize);
         }
         let mut counted = 0;
-        for sequence in sequences {
+        for sequence in 0..sequences {
             counted += self.read(sequence, 1)?.counted();
         }
         Ok(counted)

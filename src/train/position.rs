@@ -16,8 +16,6 @@ pub(super) struct Position {
     pub best_val_loss: Option<f64>,
     /// The learning rate that a command has set in place of the schedule.
     pub set_rate: Option<f64>,
-    /// The updates after which all ranks last had the same weights, if they train apart.
-    pub averaged: u64,
 }
 
 impl Position {
@@ -31,7 +29,6 @@ impl Position {
             train_loss: None,
             best_val_loss: state.best_val_loss,
             set_rate: state.learning_rate,
-            averaged: state.iteration,
         }
     }
 
@@ -78,11 +75,9 @@ impl Position {
         ))
     }
 
-    /// Returns true if what happens every `interval` updates is due. While ranks train apart, it is due
-    /// at the end of the round in which the interval ends.
-    pub fn is_due(&self, config: &Config, interval: u64) -> bool {
-        let round = config.sync_every.get();
-        self.iteration.is_multiple_of(round) && self.iteration % interval < round
+    /// Returns true if what happens every `interval` updates is due.
+    pub fn is_due(&self, interval: u64) -> bool {
+        self.iteration.is_multiple_of(interval)
     }
 
     /// Returns where the scalar logs of the run continue.

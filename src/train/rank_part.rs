@@ -1,12 +1,9 @@
 //! The part of this rank in a run.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use web_time::Instant;
-
 use super::TrainError;
-use crate::config::{Config, SumDtype};
+use crate::config::Config;
 use crate::plan;
 use crate::protocol::RankStep;
 use crate::ranks::{Division, Group};
@@ -15,7 +12,6 @@ pub(super) struct RankPart {
     /// The processes that train the run in step, each with a session like this one.
     pub group: Group,
     pub division: Division,
-    pub sum_dtype: SumDtype,
     /// The time in the communication between ranks since the last log line.
     pub network: Duration,
 }
@@ -36,25 +32,6 @@ impl RankPart {
 
     pub fn own_config(&self, config: &Config) -> Config {
         plan::of_share(config, self.sequences())
-    }
-
-    /// Returns the sequences of the global batch over whose tokens the loss of an update is a mean, and
-    /// its gradient: all, or this rank's while ranks train apart.
-    pub fn mean_over(&self, config: &Config) -> Range<usize> {
-        let first = self.first_sequence();
-        if config.trains_apart() {
-            first..first + self.sequences() as usize
-        } else {
-            0..config.global_batch() as usize
-        }
-    }
-
-    /// Sums values over all ranks, and counts the time.
-    pub fn sum(&mut self, values: &mut [f32], sum_dtype: SumDtype) -> Result<(), TrainError> {
-        let begun = Instant::now();
-        self.group.sum(values, sum_dtype)?;
-        self.network += begun.elapsed();
-        Ok(())
     }
 
     /// Returns the measurements of all ranks, with the same bits on each.

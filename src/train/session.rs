@@ -18,7 +18,6 @@ use crate::protocol::{Command, Event, RunError, StopReason};
 use crate::runs::checkpoint::{Checkpoint, Damaged};
 use crate::text::percent;
 
-mod apart;
 mod budget;
 mod control;
 mod evaluation;
@@ -49,8 +48,6 @@ pub struct Session<'a> {
     decay: Option<DecayLength>,
     /// The time of the last checkpoint, or of the start.
     saved: Instant,
-    /// True if a checkpoint is to be written as soon as all ranks have the same weights.
-    wants_checkpoint: bool,
     /// Commands that arrived during an evaluation.
     queued: VecDeque<Command>,
 }
@@ -97,7 +94,6 @@ impl<'a> Session<'a> {
             plans_schedule,
             decay,
             saved: Instant::now(),
-            wants_checkpoint: false,
             queued: VecDeque::new(),
         };
         let continued = session.position.continued(&session.job.config);
@@ -252,7 +248,6 @@ impl<'a> Session<'a> {
 
     async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
         let mut clock = Clock::start();
-        self.begin_apart().await;
         self.device.watchdog.heartbeat();
         self.learner.count_skipped().await;
         // A command may change the length of the run.
@@ -265,9 +260,6 @@ impl<'a> Session<'a> {
             clock.paused += aside.elapsed();
 
             self.update().await?;
-            if self.position.iteration.is_multiple_of(self.job.config.sync_every.get()) {
-                self.end_round().await?;
-            }
             clock.iterations += 1;
             // An update in host memory has waited for the device already.
             if self.steps.plan().offload_optimizer || sync_is_due(&self.device.watchdog) {
@@ -283,7 +275,6 @@ impl<'a> Session<'a> {
                 self.log(&mut clock).await?;
             }
         }
-        self.end_round().await?;
         if !self.position.was_evaluated() {
             self.evaluate_and_save(commands).await?;
         }
@@ -305,8 +296,8 @@ impl<'a> Session<'a> {
         commands: &mut impl Commands,
     ) -> Result<Option<StopReason>, TrainError> {
         let config = &self.job.config;
-        let evaluates = self.position.is_due(config, config.eval_interval.get())
-            && !self.position.was_evaluated();
+        let evaluates =
+            self.position.is_due(config.eval_interval.get()) && !self.position.was_evaluated();
         if evaluates {
             self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
         }
@@ -325,7 +316,6 @@ impl<'a> Session<'a> {
         // Last, so that commands that arrived meanwhile do not wait for another update.
         let reason = self.apply_commands(commands).await?;
         if reason.is_some() {
-            self.end_round().await?;
             self.write_checkpoint().await?;
         }
         Ok(reason)

@@ -9,7 +9,7 @@ use web_time::Instant;
 use super::TrainError;
 use super::job::{Job, StepPlan};
 use super::rank_part::RankPart;
-use crate::config::{Config, DecayLength, InitFrom, SumDtype};
+use crate::config::{Config, DecayLength, InitFrom};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::eval::Quiz;
@@ -40,7 +40,6 @@ pub struct Request {
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
     pub shares: Vec<f64>,
-    pub sum_dtype: SumDtype,
 }
 
 /// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
@@ -77,7 +76,7 @@ impl Setup {
         device: &DeviceInfo,
         mut group: Group,
     ) -> Result<Self, TrainError> {
-        let Request { plans_schedule, decay, shares, sum_dtype, .. } = request;
+        let Request { plans_schedule, decay, shares, .. } = request;
         let Request { config, run, resume, mode, elapsed, .. } = request;
         let now = Instant::now();
         let started = now.checked_sub(elapsed).unwrap_or(now);
@@ -99,11 +98,11 @@ impl Setup {
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
         let recorded = if resume { Division::recorded(&run) } else { None };
-        let division = agree(&mut group, &config, &dataset, device, &shares, sum_dtype, recorded)?;
+        let division = agree(&mut group, &config, &dataset, device, &shares, recorded)?;
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;
-        let mut ranks = RankPart { group, division, sum_dtype, network: Duration::ZERO };
+        let mut ranks = RankPart { group, division, network: Duration::ZERO };
         let mut own = ranks.own_config(&config);
         // In a run of one process, the supervisor passes the limit on.
         if !ranks.group.is_alone() {

@@ -97,7 +97,6 @@ impl StartRun {
             decay: self.decay.filter(|_| !self.is_restart),
             elapsed: self.elapsed,
             shares: self.shares,
-            sum_dtype: self.sum_dtype,
         };
         Ok((request, warnings))
     }

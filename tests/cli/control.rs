@@ -58,7 +58,6 @@ fn start(run: &str, settings: &Value, seconds: u64) -> Value {
         "max_plan": null,
         "is_restart": false,
         "shares": [],
-        "sum_dtype": "float32",
         "verbose": 0,
         "quiet": true,
     })

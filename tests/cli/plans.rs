@@ -26,7 +26,7 @@ const FLAGS: [&str; 11] = [
 ];
 
 /// Others, and ranks.
-const MORE: [&str; 10] = [
+const MORE: [&str; 8] = [
     "--preset=gpt2 --target=RTX_3060 --dtype=float16 --vocab_size=256 --batch_size=1 --gradient_accumulation_steps=1 --block_size=32 --optimizer=muon --offload_optimizer=true",
     "--preset=gpt2 --target=12GiB --batch_size=1 --block_size=32 --optimizer=muon --vocab_size=256",
     "--preset=qwen3-0.6b --target=8GiB --batch_size=1 --block_size=32 --optimizer=muon --offload_optimizer=true",
@@ -35,8 +35,6 @@ const MORE: [&str; 10] = [
     "--preset=gpt2 --target=RTX_3060 --ranks=3",
     "--preset=gpt2-medium --target=8GiB --ranks=4 --shard_optimizer=true --network=10Gbit",
     "--preset=gpt2-xl --target=24GiB --ranks=4 --shard_optimizer=true --optimizer=muon",
-    "--preset=llama-124m --target=RTX_4070 --ranks=2 --sync_every=100 --network=100Mbit",
-    "--preset=gpt2-large --target=12GiB --ranks=2 --sync_every=10 --offload_optimizer=true",
 ];
 
 const RECIPES: [&str; 12] = [

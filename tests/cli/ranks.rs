@@ -136,69 +136,7 @@ fn mpirun_gives_the_losses_of_one_process_on_vulkan() {
     assert_eq!(start["device"]["backend"], "vulkan");
 }
 
-#[test]
-#[ignore = "needs Open MPI"]
-fn mpirun_ranks_that_train_apart_continue_with_the_same_losses() {
-    let folder = temporary();
-    let expected = losses(&train_on(folder.path(), 2, "undisturbed", &["--sync_every=5"]));
-    let more = ["--sync_every=5", "--max_iters=20"];
-    let mut found = losses(&train_on(folder.path(), 2, "r", &more));
-    assert!(folder.path().join("r/ranks/1-00000020.safetensors").exists());
-    found.extend(losses(&resume_on(folder.path(), 2, "r", &["--max_iters=40"])));
-    assert_eq!(found, expected);
-}
-
-/// The end of a run ends a round, too.
-#[test]
-#[ignore = "needs Open MPI"]
-fn mpirun_ranks_that_train_apart_end_with_one_model() {
-    let folder = temporary();
-    let [whole, ended] = ["10", "20"].map(|updates| {
-        let sync = format!("--sync_every={updates}");
-        train_on(folder.path(), 2, updates, &[&sync, "--max_iters=10"]);
-        // The weights that were averaged last.
-        let log = fs::read_to_string(folder.path().join(updates).join("log.txt")).unwrap();
-        assert!(log.contains(" of host memory"), "{log}");
-        fs::read(folder.path().join(updates).join("checkpoints/00000010/model.safetensors"))
-    });
-    assert!(whole.unwrap() == ended.unwrap(), "the weights of one rank were saved");
-}
-
-/// A checkpoint that is asked for while ranks train apart is written at the end of their round.
-#[test]
-#[ignore = "needs Open MPI"]
-fn mpirun_ranks_that_train_apart_save_at_the_end_of_a_round() {
-    let folder = temporary();
-    let mpi = LOCAL.map(|arg| format!("--mpi={arg}"));
-    let mpi: Vec<&str> = mpi.iter().map(String::as_str).collect();
-    let own = ["launch", "-np", "2", "--json", "--run=r", "--sync_every=70"];
-    // Nobody reads what is printed until the end.
-    let rarely = ["--eval_interval=1000000", "--log_interval=50"];
-    let args = [&own, &mpi[..], TINY, &CALM, &ENDLESS, &rarely].concat();
-    let mut launch = launch(folder.path(), &args);
-    let mut stdin = launch.stdin.take().unwrap();
-    let recorded = || fs::read_to_string(folder.path().join("r/events.jsonl")).unwrap_or_default();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let mut wait_until = |word: &str| {
-        while !recorded().contains(word) {
-            assert!(launch.try_wait().unwrap().is_none(), "the job ended");
-            assert!(Instant::now() < deadline, "no {word}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    wait_until(r#""iter":150,"#);
-    assert!(!recorded().contains(r#""event":"checkpoint""#), "no one has asked for a checkpoint");
-    writeln!(stdin, r#"{{"command":"checkpoint"}}"#).unwrap();
-    wait_until(r#""event":"checkpoint""#);
-    writeln!(stdin, r#"{{"command":"stop"}}"#).unwrap();
-    let output = launch.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let events = events(&text(&output.stdout));
-    let saved = named(&events, "checkpoint").next().unwrap();
-    assert_eq!(saved["iter"].as_u64().unwrap() % 70, 0, "{saved}");
-}
-
-/// Ranks that share one software renderer, in float16, with each a part of the optimizer's state, or apart.
+/// Ranks that share one software renderer, in float16, each with a part of the optimizer's state.
 #[cfg(feature = "wgpu")]
 #[test]
 #[ignore = "needs Open MPI"]
@@ -216,15 +154,6 @@ fn mpirun_ranks_keep_their_float16_weights_alike() {
     };
     let whole = train("whole", &["--shard_optimizer=false"]);
     assert_eq!(losses(&train("sharded", &["--shard_optimizer=true"])), losses(&whole));
-    let apart = ["--sync_every=2", "--shard_optimizer=false"];
-    let on_device = train("apart", &apart);
-    let offloaded = train("offloaded", &[&apart[..], &["--offload_optimizer=true"]].concat());
-    let numbers = |events: &[Value]| -> Vec<f64> {
-        named(events, "step").map(|step| step["loss"].as_f64().unwrap()).collect()
-    };
-    for (offloaded, loss) in numbers(&offloaded).iter().zip(numbers(&on_device)) {
-        assert!((offloaded / loss - 1.0).abs() < 1e-3, "{offloaded} for {loss}");
-    }
 }
 
 /// More gradients than are summed at once, and more weights than are staged at once.
@@ -429,7 +358,6 @@ fn mpirun_ranks_of_different_runs_are_refused() {
     let args = [&["--run=r"], TINY].concat();
     for (flag, wanted) in [
         ("--learning_rate=0.5", "has learning_rate = 0.5, rank 0 has 0.01"),
-        ("--allreduce_dtype=float16", r#"has allreduce_dtype = "float16", rank 0 has "float32""#),
         ("--share=1,2", "has share = [1.0,2.0], rank 0 has []"),
     ] {
         let mut command = mpirun(folder.path(), 1, &args);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::ConfigSource;
 use super::values::DEBUGGING;
 use crate::cli::target::{Target, parse_target};
-use crate::config::{DecayLength, SumDtype};
+use crate::config::DecayLength;
 use crate::plan::parse_network;
 
 #[derive(Clone, Debug, Args, Serialize, Deserialize)]
@@ -41,10 +41,6 @@ pub(in crate::cli) struct TrainArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = parse_share)]
     #[arg(hide_short_help = true)]
     pub share: Vec<f64>,
-    /// With several ranks: dtype in which gradients are sent, float32 or float16
-    #[arg(long = "allreduce_dtype", alias = "allreduce-dtype", value_name = "DTYPE")]
-    #[arg(default_value_t = SumDtype::Float32, hide_short_help = true)]
-    pub allreduce_dtype: SumDtype,
     /// Seconds for which a rank waits for another
     #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     pub rank_limit: Option<u64>,
@@ -62,7 +58,6 @@ impl TrainArgs {
             no_supervise: false,
             stop_on_close: false,
             share: Vec::new(),
-            allreduce_dtype: SumDtype::Float32,
             rank_limit: None,
         }
     }

@@ -1,5 +1,5 @@
 //! The memory of a run whose optimizer is in host memory: what the host holds, and which weights and
-//! states stay on the device. With local updates the outer step is always in host memory.
+//! states stay on the device.
 //!
 //! AdamW's master weights and two moments are on the host only. Gradients come down and new weights go
 //! up in pieces. Muon computes on the device, so its momentum goes up and comes down, one matrix after
@@ -34,25 +34,17 @@ impl Sizes<'_> {
 
     /// Lists what the host holds besides the program.
     pub(in crate::plan) fn host_rows(&self) -> Vec<Row> {
-        let mut rows = Vec::new();
-        if self.plan.offload_optimizer {
-            let [muon, adamw] = self.by_optimizer;
-            let masters = if self.precision.is_half() { self.parameters } else { adamw };
-            rows.extend([
-                Row::f32("master weights", Class::Weights, masters),
-                Row::f32("AdamW moments", Class::Optimizer, 2 * adamw),
-                Row::f32("Muon momentum", Class::Optimizer, muon),
-                Row::new("staging", Class::Slack, HOST_PIECES * self.piece()),
-            ]);
+        if !self.plan.offload_optimizer {
+            return Vec::new();
         }
-        if self.config.trains_apart() {
-            rows.extend([
-                Row::f32("weights of the last average", Class::Optimizer, self.parameters),
-                Row::f32("outer momentum", Class::Optimizer, self.parameters),
-                // While the ranks average, and as a copy of the momentum for a checkpoint.
-                Row::f32("change since then", Class::Workspace, self.parameters),
-            ]);
-        }
+        let [muon, adamw] = self.by_optimizer;
+        let masters = if self.precision.is_half() { self.parameters } else { adamw };
+        let mut rows = vec![
+            Row::f32("master weights", Class::Weights, masters),
+            Row::f32("AdamW moments", Class::Optimizer, 2 * adamw),
+            Row::f32("Muon momentum", Class::Optimizer, muon),
+            Row::new("staging", Class::Slack, HOST_PIECES * self.piece()),
+        ];
         rows.retain(|row| row.bytes > 0);
         rows
     }

@@ -15,16 +15,11 @@ use crate::ranks::Sharding;
 mod muon;
 #[cfg(not(target_arch = "wasm32"))]
 mod offload;
-mod outer;
 mod state;
 
 use muon::Muon;
-use outer::Outer;
 pub use state::Masters;
 use state::{PartState, Rule, lengths, tensors};
-
-/// The name of the outer step's momentum in checkpoints, before the name of a parameter.
-pub(super) const OUTER: &str = "outer";
 
 /// The epsilon of PyTorch and of GPT-2.
 const EPS: f64 = 1e-8;
@@ -38,8 +33,6 @@ pub struct Optimizer {
     pub(crate) sharding: Option<Sharding>,
     /// Present if the states are in host memory; `None` if they are on the model's device.
     offload: Option<Offload>,
-    /// Present if ranks train apart.
-    outer: Option<Outer>,
     /// The state of loss scaling on the device, `[4]`; without scaling, it counts skipped updates.
     loss_scale: Tensor<1>,
     mode: OpsMode,
@@ -124,7 +117,6 @@ impl Optimizer {
             parts: built,
             sharding,
             offload: masters.map(|_| Offload::default()),
-            outer: Outer::of(config),
             mode,
         })
     }
@@ -184,12 +176,6 @@ impl Optimizer {
             }
         }
         saved
-    }
-
-    /// Returns the state of loss scaling as a rank that trains apart saves its own.
-    pub fn saved_loss_scale(&self) -> Parameter {
-        let (name, shape) = (LossScale::NAME.to_string(), vec![4]);
-        Parameter { name, shape, parts: vec![self.loss_scale.clone()] }
     }
 
     /// Returns the state of loss scaling for

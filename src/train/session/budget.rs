@@ -223,7 +223,7 @@ impl Session<'_> {
         let from = self.steps.plan().clone();
         if from != forecast.plan {
             // Each rank has its own budget, so the others may not be here to save their states.
-            if !self.saves_together() {
+            if self.learner.optimizer.sharding.is_none() {
                 self.save_if_older(MAX_CHECKPOINT_AGE_AT_RISK).await?;
             }
             let to = Some(forecast.plan.clone());

@@ -33,7 +33,7 @@ impl Session<'_> {
     pub(super) fn sample_is_due(&self, evaluates: bool) -> bool {
         match self.job.config.sample_interval {
             0 => evaluates,
-            interval => self.position.is_due(&self.job.config, interval),
+            interval => self.position.is_due(interval),
         }
     }
 

@@ -157,13 +157,13 @@ impl Session<'_> {
         // The first sum connects the ranks.
         for _ in 0..2 {
             let begun = Instant::now();
-            self.ranks.group.sum(&mut values, self.ranks.sum_dtype)?;
+            self.ranks.group.sum(&mut values)?;
             seconds = begun.elapsed().as_secs_f64();
         }
         // The weights of a sharded optimizer travel half as far as the gradients.
         let rounds = if self.job.config.shard_optimizer { 1.5 } else { 1.0 };
         let sums = weights as f64 / count as f64;
-        Ok(rounds * sums * seconds / self.job.config.sync_every.get() as f64)
+        Ok(rounds * sums * seconds)
     }
 
     /// Divides the global batch in proportion to the speeds of the ranks, which all measure at the same

@@ -28,29 +28,21 @@ const LARGE_CHECKPOINT: u64 = 64 << 20;
 impl Session<'_> {
     /// Writes a checkpoint if the last one is older than `age`.
     pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), TrainError> {
-        if !self.is_averaged() {
-            return Ok(());
-        }
         // By the clock of rank 0, which alone writes.
         let decides = self.ranks.group.is_first();
         // Without its folder, the run ends with a checkpoint in a new one.
         let mut is_due = decides
             && self.position.iteration > 0
             && (self.saved.elapsed() >= age || self.journal.folder.is_lost());
-        // The others have parts of it, or states of their own.
-        if self.saves_together() {
+        // The others have parts of it.
+        if self.learner.optimizer.sharding.is_some() {
             is_due = self.ranks.group.share(is_due)?;
         }
         if is_due { self.save().await } else { Ok(()) }
     }
 
-    /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end. While ranks
-    /// train apart, it is written at the end of their round.
+    /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end.
     pub(super) async fn save(&mut self) -> Result<(), TrainError> {
-        if !self.is_averaged() {
-            self.wants_checkpoint = true;
-            return Ok(());
-        }
         match self.write_checkpoint().await {
             Err(
                 error @ (TrainError::NotFinite { .. }
@@ -89,7 +81,6 @@ impl Session<'_> {
     async fn write_checkpoint_here(&mut self) -> Result<(), TrainError> {
         self.saved = Instant::now();
         self.results().await?;
-        self.write_own_states().await?;
         let is_sharded = self.learner.optimizer.sharding.is_some();
         let group = &mut self.ranks.group;
         if !group.is_first() {

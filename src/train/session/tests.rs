@@ -7,7 +7,6 @@ macro_rules! each {
     };
 }
 
-mod apart;
 mod conversations;
 mod finish;
 mod llama;
@@ -20,7 +19,7 @@ use std::sync::mpsc::{Receiver, channel};
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::{Layer, SumDtype, resolve};
+use crate::config::{Layer, resolve};
 use crate::gpu::{DeviceChoice, DeviceInfo};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
@@ -69,7 +68,6 @@ pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> Request {
         decay: None,
         elapsed: Duration::ZERO,
         shares: Vec::new(),
-        sum_dtype: SumDtype::Float32,
     }
 }
 
@@ -204,22 +202,6 @@ fn the_same_shares_give_the_same_bits() {
     let equal = of("c", &[]);
     assert_ne!(steps(&uneven[0]), steps(&equal[0]));
     assert_close(&uneven[0], &equal[0]);
-}
-
-#[test]
-fn gradients_in_half_precision_change_little() {
-    let folder = tempfile::tempdir().unwrap();
-    let of = |name: &str, sum_dtype: SumDtype| {
-        let request = Request { sum_dtype, ..request(&folder.path().join(name), &[]) };
-        train_on(3, &request)
-    };
-    let (exact, half) = (of("exact", SumDtype::Float32), of("half", SumDtype::Float16));
-    assert_eq!(steps(&half[1]), steps(&half[0]));
-    assert_eq!(steps(&half[2]), steps(&half[0]));
-    assert_ne!(steps(&half[0]), steps(&exact[0]));
-    for (half, exact) in steps(&half[0]).iter().zip(steps(&exact[0])) {
-        assert!((half.1 / exact.1 - 1.0).abs() < 5e-3, "{half:?} for {exact:?}");
-    }
 }
 
 /// The files with tensors of the checkpoint after `iteration` updates.
@@ -401,7 +383,7 @@ fn ranks_plan_one_schedule_that_ends_within_max_time() {
         let configs = each!(events, Event::Start { config, .. } => config);
         configs.map(|config| (config.max_iters, config.lr_decay_iters)).next().unwrap()
     };
-    for more in [("sync_every", "1"), ("sync_every", "5"), ("shard_optimizer", "true")] {
+    for more in [("shard_optimizer", "false"), ("shard_optimizer", "true")] {
         let long = [("max_iters", "10000000"), ("max_time", "1s"), ("log_interval", "100"), more];
         let run = folder.path().join(format!("{}{}", more.0, more.1));
         let request =

@@ -95,9 +95,7 @@ impl Session<'_> {
             reporter.announce(0);
         }
         let mut loss: Option<Tensor<1>> = None;
-        let trains_apart = self.job.config.trains_apart();
-        let are_summed = !self.ranks.group.is_alone() && !trains_apart;
-        let mut leaving = are_summed.then(LeavingGradients::default);
+        let mut leaving = (!self.ranks.group.is_alone()).then(LeavingGradients::default);
         for micro_step in 0..accumulation {
             reporter.report(micro_step as u64);
             let is_last = micro_step + 1 == accumulation;
@@ -113,17 +111,11 @@ impl Session<'_> {
                 self.device.watchdog.restart();
             }
         }
-        let own = match loss {
-            Some(own) if !self.ranks.group.is_alone() => own,
-            loss => return Ok(BatchGradients { gradients: sums.into_vec(), loss, tokens }),
-        };
-        let Some(leaving) = leaving else {
-            let loss = Some(self.mean_of_ranks(own, tokens).await?);
+        let (Some(leaving), Some(own)) = (leaving, loss.clone()) else {
             return Ok(BatchGradients { gradients: sums.into_vec(), loss, tokens });
         };
-        let (group, sum_dtype) = (&mut self.ranks.group, self.ranks.sum_dtype);
-        let sums =
-            sum_over_ranks::<TrainError>(group, sum_dtype, &self.device.watchdog, leaving, own)?;
+        let group = &mut self.ranks.group;
+        let sums = sum_over_ranks::<TrainError>(group, &self.device.watchdog, leaving, own)?;
         self.ranks.network += sums.waited;
         Ok(BatchGradients { gradients: sums.gradients, loss: Some(sums.loss), tokens })
     }

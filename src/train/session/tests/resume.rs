@@ -77,19 +77,6 @@ fn each_update_has_the_learning_rate_of_its_iteration() {
 }
 
 #[test]
-fn weights_that_were_averaged_are_not_averaged_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let until = |name: &str, last: &str| {
-        let settings = [("sync_every", "5"), ("eval_interval", "100"), ("max_iters", last)];
-        request(&folder.path().join(name), &settings)
-    };
-    let expected = train_on(2, &until("a", "10"));
-    on_threads(2, |group| stopped(until("b", "20"), group, 10));
-    let found = train_on(2, &Request { resume: true, ..until("b", "10") });
-    assert_eq!(evals(&found[0]), evals(&expected[0])[2..]);
-}
-
-#[test]
 fn a_checkpoint_takes_the_place_of_an_unfinished_one() {
     let folder = tempfile::tempdir().unwrap();
     for resume in [false, true] {
