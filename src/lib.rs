@@ -27,6 +27,8 @@
 //! | [`version`] | the version, commit, features and target of this build |
 
 #![deny(unsafe_code)]
+// `cli/terminal.rs` prints, and makes the control characters of others visible.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 // A browser build, one without the window, or one without MPI (not Unix) uses only a part of some
 // modules. The compiler finds dead code in the default build on Unix, which uses all of it.
 #![cfg_attr(

@@ -90,6 +90,7 @@ pub use allocator::Allocator;
 use args::{Arguments, Subcommands};
 
 /// Runs the command line of this process; returns its exit code.
+#[allow(clippy::disallowed_methods, reason = "parses the command line")]
 pub fn main() -> ExitCode {
     terminal::report_panics();
     allocator::report_limits();

@@ -72,6 +72,7 @@ pub(super) fn after_get(fetched: &Fetched) -> String {
 }
 
 /// Returns the name that this program was started with.
+#[allow(clippy::disallowed_methods, reason = "names the program in a message")]
 fn program() -> String {
     let program = std::env::args_os().next().unwrap_or_else(|| "wgpt".into());
     quoted(&program.to_string_lossy())

@@ -93,6 +93,7 @@ impl DoctorReport {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "prints the path")]
 fn build() -> Value {
     json!({
         "version": version::VERSION,

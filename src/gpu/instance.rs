@@ -37,6 +37,7 @@ pub(super) fn instances(backends: Backends) -> Vec<Instance> {
 /// neither float16 nor subgroups.
 ///
 /// wgpu's own search would also load a library from the working folder, where anyone may have put it.
+#[allow(clippy::disallowed_methods, reason = "looks next to the program, and does not start it")]
 fn shader_compiler() -> wgpu::Dx12Compiler {
     if cfg!(all(feature = "static-dxc", windows, target_env = "msvc", target_arch = "x86_64")) {
         return wgpu::Dx12Compiler::StaticDxc;

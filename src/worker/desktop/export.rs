@@ -136,6 +136,7 @@ const INDEX: &str = "index.html";
 
 /// Finds the browser build: in this folder or, without one, where `web/build.sh` writes it or next to the
 /// program. Returns its folder and its first file.
+#[allow(clippy::disallowed_methods, reason = "looks next to the program, and does not start it")]
 fn browser_build(given: Option<&Path>) -> Result<(PathBuf, PathBuf), Failure> {
     let of_program = std::env::current_exe().ok();
     let of_program = of_program.and_then(|program| Some(program.parent()?.join("page")));

@@ -1,5 +1,7 @@
 //! Workers as child processes: messages as JSON lines over their pipes.
 
+#![allow(clippy::disallowed_methods, reason = "workers are this program")]
+
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;

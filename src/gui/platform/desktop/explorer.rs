@@ -70,6 +70,7 @@ fn documents() -> Option<PathBuf> {
 }
 
 /// Starts this program with the same arguments and without a console.
+#[allow(clippy::disallowed_methods, reason = "starts the window, and not a worker")]
 fn start_again() -> std::io::Result<()> {
     let mut process = Command::new(std::env::current_exe()?);
     process.args(std::env::args_os().skip(1)).arg(NO_CONSOLE);
