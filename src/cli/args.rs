@@ -158,7 +158,6 @@ pub(super) enum Subcommands {
     #[command(after_help = examples(&[
         ("wgpt sweep --preset=demo --learning_rate=3e-3,6e-3,1e-2 --seeds=3", ""),
         ("wgpt sweep --data=data/mine --time=10min --optimizer=adamw,muon --seeds=5", ""),
-        ("wgpt sweep --data=data/mine --time=10min --lr-range", ""),
         ("wgpt sweep --preset=gpt2-15m --seeds=4 --device=cuda:0,cuda:1", ""),
     ]))]
     Sweep(SweepArgs),

@@ -70,7 +70,6 @@ mod find_model;
 mod get;
 mod help;
 mod kernels;
-mod lr_range;
 mod manual;
 mod next;
 mod pages;

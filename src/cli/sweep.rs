@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::activity::style;
 use super::args::{ConfigFlags, ConfigSource, Global, SweepArgs, TrainArgs};
-use super::{lr_range, recipe};
+use super::recipe;
 use crate::config::{KEYS, ValueKind};
 use crate::disk;
 use crate::protocol::{Event, Failure, Progress, RunPhase, StopReason};
@@ -23,17 +23,17 @@ use crate::runs::has_checkpoint;
 use crate::worker::training;
 
 /// Values of settings, as they are typed.
-pub(super) type Values = Vec<(String, String)>;
+type Values = Vec<(String, String)>;
 
 /// A run of a sweep.
-pub(super) struct SweptRun {
+struct SweptRun {
     /// All settings that differ from the default.
-    pub settings: Values,
-    pub folder: PathBuf,
+    settings: Values,
+    folder: PathBuf,
 }
 
 pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
-    let SweepArgs { source, seeds, lr_range: is_range, output, json } = args;
+    let SweepArgs { source, seeds, output, json } = args;
     let devices: Vec<Global> =
         global.typed_device().split(',').map(|name| global.with_device(name.trim())).collect();
     for device in &devices {
@@ -41,34 +41,24 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     }
     let global = &devices[0];
     let (common, swept) = split(&source.flags.typed);
-    if is_range && !swept.is_empty() {
-        let hint = "give each setting one value; the range ends at 30 times learning_rate";
-        return Err(Failure::usage("--lr-range makes one run", hint));
-    }
-    if !is_range && swept.is_empty() && seeds < 2 {
+    if swept.is_empty() && seeds < 2 {
         return Err(Failure::usage(
             "nothing to compare",
             "give several values, like --learning_rate=1e-3,3e-3, or --seeds=5",
         ));
     }
-    let default =
-        || if is_range { Path::new("out/lr-range").into() } else { default_folder(&swept) };
-    let folder = output.unwrap_or_else(default);
+    let folder = output.unwrap_or_else(|| default_folder(&swept));
     let combinations = combinations(&swept);
     let source = ConfigSource { flags: ConfigFlags { typed: common }, ..source };
     let settings = all_settings(&source, &combinations, &folder, global)?;
     let source = ConfigSource { flags: ConfigFlags::default(), ..source };
-    let config = with(&source, &settings[0]).resolve(Vec::new(), None)?.config;
-    let runs = if is_range {
-        vec![lr_range::run(settings[0].clone(), &config, &folder)]
-    } else {
-        runs(config.seed, seeds, &combinations, &settings, &folder)
-    };
+    let seed = with(&source, &settings[0]).resolve(Vec::new(), None)?.config.seed;
+    let runs = runs(seed, seeds, &combinations, &settings, &folder);
     let bar = if global.quiet || json { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let bar = bar.with_style(style("[{bar:20}] {percent}%, {eta} left, {wide_msg}"));
     bar.set_length(UNITS * runs.len() as u64);
     train_all(&runs, &source, &devices, &bar)?;
-    if is_range { lr_range::show(&runs[0], json) } else { show(&folder, json) }
+    show(&folder, json)
 }
 
 /// Steps of the bar for each run.

@@ -169,24 +169,3 @@ fn a_model_that_is_here_is_offered_for_fine_tuning() {
     let table = ok(path, &args[..3]);
     assert!(table.lines().nth(1).unwrap().contains(": fine-tune models/fox "), "{table}");
 }
-
-#[test]
-fn a_range_test_proposes_a_learning_rate() {
-    let folder = temporary();
-    let path = folder.path();
-    let range = ["sweep", "--lr-range", "--json", "--learning_rate=1e-3"];
-    let args = [&range[..], TINY, &["--n_layer=1", "--learning_rate=1e-3"]].concat();
-    let result: Value = serde_json::from_str(&ok(path, &args)).unwrap();
-    let (rate, points) = (result["learning_rate"].as_f64().unwrap(), result["points"].as_array());
-    assert!(rate > 1e-4 && rate < 1e-2, "{rate}");
-    let points = points.unwrap();
-    assert_eq!(points.len(), 300);
-    assert!(points[299][0].as_f64().unwrap() > 2.9e-2 && points[0][0].as_f64().unwrap() < 2e-4);
-    // The finished run is shown again.
-    let table = ok(path, &[&args[..2], &args[3..]].concat());
-    assert!(table.starts_with("learning rate    loss\n"), "{table}");
-    assert!(table.contains("\ncompare with --learning_rate="), "{table}");
-    let two = run(path, &["sweep", "--lr-range", "--preset=demo", "--learning_rate=1e-3,1e-2"]);
-    assert_eq!(two.status.code(), Some(2));
-    assert!(text(&two.stderr).contains("--lr-range makes one run"), "{}", text(&two.stderr));
-}

@@ -71,10 +71,6 @@ pub(in crate::cli) struct SweepArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub seeds: u32,
-    /// Find a usable learning rate in one run of 300 updates, in which it rises from 0 to 30 times
-    /// `learning_rate`
-    #[arg(long, conflicts_with = "seeds")]
-    pub lr_range: bool,
     /// Folder for the runs [default: one in out/ that is named after the settings with several values]
     #[arg(short, long, value_name = "DIR", value_parser = folder_parser())]
     pub output: Option<PathBuf>,
