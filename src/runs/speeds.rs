@@ -57,7 +57,7 @@ fn file() -> Option<PathBuf> {
     Some(folder()?.join(SPEEDS_FILE))
 }
 
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(not(any(test, target_arch = "wasm32")))]
 pub(crate) fn folder() -> Option<PathBuf> {
     // Windows' own call knows no variable, which a test or a person sets.
     let local = std::env::var_os("LOCALAPPDATA").filter(|_| cfg!(windows));
@@ -65,8 +65,8 @@ pub(crate) fn folder() -> Option<PathBuf> {
     Some(cache.join("wgpt"))
 }
 
-/// Returns `None`: a browser has no cache folder.
-#[cfg(target_arch = "wasm32")]
+/// Returns `None`: a browser has no cache folder, and the tests of the library must not read the user's.
+#[cfg(any(test, target_arch = "wasm32"))]
 pub(crate) fn folder() -> Option<PathBuf> {
     None
 }

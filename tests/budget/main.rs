@@ -5,6 +5,8 @@
 
 mod crashes;
 mod integrated;
+#[path = "../isolated/mod.rs"]
+mod isolated;
 mod matrices;
 mod recovery;
 mod self_test;
@@ -15,6 +17,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use isolated::isolated;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use serde_json::Value;
@@ -57,22 +60,17 @@ fn real_driver() -> Option<(&'static str, PathBuf)> {
     Some(("FAULT_DRIVER", library))
 }
 
-/// Returns the variable that keeps Mesa's cache of compiled kernels where it is by default.
-fn shader_cache() -> Option<(&'static str, PathBuf)> {
-    Some(("MESA_SHADER_CACHE_DIR", PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
-}
-
 /// Returns a command of the program whose only Vulkan driver is the counting one, and whose cache folder is
 /// `cache`: the measured speed of a failing device must not be shared, but its compiled kernels may.
 fn program(cache: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_wgpt"));
+    let mut command = isolated(env!("CARGO_BIN_EXE_wgpt"));
     command
         .stdin(Stdio::null())
         .env_remove("VK_ADD_DRIVER_FILES")
-        .env_remove("WGPT_DEVICE")
         .env("VK_DRIVER_FILES", driver())
         .env("XDG_CACHE_HOME", cache)
-        .envs(shader_cache())
+        // Mesa's cache of compiled kernels.
+        .env("MESA_SHADER_CACHE_DIR", Path::new(isolated::HOME).join(".cache"))
         .envs(real_driver());
     command
 }
@@ -417,7 +415,7 @@ fn a_plan_follows_what_the_driver_grants() {
 
 /// Returns the planned memory of a run on any device, in bytes.
 fn plan(args: &[String]) -> f64 {
-    let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+    let output = isolated(env!("CARGO_BIN_EXE_wgpt"))
         .args(["plan", "--json", "--vram_budget=1024GiB"])
         .args(args)
         .stdin(Stdio::null())

@@ -250,7 +250,7 @@ fn another_run_is_refused_and_left_unchanged() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let checkpoint = folder.path().join("run/checkpoints/00000001");
     std::fs::create_dir_all(&checkpoint).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_wgpt"))
+    let output = isolated(env!("CARGO_BIN_EXE_wgpt"))
         .args(["train", "--device=vulkan:0", "--run=run", "--wandb_log=True"])
         .args(small_run())
         .current_dir(folder.path())

@@ -109,9 +109,10 @@ fn libraries_print_nothing_in_a_bare_environment() {
     let silent = |args: &[&str]| {
         let mut command = wgpt(folder.path());
         command.args(args).arg("-q").env_clear();
-        for name in ["HOME", "PATH", "SystemRoot"] {
+        for name in ["PATH", "SystemRoot"] {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }
+        command.env("HOME", isolated::HOME);
         let output = command.output().expect("the program starts");
         assert!(output.status.success(), "{args:?}\n{}", text(&output.stderr));
         assert_eq!(text(&output.stderr), "", "{args:?}");

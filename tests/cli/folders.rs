@@ -194,8 +194,7 @@ fn files_have_the_permissions_that_the_umask_leaves() {
     let train = |umask: &str, more: &str| {
         let flags = TINY.join(" ");
         let line = format!("umask {umask} && exec {program} train --run=r {flags} {more}");
-        let mut command = Command::new("sh");
-        let output = command.current_dir(folder.path()).args(["-c", &line]).output().unwrap();
+        let output = started("sh", folder.path()).args(["-c", &line]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
     };
     let mode = |name: &str| fs::metadata(folder.path().join(name)).unwrap().mode() & 0o777;
@@ -223,11 +222,11 @@ fn a_folder_that_may_not_be_read_is_not_taken_for_an_empty_one() {
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     let denied = |args: &[&str]| {
         let program = env!("CARGO_BIN_EXE_wgpt");
-        let mut command = Command::new(if is_root { "setpriv" } else { program });
+        let mut command = started(if is_root { "setpriv" } else { program }, folder.path());
         if is_root {
             command.args(["--bounding-set=-dac_override,-dac_read_search", program]);
         }
-        let output = command.current_dir(folder.path()).args(args).output().unwrap();
+        let output = command.args(args).output().unwrap();
         let said = text(&output.stderr);
         assert!(!output.status.success(), "{args:?}\n{said}");
         assert!(

@@ -85,9 +85,8 @@ fn a_terminal_shows_the_control_characters_of_a_text_and_a_pipe_gets_them() {
     assert!(piped.starts_with("\u{1b}[31mOnce\ta"), "{piped:?}");
     let quoted: Vec<String> = args.iter().map(|arg| format!("'{arg}'")).collect();
     let command = format!("'{}' {}", env!("CARGO_BIN_EXE_wgpt"), quoted.join(" "));
-    let mut script = Command::new("script");
-    script.args(["-qec", &command, "/dev/null"]).current_dir(path).stdin(Stdio::null());
-    let shown = match script.output() {
+    let mut script = started("script", path);
+    let shown = match script.args(["-qec", &command, "/dev/null"]).output() {
         Ok(output) => text(&output.stdout),
         Err(error) => {
             assert!(std::env::var_os("CI").is_none(), "script: {error}");
@@ -158,11 +157,8 @@ fn a_run_whose_name_cannot_be_in_a_configuration_is_refused() {
 #[cfg(target_os = "linux")]
 fn limited(folder: &Path, limit: &str, args: &str) -> Output {
     let script = format!("ulimit {limit}; exec '{}' {args}", env!("CARGO_BIN_EXE_wgpt"));
-    let mut command = Command::new("bash");
-    command.args(["-c", &script]).current_dir(folder).stdin(Stdio::null());
-    command.env_remove("WGPT_DEVICE").env("RAYON_NUM_THREADS", "1");
-    set_cache(&mut command, Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/cache")));
-    command.output().unwrap()
+    let mut command = started("bash", folder);
+    command.args(["-c", &script]).env("RAYON_NUM_THREADS", "1").output().unwrap()
 }
 
 #[cfg(target_os = "linux")]

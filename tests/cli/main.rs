@@ -12,6 +12,8 @@ mod eval;
 mod folders;
 mod foreign;
 mod get;
+#[path = "../isolated/mod.rs"]
+mod isolated;
 mod nvidia;
 mod parquet;
 mod plan;
@@ -32,6 +34,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use isolated::isolated;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -62,10 +65,13 @@ const TINY: &[&str] = &[
 const ENDLESS: [&str; 2] = ["--max_iters=1000000", "--keep_checkpoints=1000000"];
 
 fn wgpt(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_wgpt"));
-    command.current_dir(folder).stdin(Stdio::null()).env_remove("WGPT_DEVICE");
-    // Measured speeds go to the user's cache folder.
-    set_cache(&mut command, Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/cache")));
+    started(env!("CARGO_BIN_EXE_wgpt"), folder)
+}
+
+/// Returns a command for `program`, which may start wgpt, in a folder.
+fn started(program: &str, folder: &Path) -> Command {
+    let mut command = isolated(program);
+    command.current_dir(folder).stdin(Stdio::null());
     command
 }
 
@@ -82,10 +88,9 @@ fn run(folder: &Path, args: &[&str]) -> Output {
 #[cfg(target_os = "linux")]
 fn traced(plain: &Command, calls: &str) -> Option<(Output, String)> {
     let log = tempfile::NamedTempFile::new().unwrap();
-    let mut command = Command::new("strace");
-    command.stdin(Stdio::null()).args(["-f", "-y", "-e", &format!("trace={calls}"), "-o"]);
+    let mut command = started("strace", plain.get_current_dir().unwrap());
+    command.args(["-f", "-y", "-e", &format!("trace={calls}"), "-o"]);
     command.arg(log.path()).arg(plain.get_program()).args(plain.get_args());
-    command.current_dir(plain.get_current_dir().unwrap());
     for (name, value) in plain.get_envs() {
         match value {
             Some(value) => command.env(name, value),

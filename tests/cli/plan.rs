@@ -114,9 +114,8 @@ fn a_limited_address_space_is_refused_in_words() {
     let limited = |args: &str| {
         // A loaded driver maps some of these 4 GiB.
         let script = format!("ulimit -v 4194304; exec {} {args}", env!("CARGO_BIN_EXE_wgpt"));
-        let mut command = Command::new("sh");
-        command.args(["-c", &script]).current_dir(folder.path()).env_remove("WGPT_DEVICE");
-        let output = command.stdin(Stdio::null()).output().expect("a shell");
+        let mut command = started("sh", folder.path());
+        let output = command.args(["-c", &script]).output().expect("a shell");
         assert_eq!(output.status.code(), Some(3), "{args}\n{}", text(&output.stderr));
         (text(&output.stdout), text(&output.stderr))
     };

@@ -27,9 +27,7 @@ const LOCAL: [&str; 11] = [
 
 /// Returns a command that starts `ranks` processes of `wgpt train` with these arguments.
 fn mpirun(folder: &Path, ranks: usize, args: &[&str]) -> Command {
-    let mut command = Command::new("mpirun");
-    command.current_dir(folder).stdin(Stdio::null()).env_remove("WGPT_DEVICE");
-    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
+    let mut command = started("mpirun", folder);
     command.args(LOCAL).args(["-np", &ranks.to_string(), env!("CARGO_BIN_EXE_wgpt")]);
     command.args(["train", "--json"]).args(args);
     command
@@ -313,8 +311,7 @@ fn mpirun_is_started_again_by_launch() {
     let args = [&own, &mpi[..], TINY, &CALM, &["--max_iters=600"]].concat();
     let mut launch = launch(folder.path(), &args);
     wait_for(&folder.path().join("r/checkpoints/00000010/state.json"), &mut launch);
-    let cache = concat!("XDG_CACHE_HOME=", env!("CARGO_TARGET_TMPDIR"), "/cache");
-    let job = child_of(&launch.id().to_string(), cache);
+    let job = child_of(&launch.id().to_string(), &format!("HOME={}", isolated::HOME));
     signal(&process_of_rank(&job, 1), "-KILL");
     let events = started_twice(launch);
     assert_eq!(losses(&events), expected);
@@ -327,10 +324,9 @@ fn mpirun_ranks_of_one_machine_open_no_port() {
     let folder = temporary();
     let log = folder.path().join("strace.txt");
     let plain = wgpt(folder.path());
-    let mut command = Command::new("strace");
-    command.current_dir(folder.path()).stdin(Stdio::null()).args(["-f", "-o"]).arg(&log);
+    let mut command = started("strace", folder.path());
+    command.args(["-f", "-o"]).arg(&log);
     command.args(["-e", "trace=execve,bind,sendto,connect"]).arg(plain.get_program());
-    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     let mpi = ["--mpi=--allow-run-as-root", "--mpi=--oversubscribe"];
     command.args(["launch", "-n", "2", "--run=r"]).args(mpi).args(TINY);
     let output = command.output().expect("strace starts");

@@ -328,8 +328,7 @@ fn a_full_disk_costs_no_checkpoint() {
         "ulimit -f 20; exec {} train --json --resume --run=r --max_iters=20 --device=cpu",
         env!("CARGO_BIN_EXE_wgpt")
     );
-    let output =
-        Command::new("bash").args(["-c", &script]).current_dir(folder.path()).output().unwrap();
+    let output = started("bash", folder.path()).args(["-c", &script]).output().unwrap();
     // Its training is lost, so this is a failure.
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let seen = events(&text(&output.stdout));

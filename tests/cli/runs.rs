@@ -119,9 +119,8 @@ fn a_run_ends_with_the_command_that_follows() {
     assert_eq!(does, "try it");
     assert!(command.contains(&format!(" sample {quoted}")), "{command}");
     if cfg!(unix) {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &command]).current_dir(folder.path()).env("WGPT_DEVICE", "cpu");
-        let output = shell.output().unwrap();
+        let mut shell = started("sh", folder.path());
+        let output = shell.args(["-c", &command]).env("WGPT_DEVICE", "cpu").output().unwrap();
         assert!(output.status.success(), "{command}\n{}", text(&output.stderr));
     }
 }
