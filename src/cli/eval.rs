@@ -17,7 +17,6 @@ use crate::model::Gpt;
 use crate::protocol::{Failure, Task, Working};
 use crate::runs::ModelSource;
 use crate::text::percent;
-use crate::train::TrainError;
 
 pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     let source = find_model(args.model.as_deref(), global.quiet)?;
@@ -48,7 +47,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     let losses = losses.transpose()?;
     let score = exam.map(|exam| take(exam, &model, &evaluation, global.quiet)).transpose();
     let score = score.map_err(|error| match error {
-        ExamError::NotFinite => TrainError::checkpoint(&source.path, error).into(),
+        ExamError::NotFinite => Failure::checkpoint(&source.path, error),
         error => Failure::from(error),
     })?;
     if args.json {

@@ -94,7 +94,7 @@ pub(super) fn launch(args: LaunchArgs, global: &Global) -> Result<ExitCode, Fail
     if refuses_root(&mpirun) && !mpi.iter().any(|argument| argument == AS_ROOT) {
         return Err(Failure::usage(
             "Open MPI refuses to run as root",
-            &format!("run as another user; in a container, add --mpi={AS_ROOT}"),
+            format!("run as another user; in a container, add --mpi={AS_ROOT}"),
         ));
     }
     let mut launcher: Vec<OsString> = vec![mpirun.into(), "-np".into(), ranks.to_string().into()];
@@ -199,7 +199,7 @@ fn train_rank(
         output.emit(&Event::Warning { text });
     }
     let start = StartRun { elapsed, device, ..start };
-    Ok(train(start, None, place.as_ref(), group, control, output)?)
+    train(start, None, place.as_ref(), group, control, output)
 }
 
 /// Resolves the run folder and the configuration, on several ranks from what rank 0 has on its disk.

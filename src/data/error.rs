@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use crate::disk;
+use crate::protocol::{Exit, Failure};
 use crate::text::excerpt;
 
 /// The subject of a [`DataError`], which decides on the exit code.
@@ -135,5 +136,16 @@ impl DataError {
             "its questions cannot be tokenized, because the tokenizer of {name} is unknown"
         );
         Self::at(path, problem, "prepare the data with `wgpt prepare`, or leave out hellaswag")
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Self {
+        let exit = match error.kind {
+            DataErrorKind::Usage => Exit::Usage,
+            DataErrorKind::System => Exit::Failure,
+            DataErrorKind::Missing | DataErrorKind::BadData => Exit::BadData,
+        };
+        Self::new(error.problem, error.hint).with_exit(exit)
     }
 }

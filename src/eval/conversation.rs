@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::data::{ChatTemplate, DataError, Ending, Message, Role, TextStream, Tokenizer};
 use crate::model::{Architecture, Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
+use crate::protocol::Failure;
 
 #[derive(Debug, Error)]
 pub enum ChatError {
@@ -46,6 +47,12 @@ impl ChatError {
             ChatError::TooLong { .. } => "shorten it, or the system prompt if there is one",
             ChatError::Order => "put the message to answer last",
         }
+    }
+}
+
+impl From<ChatError> for Failure {
+    fn from(error: ChatError) -> Self {
+        Self::usage(error.to_string(), error.hint())
     }
 }
 

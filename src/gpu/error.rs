@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::{Backend, DeviceId};
 use crate::config::Dtype;
+use crate::protocol::{Cause, Exit, Failure};
 
 #[derive(Clone, Debug, Error)]
 pub enum DeviceError {
@@ -146,6 +147,25 @@ impl DeviceError {
                  --device=cpu"
             }
         }
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        let (exit, cause) = match error {
+            DeviceError::OutOfMemory { .. } => (Exit::DeviceFailed, Some(Cause::OutOfMemory)),
+            DeviceError::Stopped { .. } => (Exit::DeviceFailed, Some(Cause::DeviceLost)),
+            DeviceError::Missing { .. }
+            | DeviceError::TooFew { .. }
+            | DeviceError::NoCuda { .. }
+            | DeviceError::Crashed { .. }
+            | DeviceError::Open { .. } => (Exit::NoDevice, Some(Cause::Unavailable)),
+            DeviceError::Unknown { .. } | DeviceError::Dtype { .. } => (Exit::Usage, None),
+            DeviceError::NotBuilt { .. }
+            | DeviceError::Untrusted { .. }
+            | DeviceError::TooSmall { .. } => (Exit::NoDevice, None),
+        };
+        Self { exit, cause, ..Self::new(error.to_string(), error.hint()) }
     }
 }
 

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::HubError;
 use super::client::variable;
+use super::error::{cannot, usage};
 use super::listing::{choose, is_hash};
 use super::name::{RepoKind, RepoName, is_hub_name, is_safe_path};
 use crate::disk;
+use crate::protocol::Failure;
 
 /// The folder of the records of what wgpt has fetched.
 const RECORDS: &str = "wgpt";
@@ -47,11 +48,11 @@ struct Record {
 }
 
 impl RepoFolder {
-    pub fn of(kind: RepoKind, id: &str) -> Result<Self, HubError> {
+    pub fn of(kind: RepoKind, id: &str) -> Result<Self, Failure> {
         let root =
             variable("HF_HUB_CACHE").map(PathBuf::from).or_else(|| Some(home()?.join("hub")));
         let root = root.ok_or_else(|| {
-            HubError::new("this user has no home folder for the cache", "set HF_HOME to a folder")
+            Failure::new("this user has no home folder for the cache", "set HF_HOME to a folder")
         })?;
         let name = format!("{}--{}", kind.plural(), id.replace('/', "--"));
         Ok(Self { locks: root.join(".locks").join(&name), path: root.join(name) })
@@ -71,13 +72,13 @@ impl RepoFolder {
     }
 
     /// Adds a file to a snapshot; its blob exists. Returns its path.
-    pub fn add(&self, commit: &str, file: &str, hash: &str) -> Result<PathBuf, HubError> {
+    pub fn add(&self, commit: &str, file: &str, hash: &str) -> Result<PathBuf, Failure> {
         let link = self.snapshot(commit).join(file);
         if disk::is_file(&link) {
             return Ok(link);
         }
         let folder = link.parent().unwrap_or(&link);
-        disk::create_dir_all(folder).map_err(HubError::io("create", folder))?;
+        disk::create_dir_all(folder).map_err(cannot("create", folder))?;
         // A link to a blob that was deleted.
         let _ = disk::remove_file(&link);
         // With the separators of this system, which Windows insists on in a link.
@@ -86,7 +87,7 @@ impl RepoFolder {
         match disk::link_file(&target, &link) {
             // Another process was faster.
             Err(_) if disk::is_file(&link) => Ok(link),
-            linked => linked.map(|()| link.clone()).map_err(HubError::io("create", &link)),
+            linked => linked.map(|()| link.clone()).map_err(cannot("create", &link)),
         }
     }
 
@@ -96,15 +97,15 @@ impl RepoFolder {
         commit: &str,
         part: Option<&str>,
         files: Vec<String>,
-    ) -> Result<(), HubError> {
+    ) -> Result<(), Failure> {
         let main = self.path.join("refs").join("main");
         let refs = self.path.join("refs");
         let written =
             disk::create_dir_all(&refs).and_then(|()| disk::replace(&main, commit.as_bytes()));
-        written.map_err(HubError::io("write", &main))?;
+        written.map_err(cannot("write", &main))?;
         let record = self.record(part);
         let written = disk::replace_json(&record, &Record { commit: commit.into(), files });
-        written.map_err(HubError::io("write", &record))
+        written.map_err(cannot("write", &record))
     }
 
     fn record(&self, part: Option<&str>) -> PathBuf {
@@ -160,7 +161,7 @@ fn collect(folder: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) {
 
 /// Returns the path of a model: as it is, or for a name like `hf:ORG/NAME` the folder in the cache. Opens no
 /// connection.
-pub fn local(path: &Path) -> Result<Cow<'_, Path>, HubError> {
+pub fn local(path: &Path) -> Result<Cow<'_, Path>, Failure> {
     let Some(text) = path.to_str().filter(|_| is_hub_name(path)) else { return Ok(path.into()) };
     let name: RepoName = text.parse()?;
     let (snapshot, _) = cached(RepoKind::Model, &name)?;
@@ -170,7 +171,7 @@ pub fn local(path: &Path) -> Result<Cow<'_, Path>, HubError> {
 
 /// Returns the inputs of `wgpt prepare`: as they are, or for a name like `hf:ORG/NAME` its texts in the cache.
 /// Opens no connection.
-pub fn texts(inputs: Vec<PathBuf>) -> Result<Vec<PathBuf>, HubError> {
+pub fn texts(inputs: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     for input in inputs {
         let Some(text) = input.to_str().filter(|_| is_hub_name(&input)) else {
@@ -183,18 +184,18 @@ pub fn texts(inputs: Vec<PathBuf>) -> Result<Vec<PathBuf>, HubError> {
     Ok(found)
 }
 
-fn cached(kind: RepoKind, name: &RepoName) -> Result<(PathBuf, Vec<String>), HubError> {
+fn cached(kind: RepoKind, name: &RepoName) -> Result<(PathBuf, Vec<String>), Failure> {
     let (what, other) = match kind {
         RepoKind::Model => ("model", "text"),
         RepoKind::Dataset => ("text", "model"),
     };
     if name.kind.is_some_and(|typed| typed != kind) {
         let text = format!("{name} is a {other}, but a {what} is needed here");
-        return Err(HubError::usage(text, "give the name of another repository"));
+        return Err(usage(text, "give the name of another repository"));
     }
     let found = RepoFolder::of(kind, &name.id)?.find(kind, name);
     found.filter(|(_, files)| !files.is_empty()).ok_or_else(|| {
         let text = format!("{name} has not been fetched, or not all of it");
-        HubError::bad(text, format!("fetch it with `wgpt get {name}`"))
+        Failure::bad_data(text, format!("fetch it with `wgpt get {name}`"))
     })
 }

@@ -13,9 +13,10 @@ use ureq::http::{HeaderMap, Response, StatusCode, header};
 use ureq::{Agent, Body};
 use url::{Host, Url};
 
-use super::HubError;
 use super::cache::home;
+use super::error::{untrue, usage};
 use crate::disk;
+use crate::protocol::Failure;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
@@ -51,11 +52,11 @@ pub(super) enum Trouble {
     /// The server refuses this without a token, or with this one.
     Denied,
     NotFound,
-    Final(HubError),
+    Final(Failure),
 }
 
-impl From<HubError> for Trouble {
-    fn from(error: HubError) -> Self {
+impl From<Failure> for Trouble {
+    fn from(error: Failure) -> Self {
         Trouble::Final(error)
     }
 }
@@ -73,16 +74,13 @@ pub(super) struct Continue<'a> {
 }
 
 impl Client {
-    pub fn new() -> Result<Self, HubError> {
+    pub fn new() -> Result<Self, Failure> {
         let typed = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into());
         let endpoint =
             Url::parse(&typed).ok().filter(|url| is_allowed(url) && !url.cannot_be_a_base());
         let endpoint = endpoint.ok_or_else(|| {
             let text = format!("HF_ENDPOINT is {typed:?}, which is not an https address");
-            HubError::usage(
-                text,
-                "leave HF_ENDPOINT unset, or give an address like https://huggingface.co",
-            )
+            usage(text, "leave HF_ENDPOINT unset, or give an address like https://huggingface.co")
         })?;
         let agent = Agent::config_builder()
             .max_redirects(0)
@@ -137,7 +135,7 @@ impl Client {
             }
             url = self.redirected(&url, answer.headers())?;
         }
-        Err(HubError::new(
+        Err(Failure::new(
             format!("{}: more than {REDIRECTS} redirects", shown(&url)),
             "check the name, the address and HF_ENDPOINT",
         )
@@ -145,7 +143,7 @@ impl Client {
     }
 
     /// Returns the address that an answer redirects to, which has to be as safe as this one.
-    fn redirected(&self, from: &Url, headers: &HeaderMap) -> Result<Url, HubError> {
+    fn redirected(&self, from: &Url, headers: &HeaderMap) -> Result<Url, Failure> {
         let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
         let target = location.and_then(|location| from.join(location).ok());
         let is_local = is_loopback(from);
@@ -156,7 +154,7 @@ impl Client {
                 let to = target.map_or_else(|| "nowhere".into(), |url| shown(&url));
                 let text =
                     format!("{} redirects to {to}, which is not an https address", shown(from));
-                Err(HubError::new(text, "check HF_ENDPOINT, or fetch it from another server"))
+                Err(Failure::new(text, "check HF_ENDPOINT, or fetch it from another server"))
             }
         }
     }
@@ -170,12 +168,12 @@ impl Client {
         read.map_err(|error| Trouble::passing(format!("{}: {error}", shown(url))))?;
         let name = shown(url);
         if text.len() as u64 > MAX_JSON {
-            return Err(HubError::untrue(name, "the answer is too long").into());
+            return Err(untrue(name, "the answer is too long").into());
         }
         serde_json::from_slice(&text).map_err(|error| {
             let text = format!("{name}: the answer is not JSON: {error}");
             let hint = "check HF_ENDPOINT, and whether this network asks for a login first";
-            HubError::new(text, hint).into()
+            Failure::new(text, hint).into()
         })
     }
 
@@ -196,7 +194,7 @@ impl Client {
             if failed >= ATTEMPTS {
                 let hint =
                     "check the connection and run the same command again: it continues from here";
-                return Err(HubError::new(reason, hint).into());
+                return Err(Failure::new(reason, hint).into());
             }
             let wait = FIRST_WAIT * 2_u32.pow(failed - 1);
             sleep(asked.unwrap_or(wait).clamp(wait, LONGEST_WAIT));
@@ -214,7 +212,7 @@ fn refusal(url: &Url, status: StatusCode, headers: &HeaderMap) -> Trouble {
             let wait = wait.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
             Trouble::Passing { reason: text, wait, has_progress: false }
         }
-        _ => HubError::new(text, "check the name or the address").into(),
+        _ => Failure::new(text, "check the name or the address").into(),
     }
 }
 

@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 use ureq::http::{HeaderMap, StatusCode, header};
 use url::Url;
 
-use super::HubError;
 use super::client::{Client, Continue, Trouble};
+use super::error::{cannot, untrue, usage};
 use super::listing::is_hash;
 use crate::disk::{self, File, TryLockError};
 use crate::protocol::Exit;
+use crate::protocol::Failure;
 use crate::text::bytes;
 
 const BLOCK: usize = 128 << 10;
@@ -46,8 +47,8 @@ impl Hash {
         }
     }
 
-    pub fn is_of(&self, path: &Path) -> Result<bool, HubError> {
-        let found = self.of_file(path).map_err(HubError::io("read", path))?;
+    pub fn is_of(&self, path: &Path) -> Result<bool, Failure> {
+        let found = self.of_file(path).map_err(cannot("read", path))?;
         Ok(found == self.hex())
     }
 
@@ -92,17 +93,17 @@ pub(super) struct Beginning<'a> {
 }
 
 /// Locks a file for as long as the value lives. It is an error if another process fetches the same thing.
-pub(super) fn lock(path: &Path, name: &str) -> Result<File, HubError> {
+pub(super) fn lock(path: &Path, name: &str) -> Result<File, Failure> {
     let folder = path.parent().unwrap_or(path);
-    disk::create_dir_all(folder).map_err(HubError::io("create", folder))?;
-    let file = disk::append(path).map_err(HubError::io("open", path))?;
+    disk::create_dir_all(folder).map_err(cannot("create", folder))?;
+    let file = disk::append(path).map_err(cannot("open", path))?;
     match disk::lock(&file) {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(HubError::new(
+        Err(TryLockError::WouldBlock) => Err(Failure::new(
             format!("{name}: another process is fetching this file"),
             "wait until it is done, then run the command again",
         )),
-        Err(TryLockError::Error(error)) => Err(HubError::io("lock", path)(error)),
+        Err(TryLockError::Error(error)) => Err(cannot("lock", path)(error)),
     }
 }
 
@@ -113,26 +114,26 @@ pub(super) fn fetch(
     client: &Client,
     remote: &Remote<'_>,
     partial: &Path,
-    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), HubError>,
+    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), Failure>,
     progress: &mut dyn FnMut(u64),
-) -> Result<(), HubError> {
-    let mut file = disk::append(partial).map_err(HubError::io("open", partial))?;
+) -> Result<(), Failure> {
+    let mut file = disk::append(partial).map_err(cannot("open", partial))?;
     if remote.hash.is_none() {
         let safe = file.metadata().and_then(|found| file.set_len(synced_part(found.len())));
-        safe.map_err(HubError::io("read", partial))?;
+        safe.map_err(cannot("read", partial))?;
     }
     let mut version = remote.version.clone();
     let mut attempt = || fetch_rest(client, remote, &mut file, &mut version, begin, progress);
     let fetched = client.patiently(&mut attempt).map_err(|trouble| match trouble {
         Trouble::Denied => denied(remote.name),
-        Trouble::NotFound => HubError::bad(
+        Trouble::NotFound => Failure::bad_data(
             format!("{}: the server does not have this file", remote.name),
             "check the name or the address",
         ),
-        Trouble::Passing { reason, .. } => HubError::new(reason, ""),
+        Trouble::Passing { reason, .. } => Failure::new(reason, ""),
         Trouble::Final(error) => error,
     });
-    let synced = fetched.and_then(|()| file.sync_all().map_err(HubError::io("write", partial)));
+    let synced = fetched.and_then(|()| file.sync_all().map_err(cannot("write", partial)));
     drop(file);
     let verified = synced.and_then(|()| verify(remote, partial));
     if verified.as_ref().is_err_and(|error| error.exit == Exit::BadData) {
@@ -147,18 +148,18 @@ fn synced_part(length: u64) -> u64 {
     length.saturating_sub(BLOCK as u64) / SYNCED * SYNCED
 }
 
-fn denied(name: &str) -> HubError {
+fn denied(name: &str) -> Failure {
     let hint = "accept the conditions on its page at huggingface.co, and set HF_TOKEN to a token of your account";
-    HubError::bad(format!("{name}: the server refuses access to this file"), hint)
+    Failure::bad_data(format!("{name}: the server refuses access to this file"), hint)
 }
 
-fn verify(remote: &Remote<'_>, partial: &Path) -> Result<(), HubError> {
+fn verify(remote: &Remote<'_>, partial: &Path) -> Result<(), Failure> {
     let Some(hash) = remote.hash else { return Ok(()) };
     if hash.is_of(partial)? {
         return Ok(());
     }
     let reason = format!("its hash is not {}, so it was deleted", hash.hex());
-    Err(HubError::untrue(remote.name, reason))
+    Err(untrue(remote.name, reason))
 }
 
 /// Makes one attempt to fetch what is missing.
@@ -167,13 +168,13 @@ fn fetch_rest(
     remote: &Remote<'_>,
     file: &mut File,
     version: &mut Option<String>,
-    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), HubError>,
+    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), Failure>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), Trouble> {
     let name = remote.name;
     let on_disk = |action| {
         move |error| {
-            HubError::new(
+            Failure::new(
                 format!("cannot {action} {name}: {error}"),
                 "check the free space of the disk",
             )
@@ -207,7 +208,7 @@ fn fetch_rest(
         }
     }
     if status == StatusCode::RANGE_NOT_SATISFIABLE {
-        return Err(HubError::untrue(name, "the server has no bytes of this file").into());
+        return Err(untrue(name, "the server has no bytes of this file").into());
     }
     let length = answer.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let announced = length
@@ -218,7 +219,7 @@ fn fetch_rest(
         && size != announced
     {
         let reason = format!("the server has {announced} bytes, and the repository lists {size}");
-        return Err(HubError::untrue(name, reason).into());
+        return Err(untrue(name, reason).into());
     }
     *version = version_of(answer.headers());
     let missing = total.map(|total| total.saturating_sub(have));
@@ -259,16 +260,16 @@ fn fetch_rest(
     }
 }
 
-fn too_long(remote: &Remote<'_>, total: Option<u64>) -> HubError {
+fn too_long(remote: &Remote<'_>, total: Option<u64>) -> Failure {
     let name = remote.name;
     let known = remote.size.or(total).filter(|size| *size <= remote.most);
     if known.is_some() || remote.hash.is_some() {
         let size = known.unwrap_or(remote.most);
-        return HubError::untrue(name, format!("the server sends more than {size} bytes"));
+        return untrue(name, format!("the server sends more than {size} bytes"));
     }
     let size = bytes(total.unwrap_or(remote.most));
     let text = format!("{name}: the file has {size} or more, which needs your consent");
-    HubError::usage(text, "add --yes to fetch it")
+    usage(text, "add --yes to fetch it")
 }
 
 /// Returns the version of a file, by which a server knows whether it can continue it. A weak ETag does not say that

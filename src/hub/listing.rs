@@ -5,10 +5,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use url::Url;
 
-use super::HubError;
 use super::client::{Client, Trouble};
+use super::error::{untrue, usage};
 use super::fetch::Hash;
 use super::name::{RepoKind, RepoName, is_safe_path};
+use crate::protocol::Failure;
 
 /// What the Hub tells about a repository.
 #[derive(Debug)]
@@ -70,7 +71,7 @@ struct Lfs {
 
 impl Listing {
     /// Requests the files of a repository: of a model, or else of a data set.
-    pub fn request(client: &Client, name: &RepoName) -> Result<Self, HubError> {
+    pub fn request(client: &Client, name: &RepoName) -> Result<Self, Failure> {
         let kinds = match name.kind {
             Some(kind) => vec![kind],
             None => vec![RepoKind::Model, RepoKind::Dataset],
@@ -84,7 +85,7 @@ impl Listing {
                 Ok(value) => return Self::read(kind, name, &url, value),
                 // A name that does not exist is denied without a token, so that nobody learns private names.
                 Err(Trouble::Denied | Trouble::NotFound) => {}
-                Err(Trouble::Passing { reason, .. }) => return Err(HubError::new(reason, "")),
+                Err(Trouble::Passing { reason, .. }) => return Err(Failure::new(reason, "")),
                 Err(Trouble::Final(error)) => return Err(error),
             }
         }
@@ -94,12 +95,12 @@ impl Listing {
         } else {
             "check the name; for a private one, set HF_TOKEN to a token of huggingface.co"
         };
-        Err(HubError::bad(text, hint))
+        Err(Failure::bad_data(text, hint))
     }
 
-    fn read(kind: RepoKind, name: &RepoName, url: &Url, value: Value) -> Result<Self, HubError> {
+    fn read(kind: RepoKind, name: &RepoName, url: &Url, value: Value) -> Result<Self, Failure> {
         let wrong = |reason: String| {
-            HubError::untrue(super::client::shown(url), format!("an unexpected answer: {reason}"))
+            untrue(super::client::shown(url), format!("an unexpected answer: {reason}"))
         };
         let info: RepoInfo =
             serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
@@ -131,14 +132,14 @@ impl Listing {
     }
 
     /// Returns the files of `name` that wgpt can use.
-    pub fn choose(&self, name: &RepoName) -> Result<Vec<RepoFile>, HubError> {
+    pub fn choose(&self, name: &RepoName) -> Result<Vec<RepoFile>, Failure> {
         let paths: Vec<String> = self.files.iter().map(|file| file.path.clone()).collect();
         let chosen = choose(self.kind, name, &paths, &self.configs)?;
         let file = |at: usize| {
             let file = &self.files[at];
             if !is_safe_path(&file.path) {
                 let reason = format!("{:?} is not a path in a repository", file.path);
-                return Err(HubError::untrue(name, reason));
+                return Err(untrue(name, reason));
             }
             Ok(file.clone())
         };
@@ -197,7 +198,7 @@ pub(super) fn choose(
     name: &RepoName,
     files: &[String],
     configs: &[DataConfig],
-) -> Result<Vec<usize>, HubError> {
+) -> Result<Vec<usize>, Failure> {
     match kind {
         RepoKind::Model => choose_model(name, files),
         RepoKind::Dataset => choose_texts(name, files, configs),
@@ -218,7 +219,7 @@ const MODEL_FILES: &[&str] = &[
     "chat_template.json",
 ];
 
-fn choose_model(name: &RepoName, files: &[String]) -> Result<Vec<usize>, HubError> {
+fn choose_model(name: &RepoName, files: &[String]) -> Result<Vec<usize>, Failure> {
     let folder = name.part.as_ref().map_or_else(String::new, |part| format!("{part}/"));
     let named = || {
         let names =
@@ -239,7 +240,7 @@ fn choose_model(name: &RepoName, files: &[String]) -> Result<Vec<usize>, HubErro
         let text = format!("{name}: no config.json and model.safetensors, which wgpt needs");
         let hint = "give the repository of the original model: wgpt cannot use one that only has \
                     PyTorch, adapter or GGUF files";
-        return Err(HubError::bad(text, hint));
+        return Err(Failure::bad_data(text, hint));
     }
     let is_used = |name: &str| MODEL_FILES.contains(&name) || is_weights(name);
     Ok(named().filter(|(_, name)| is_used(name)).map(|(at, _)| at).collect())
@@ -259,7 +260,7 @@ fn choose_texts(
     name: &RepoName,
     files: &[String],
     configs: &[DataConfig],
-) -> Result<Vec<usize>, HubError> {
+) -> Result<Vec<usize>, Failure> {
     let all = || 0..files.len();
     let of_config = |config: &DataConfig| -> Vec<usize> {
         let is_in =
@@ -287,12 +288,12 @@ fn choose_texts(
     };
     if chosen.is_empty() && name.part.is_some() {
         let text = format!("{name}: no configuration, folder or file of this name");
-        return Err(HubError::bad(text, parts_hint(name, configs)));
+        return Err(Failure::bad_data(text, parts_hint(name, configs)));
     }
     let best = chosen.iter().filter_map(|&at| format_rank(&files[at])).min();
     let Some(best) = best else {
         let text = format!("{name}: no .parquet, .jsonl or .txt file, which `wgpt prepare` reads");
-        return Err(HubError::bad(
+        return Err(Failure::bad_data(
             text,
             "give the name of another data set, or of another part of it",
         ));
@@ -312,8 +313,8 @@ fn choose_texts(
     Ok(chosen)
 }
 
-fn needs_part(name: &RepoName, configs: &[DataConfig]) -> HubError {
-    HubError::usage(format!("{name}: this data set has several parts"), parts_hint(name, configs))
+fn needs_part(name: &RepoName, configs: &[DataConfig]) -> Failure {
+    usage(format!("{name}: this data set has several parts"), parts_hint(name, configs))
 }
 
 fn parts_hint(name: &RepoName, configs: &[DataConfig]) -> String {
@@ -340,7 +341,7 @@ mod tests {
 
     use super::*;
 
-    fn chosen(kind: RepoKind, name: &str, files: &[&str], card: Value) -> Result<String, HubError> {
+    fn chosen(kind: RepoKind, name: &str, files: &[&str], card: Value) -> Result<String, Failure> {
         let files: Vec<String> = files.iter().map(ToString::to_string).collect();
         let chosen = choose(kind, &name.parse().unwrap(), &files, &configs(&card))?;
         Ok(chosen.iter().map(|&at| files[at].as_str()).collect::<Vec<_>>().join(" "))
@@ -407,12 +408,12 @@ mod tests {
         assert_eq!(of("hf:a/b#ten", &files, card.clone()).unwrap(), files[1]);
         assert_eq!(of("hf:a/b#sample/100BT", &files, card.clone()).unwrap(), files[2]);
         let missing = of("hf:a/b#sample/1", &files, card).unwrap_err();
-        assert!(missing.hint().contains("default, ten"), "{}", missing.hint());
+        assert!(missing.hint.contains("default, ten"), "{}", missing.hint);
         let only = json!({ "configs": [config("x", "**/*.parquet")] });
         assert_eq!(of("hf:a/b", &files, only).unwrap(), files.join(" "));
         let two = json!({ "configs": [config("en", "data/*"), config("de", "data/*")] });
         let unclear = of("hf:a/b", &files, two).unwrap_err();
-        assert!(unclear.hint().contains(" hf:a/b#en: "), "{}", unclear.hint());
+        assert!(unclear.hint.contains(" hf:a/b#en: "), "{}", unclear.hint);
     }
 
     #[test]

@@ -24,6 +24,5 @@ mod offer;
 
 pub use cache::{local, texts};
 pub use catalog::{CATALOG, CatalogRow};
-pub use error::HubError;
 pub use name::{Source, is_hub_name};
 pub use offer::{Fetched, Offer, UNASKED};

@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use url::Url;
 
-use super::HubError;
+use super::error::usage;
+use crate::protocol::Failure;
 
 const SCHEME: &str = "hf:";
 const HELLASWAG: &str = "hellaswag";
@@ -52,9 +53,9 @@ pub fn is_hub_name(path: &Path) -> bool {
 }
 
 impl FromStr for Source {
-    type Err = HubError;
+    type Err = Failure;
 
-    fn from_str(text: &str) -> Result<Self, HubError> {
+    fn from_str(text: &str) -> Result<Self, Failure> {
         if text.starts_with(SCHEME) {
             return text.parse().map(Self::Hub);
         }
@@ -64,15 +65,15 @@ impl FromStr for Source {
         let hint = "give hf:ORG/NAME, hellaswag or an address that begins with https://; \
                     `wgpt get --list` lists good texts and models";
         let Ok(url) = Url::parse(text) else {
-            return Err(HubError::usage(format!("{text:?} is not a known name"), hint));
+            return Err(usage(format!("{text:?} is not a known name"), hint));
         };
         if !super::client::is_allowed(&url) {
             let text = format!("{text}: only addresses that begin with https:// are fetched");
-            return Err(HubError::usage(text, hint));
+            return Err(usage(text, hint));
         }
         if !url.username().is_empty() || url.password().is_some() {
             let text = format!("{}: addresses with a user name are not fetched", host(&url));
-            return Err(HubError::usage(text, "leave out the part before the @"));
+            return Err(usage(text, "leave out the part before the @"));
         }
         Ok(Self::Url(url))
     }
@@ -83,13 +84,13 @@ fn host(url: &Url) -> &str {
 }
 
 impl FromStr for RepoName {
-    type Err = HubError;
+    type Err = Failure;
 
-    fn from_str(text: &str) -> Result<Self, HubError> {
+    fn from_str(text: &str) -> Result<Self, Failure> {
         let wrong = |reason: &str| {
             let hint = "a name is like hf:roneneldan/TinyStories, or \
                         hf:HuggingFaceFW/fineweb-edu#sample-10BT for a part";
-            HubError::usage(format!("{text}: {reason}"), hint)
+            usage(format!("{text}: {reason}"), hint)
         };
         let name = text.strip_prefix(SCHEME).ok_or_else(|| wrong("does not begin with hf:"))?;
         let (path, part) = match name.split_once('#') {
@@ -188,7 +189,7 @@ mod tests {
             "hf:a/b?x=1",
         ] {
             let error = typed.parse::<Source>().unwrap_err();
-            assert!(error.to_string().starts_with(typed) && !error.hint().is_empty(), "{error}");
+            assert!(error.to_string().starts_with(typed) && !error.hint.is_empty(), "{error}");
         }
     }
 

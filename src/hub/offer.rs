@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
-use super::HubError;
 use super::cache::RepoFolder;
 use super::client::{Client, shown};
+use super::error::{cannot, usage};
 use super::fetch::{Beginning, Hash, Remote, fetch, lock};
 use super::listing::{Listing, RepoFile};
 use super::name::{RepoKind, RepoName, Source, is_safe_file_name};
 use crate::disk;
+use crate::protocol::Failure;
 use crate::text::bytes;
 
 /// The questions that `wgpt eval` answers, as their authors publish them, with their hash.
@@ -80,13 +81,13 @@ impl fmt::Display for Fetched {
 
 impl Offer {
     /// Looks up what there is to fetch. Only this and [`fetch`](Self::fetch) open connections.
-    pub fn of(source: Source) -> Result<Self, HubError> {
+    pub fn of(source: Source) -> Result<Self, Failure> {
         let client = Client::new()?;
         let (url, hash, licence) = match source {
             Source::Hub(name) => return Self::of_repo(client, name),
             Source::HellaSwag => {
                 let url = Url::parse(HELLASWAG_URL)
-                    .map_err(|error| HubError::new(error.to_string(), ""))?;
+                    .map_err(|error| Failure::new(error.to_string(), ""))?;
                 let hash = Hash::Sha256(HELLASWAG_SHA256.into());
                 (url, Some(hash), Some("mit".into()))
             }
@@ -96,7 +97,7 @@ impl Offer {
         Ok(Self { client, offered: Offered::File { url, path, hash }, licence })
     }
 
-    fn of_repo(client: Client, name: RepoName) -> Result<Self, HubError> {
+    fn of_repo(client: Client, name: RepoName) -> Result<Self, Failure> {
         let listing = Listing::request(&client, &name)?;
         let files = listing.choose(&name)?;
         // Under the name that was typed, by which other commands look for it.
@@ -145,7 +146,7 @@ impl Offer {
     }
 
     /// Returns an error if the disk has no room for what is missing.
-    pub fn check_room(&self) -> Result<(), HubError> {
+    pub fn check_room(&self) -> Result<(), Failure> {
         match &self.offered {
             Offered::Repo { folder, .. } => check_room(&folder.path, self.missing()),
             // Its server has to tell first.
@@ -155,11 +156,7 @@ impl Offer {
 
     /// Fetches what is missing. `progress` is called with the name of a file and the bytes of all so far. Takes
     /// at most `most` bytes of a file whose size nobody tells.
-    pub fn fetch(
-        self,
-        most: u64,
-        progress: &mut dyn FnMut(&str, u64),
-    ) -> Result<Fetched, HubError> {
+    pub fn fetch(self, most: u64, progress: &mut dyn FnMut(&str, u64)) -> Result<Fetched, Failure> {
         let Self { client, offered, .. } = self;
         match offered {
             Offered::Repo { name, listing, files, folder } => {
@@ -195,7 +192,7 @@ fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// Returns an error if the disk of a folder has no room for these bytes.
-fn check_room(folder: &Path, missing: Option<u64>) -> Result<(), HubError> {
+fn check_room(folder: &Path, missing: Option<u64>) -> Result<(), Failure> {
     let folder = disk::absolute(folder);
     let existing = folder.ancestors().find(|folder| disk::is_dir(folder));
     let free = existing.and_then(disk::free_space).zip(missing);
@@ -208,7 +205,7 @@ fn check_room(folder: &Path, missing: Option<u64>) -> Result<(), HubError> {
     let text = format!("the files take {need} more, but the disk has only {have} free");
     let hint = "free some space, or use another disk: files of the Hub go into the folder that HF_HOME names, \
                 others into data/";
-    Err(HubError::new(text, hint))
+    Err(Failure::new(text, hint))
 }
 
 fn length(path: &Path) -> Option<u64> {
@@ -227,13 +224,13 @@ fn fetch_blob(
     folder: &RepoFolder,
     file: &RepoFile,
     progress: &mut dyn FnMut(u64),
-) -> Result<PathBuf, HubError> {
+) -> Result<PathBuf, Failure> {
     let hash = file.hash.hex();
     let blob = folder.blob(hash);
     let is_here = || length(&blob) == Some(file.size);
     if !is_here() {
         let blobs = folder.path.join("blobs");
-        disk::create_dir_all(&blobs).map_err(HubError::io("create", &blobs))?;
+        disk::create_dir_all(&blobs).map_err(cannot("create", &blobs))?;
         let _lock = lock(&folder.lock(hash), &file.path)?;
         // Another process may have fetched it before we had the lock.
         if !is_here() {
@@ -253,7 +250,7 @@ fn fetch_blob(
             };
             let partial = incomplete(&blob);
             fetch(client, &remote, &partial, &mut |_| Ok(()), progress)?;
-            disk::rename(&partial, &blob).map_err(HubError::io("write", &blob))?;
+            disk::rename(&partial, &blob).map_err(cannot("write", &blob))?;
         }
     }
     progress(file.size);
@@ -269,12 +266,12 @@ fn fetch_file(
     hash: Option<&Hash>,
     most: u64,
     progress: &mut dyn FnMut(&str, u64),
-) -> Result<(), HubError> {
+) -> Result<(), Failure> {
     if disk::exists(path) {
         return match hash {
             Some(hash) if !hash.is_of(path)? => {
                 let text = format!("{} already exists and is a different file", path.display());
-                Err(HubError::bad(text, "move it elsewhere, or delete it, to fetch it again"))
+                Err(Failure::bad_data(text, "move it elsewhere, or delete it, to fetch it again"))
             }
             _ => Ok(()),
         };
@@ -293,13 +290,13 @@ fn fetch_file(
         check_room(path, missing)?;
         match version {
             Some(version) => {
-                disk::write(&stamp_path, stamp(version)).map_err(HubError::io("write", &stamp_path))
+                disk::write(&stamp_path, stamp(version)).map_err(cannot("write", &stamp_path))
             }
             None => disk::remove_file(&stamp_path).or(Ok(())),
         }
     };
     fetch(client, &remote, &partial, &mut begin, &mut |bytes| progress(&name, bytes))?;
-    disk::rename(&partial, path).map_err(HubError::io("write", path))?;
+    disk::rename(&partial, path).map_err(cannot("write", path))?;
     for leftover in [stamp_path, lock_path] {
         let _ = disk::remove_file(leftover);
     }
@@ -307,14 +304,14 @@ fn fetch_file(
 }
 
 /// Returns the name for the file of an address.
-fn file_name(url: &Url) -> Result<String, HubError> {
+fn file_name(url: &Url) -> Result<String, Failure> {
     let last = url.path_segments().and_then(|mut words| words.next_back()).unwrap_or_default();
     let decoded = percent_decoded(last);
     if is_safe_file_name(&decoded) && !decoded.starts_with('.') {
         return Ok(decoded);
     }
     let text = format!("{}: the address does not end with the name of a file", shown(url));
-    Err(HubError::usage(text, "give the address of a file, like https://example.org/book.txt"))
+    Err(usage(text, "give the address of a file, like https://example.org/book.txt"))
 }
 
 /// Decodes a word of an address, or leaves it if it is not UTF-8.

@@ -47,8 +47,8 @@ pub(crate) use map_weights::{FlatWeight, map_weights, put_weights, take_weights}
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use odds::TokenOdds;
 pub use sample::{SampleOptions, Sampler};
+pub(crate) use weights::{OTHER_MODEL, TensorFile, WeightFile};
 pub use weights::{Parameter, WeightError, parameters};
-pub(crate) use weights::{TensorFile, WeightFile};
 
 /// Reads a tensor from its device, without blocking this thread.
 ///

@@ -13,6 +13,7 @@ use thiserror::Error;
 use super::{Gpt, WeightSource};
 use crate::disk::{self, File};
 use crate::plan::STAGED_ELEMENTS;
+use crate::protocol::{Exit, Failure};
 use crate::text::excerpt;
 
 #[derive(Debug, Error)]
@@ -24,18 +25,10 @@ pub enum WeightError {
     Corrupt { path: PathBuf, reason: String },
     /// A source of weights that is no file failed, like the connection to another process.
     #[error(transparent)]
-    Source(Box<dyn std::error::Error + Send + Sync>),
+    Source(Box<Failure>),
 }
 
 impl WeightError {
-    pub fn hint(&self) -> &'static str {
-        match self {
-            WeightError::Io { source, .. } => disk::hint(source)
-                .unwrap_or("check the path, its permissions and the free space of the disk"),
-            _ => "download or export the model again, or give another checkpoint if there is one",
-        }
-    }
-
     pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_path_buf();
         |source| WeightError::Io { path, source }
@@ -52,6 +45,28 @@ impl WeightError {
     /// The shape of a weight is not that of the model.
     pub(super) fn shape(path: &Path, name: &str, have: &[usize], need: &[usize]) -> Self {
         Self::corrupt(path, format!("`{name}` has shape {have:?}, the model needs {need:?}"))
+    }
+}
+
+/// The advice about a model or a checkpoint that is damaged.
+pub(crate) const OTHER_MODEL: &str =
+    "download or export the model again, or give another checkpoint if there is one";
+
+impl From<WeightError> for Failure {
+    fn from(error: WeightError) -> Self {
+        let text = error.to_string();
+        match error {
+            WeightError::Source(failure) => *failure,
+            WeightError::Corrupt { .. } => Self::bad_data(text, OTHER_MODEL),
+            WeightError::Io { source, .. } => {
+                let hint = disk::hint(&source)
+                    .unwrap_or("check the path, its permissions and the free space of the disk");
+                // A missing file is bad input; any other error is the system's.
+                let is_missing = source.kind() == std::io::ErrorKind::NotFound;
+                let exit = if is_missing { Exit::BadData } else { Exit::Failure };
+                Self::new(text, hint).with_exit(exit)
+            }
+        }
     }
 }
 

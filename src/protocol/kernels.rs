@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
 use crate::config::{Arch, Config, Gelu, Precision, words};
+use crate::protocol::Failure;
 
 words! {
     #[derive(Default)]

@@ -11,6 +11,7 @@ mod command;
 mod conversation;
 mod device;
 mod event;
+mod failure;
 mod kernels;
 mod library;
 mod progress;
@@ -30,6 +31,7 @@ pub use event::{
     Cause, Checkpoint, Event, RankLine, RankStep, ReplanReason, RunError, Sample, Step, StopReason,
     Task, Waiting, Working,
 };
+pub use failure::{Exit, Failure};
 pub use kernels::{Activation, Implementation, KernelError, KernelShapes};
 pub(crate) use kernels::{KernelProgress, KernelTests};
 pub use library::TokenizerKind;
@@ -45,7 +47,6 @@ pub(crate) use request::{
 pub(crate) use run_summary::{About, Introduction, RunState, RunSummary, Tail};
 pub use scored_token::{LikelyToken, ScoredToken};
 pub(crate) use scored_token::{ProbabilityClass, TextLoss, probability_text};
-pub use worker_message::{Exit, Failure};
 pub(crate) use worker_message::{
     FromWorker, MESSAGES_VERSION, RunEnd, RunSettings, SelfTestOptions, StartRun, ToWorker,
 };

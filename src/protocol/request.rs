@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    About, BenchmarkRow, DataInfo, DeviceInfo, Failure, Implementation, Introduction,
-    KernelProgress, KernelTests, Message, Progress, RunSummary, ScoredToken, Search, StorageUsage,
-    StoredData, StoredModel, Tail,
+    About, BenchmarkRow, DataInfo, DeviceInfo, Implementation, Introduction, KernelProgress,
+    KernelTests, Message, Progress, RunSummary, ScoredToken, Search, StorageUsage, StoredData,
+    StoredModel, Tail,
 };
 use crate::config::Config;
 use crate::plan::{DeviceLine, DeviceProfile};
+use crate::protocol::Failure;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]

@@ -8,9 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, DecayLength};
 use crate::plan::{Backend, Plan};
-use crate::protocol::{
-    Cause, Command, Event, Implementation, Reply, Request, RunError, StopReason,
-};
+use crate::protocol::{Command, Event, Failure, Implementation, Reply, Request, StopReason};
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
 /// worker of the new version.
@@ -106,48 +104,6 @@ pub(crate) enum RunSettings {
 pub(crate) enum RunEnd {
     Stopped { reason: StopReason },
     Failed(Failure),
-}
-
-/// An error as a value that crosses processes.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Failure {
-    /// What failed, and where.
-    pub text: String,
-    /// What to do next; empty if the text says it.
-    pub hint: String,
-    pub exit: Exit,
-    /// The failure of the device, if it was one.
-    pub cause: Option<Cause>,
-    /// True if every rank of a run finds it by itself: then rank 0 reports it.
-    #[serde(skip)]
-    pub is_common: bool,
-}
-
-/// The end of a process of wgpt. Its number is the exit code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-pub enum Exit {
-    Success = 0,
-    #[default]
-    Failure = 1,
-    /// The arguments or the settings are invalid.
-    Usage = 2,
-    DoesNotFit = 3,
-    NoDevice = 4,
-    /// The device was lost or ran out of memory, and recovery gave up.
-    DeviceFailed = 5,
-    NotFinite = 6,
-    /// The data or the checkpoint is missing or damaged.
-    BadData = 7,
-    /// A panic, as Rust ends a process.
-    Panic = 101,
-}
-
-impl From<Failure> for RunError {
-    fn from(Failure { text, hint, cause, .. }: Failure) -> Self {
-        Self { text, hint, cause }
-    }
 }
 
 impl StartRun {

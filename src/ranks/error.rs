@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::model::WeightError;
+use crate::protocol::{Cause, Exit, Failure};
 
 /// An error of the communication between ranks. Every rank ends with it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -82,8 +83,20 @@ impl RanksError {
     }
 }
 
+impl From<RanksError> for Failure {
+    fn from(error: RanksError) -> Self {
+        let failure = Self::new(error.to_string(), error.hint());
+        let is_common = error.is_common();
+        if error.is_usage() {
+            return Self { exit: Exit::Usage, is_common, ..failure };
+        }
+        // A rank that does not answer may have lost its device, and can be started again.
+        Self { exit: Exit::DeviceFailed, cause: Some(Cause::DeviceLost), is_common, ..failure }
+    }
+}
+
 impl From<RanksError> for WeightError {
     fn from(error: RanksError) -> Self {
-        WeightError::Source(Box::new(error))
+        WeightError::Source(Box::new(error.into()))
     }
 }

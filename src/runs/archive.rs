@@ -7,11 +7,11 @@ use std::path::Path;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-use super::TrainError;
 use super::checkpoint::STATE_FILE;
 use crate::data::TOKENIZER_FILES;
 use crate::disk;
 use crate::model::{ARCHITECTURE_FILE, INDEX_FILE, read_architecture};
+use crate::protocol::Failure;
 
 /// The largest file of a plain zip; larger ones need zip64.
 const ZIP32_BYTES: u64 = u32::MAX as u64;
@@ -31,7 +31,7 @@ const MOST_OTHER_TENSORS: u64 = 256 << 20;
 const WEIGHTS_ENDING: &str = ".safetensors";
 
 /// Writes the files of a folder to a zip, without its subfolders.
-pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
+pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), Failure> {
     let write = || -> io::Result<()> {
         let mut zip = ZipWriter::new(to);
         for entry in disk::read_dir(folder)? {
@@ -57,7 +57,7 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
         zip.finish()?;
         Ok(())
     };
-    write().map_err(TrainError::io("pack", folder))
+    write().map_err(Failure::io("pack", folder))
 }
 
 /// Extracts the model from a zip of [`pack`], or from any other zip of a model folder, into `folder`: the
@@ -66,13 +66,13 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), TrainError> {
 /// # Errors
 /// If the zip is damaged or has no model, or if its files are larger than such a model can be. A small zip
 /// can claim to be a very large file.
-pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), TrainError> {
-    let wrong = |reason: &dyn Display| TrainError::checkpoint(name, reason);
+pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), Failure> {
+    let wrong = |reason: &dyn Display| Failure::checkpoint(name, reason);
     let mut zip = ZipArchive::new(from).map_err(|error| wrong(&error))?;
     if zip.len() > MOST_FILES {
         return Err(wrong(&"too many files for a model folder"));
     }
-    disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
+    disk::create_dir_all(folder).map_err(Failure::io("create", folder))?;
     let is_text = |file: &str| {
         let is_of_model = [ARCHITECTURE_FILE, INDEX_FILE, STATE_FILE].contains(&file);
         is_of_model || TOKENIZER_FILES.contains(&file)
@@ -140,7 +140,7 @@ mod tests {
 
     fn unpack_to(zip: Cursor<Vec<u8>>, folder: &Path) -> Result<(), String> {
         unpack(zip, Path::new("a.zip"), folder).map_err(|error| {
-            assert_eq!(error.exit_code(), Exit::BadData, "{error}");
+            assert_eq!(error.exit, Exit::BadData, "{error}");
             error.to_string()
         })
     }

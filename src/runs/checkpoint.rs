@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
 use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk;
@@ -20,6 +19,7 @@ use crate::model::{
     saved_shape, write_architecture, write_weights,
 };
 use crate::plan::Plan;
+use crate::protocol::Failure;
 use crate::ranks::{Group, OtherStates, SharedWeights};
 
 /// The file that makes a Hugging Face folder a checkpoint.
@@ -75,8 +75,8 @@ impl Checkpoint {
         tensors: SavedTensors<'_>,
         others: &mut OtherStates<'_>,
         keep: u32,
-    ) -> Result<Option<Self>, TrainError> {
-        disk::own_folder(folder).map_err(TrainError::io("create", folder))?;
+    ) -> Result<Option<Self>, Failure> {
+        disk::own_folder(folder).map_err(Failure::io("create", folder))?;
         let name = format!("{:08}", state.iteration);
         let path = folder.join(&name);
         if let Ok(same) = Self::open(&path) {
@@ -88,7 +88,7 @@ impl Checkpoint {
             if state == same.state || disk::read_own(&file).is_ok_and(|saved| saved == text) {
                 return Ok(None);
             }
-            disk::replace(&file, &text).map_err(TrainError::io("write", &file))?;
+            disk::replace(&file, &text).map_err(Failure::io("write", &file))?;
             return Ok(Some(Self { path, state }));
         }
         let temporary = folder.join(format!("{TEMPORARY}{name}"));
@@ -105,22 +105,22 @@ impl Checkpoint {
     }
 
     /// Opens a checkpoint and verifies the hashes of all its files.
-    pub fn open(path: &Path) -> Result<Self, TrainError> {
+    pub fn open(path: &Path) -> Result<Self, Failure> {
         Self::open_with(path, |_| true)
     }
 
     /// Opens a checkpoint for its model only: the optimizer state may be missing or damaged.
-    pub fn open_model(path: &Path) -> Result<Self, TrainError> {
+    pub fn open_model(path: &Path) -> Result<Self, Failure> {
         Self::open_with(path, |name| name != OPTIMIZER_FILE)
     }
 
-    fn open_with(path: &Path, needed: impl Fn(&str) -> bool) -> Result<Self, TrainError> {
+    fn open_with(path: &Path, needed: impl Fn(&str) -> bool) -> Result<Self, Failure> {
         let checkpoint = Self::open_unverified(path)?;
-        let entries = disk::read_dir(path).map_err(TrainError::io("read", path))?;
+        let entries = disk::read_dir(path).map_err(Failure::io("read", path))?;
         let names: BTreeSet<_> = entries.flatten().map(|entry| entry.file_name()).collect();
         for (name, hash) in checkpoint.state.hashes.iter().filter(|(name, _)| needed(name)) {
             let file = path.join(name);
-            let refuse = |reason: &str| Err(TrainError::checkpoint(&file, reason));
+            let refuse = |reason: &str| Err(Failure::checkpoint(&file, reason));
             // The state may come from somebody else, and a name in it may lead anywhere.
             if !names.contains(OsStr::new(name)) {
                 return refuse("this file of the checkpoint is missing");
@@ -137,27 +137,27 @@ impl Checkpoint {
         states(folder).next()
     }
 
-    pub(super) fn open_unverified(path: &Path) -> Result<Self, TrainError> {
+    pub(super) fn open_unverified(path: &Path) -> Result<Self, Failure> {
         let file = path.join(STATE_FILE);
-        let text = disk::read_regular(&file).map_err(TrainError::io("read", &file))?;
+        let text = disk::read_regular(&file).map_err(Failure::io("read", &file))?;
         let state: CheckpointState = serde_json::from_slice(&text)
-            .map_err(|error| TrainError::checkpoint(&file, format!("damaged: {error}")))?;
+            .map_err(|error| Failure::checkpoint(&file, format!("damaged: {error}")))?;
         if state.version != VERSION {
             let reason = format!("version {}, this wgpt reads {VERSION}", state.version);
-            return Err(TrainError::checkpoint(&file, reason));
+            return Err(Failure::checkpoint(&file, reason));
         }
         Ok(Self { path: path.to_path_buf(), state })
     }
 
     /// Opens the newest intact checkpoint in `folder`; also returns the damaged ones that are newer. The
     /// error is `NoCheckpoint` if none exists.
-    pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
+    pub fn newest(folder: &Path) -> Result<(Self, Vec<Damaged>), Failure> {
         Self::first_whole(newest_first(folder)?, folder, Self::open)
     }
 
     /// Opens the intact checkpoint in `folder` with the best validation loss, else the newest; also
     /// returns the damaged ones that are better. The error is `NoCheckpoint` if none exists.
-    pub fn best(folder: &Path) -> Result<(Self, Vec<Damaged>), TrainError> {
+    pub fn best(folder: &Path) -> Result<(Self, Vec<Damaged>), Failure> {
         let loss = |path: &PathBuf| Self::open_unverified(path).ok()?.state.val_loss;
         let rated = |path| (loss(&path).unwrap_or(f64::INFINITY), path);
         let mut paths: Vec<(f64, PathBuf)> = newest_first(folder)?.map(rated).collect();
@@ -177,8 +177,8 @@ impl Checkpoint {
     fn first_whole(
         paths: impl Iterator<Item = PathBuf>,
         folder: &Path,
-        open: impl Fn(&Path) -> Result<Self, TrainError>,
-    ) -> Result<(Self, Vec<Damaged>), TrainError> {
+        open: impl Fn(&Path) -> Result<Self, Failure>,
+    ) -> Result<(Self, Vec<Damaged>), Failure> {
         let mut damaged = Vec::new();
         for path in paths {
             match check_files(&path).and_then(|()| open(&path)) {
@@ -188,12 +188,12 @@ impl Checkpoint {
         }
         match damaged.pop() {
             Some(last) => Err(last.error),
-            None => Err(TrainError::NoCheckpoint { path: folder.to_path_buf() }),
+            None => Err(Failure::no_checkpoint(folder)),
         }
     }
 
     /// Opens the optimizer's states, which rank 0 of `group` reads and sends to the others.
-    pub fn shared_states<'a>(&self, group: &'a mut Group) -> Result<SharedWeights<'a>, TrainError> {
+    pub fn shared_states<'a>(&self, group: &'a mut Group) -> Result<SharedWeights<'a>, Failure> {
         let file = self.path.join(OPTIMIZER_FILE);
         SharedWeights::new(group, || Ok(Box::new(WeightFile::open(&file)?)))
     }
@@ -203,7 +203,7 @@ impl Checkpoint {
         &self,
         architecture: &Architecture,
         group: &'a mut Group,
-    ) -> Result<SharedWeights<'a>, TrainError> {
+    ) -> Result<SharedWeights<'a>, Failure> {
         SharedWeights::new(group, || Ok(Box::new(WeightFolder::open(&self.path, architecture)?)))
     }
 }
@@ -218,7 +218,7 @@ pub struct SavedTensors<'a> {
 #[derive(Debug)]
 pub struct Damaged {
     pub path: PathBuf,
-    pub error: TrainError,
+    pub error: Failure,
 }
 
 impl Damaged {
@@ -266,11 +266,11 @@ pub fn remove_unfinished(folder: &Path) {
 }
 
 /// Returns the iterations of the checkpoints in `folder`, intact or not.
-pub fn iterations(folder: &Path) -> Result<Vec<u64>, TrainError> {
+pub fn iterations(folder: &Path) -> Result<Vec<u64>, Failure> {
     Ok(numbered(folder)?.into_iter().map(|(iteration, _)| iteration).collect())
 }
 
-pub fn newest_first(folder: &Path) -> Result<impl Iterator<Item = PathBuf> + use<>, TrainError> {
+pub fn newest_first(folder: &Path) -> Result<impl Iterator<Item = PathBuf> + use<>, Failure> {
     Ok(numbered(folder)?.into_iter().rev().map(|(_, path)| path))
 }
 
@@ -282,16 +282,16 @@ fn states(folder: &Path) -> impl Iterator<Item = Checkpoint> + use<> {
 
 /// Returns the folders in `folder` that are named by an iteration, the oldest first; none if `folder` does not
 /// exist. A link is an error, because old checkpoints are removed.
-fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>, TrainError> {
+fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
     match disk::check_own(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        checked => checked.map_err(TrainError::io("read", folder))?,
+        checked => checked.map_err(Failure::io("read", folder))?,
     }
     let mut found = Vec::new();
-    for entry in disk::read_dir(folder).map_err(TrainError::io("read", folder))?.flatten() {
+    for entry in disk::read_dir(folder).map_err(Failure::io("read", folder))?.flatten() {
         let (name, path) = (entry.file_name(), entry.path());
         if let Some(iteration) = name.to_str().and_then(|name| name.parse().ok()) {
-            disk::check_own(&path).map_err(TrainError::io("read", &path))?;
+            disk::check_own(&path).map_err(Failure::io("read", &path))?;
             found.push((iteration, path));
         }
     }
@@ -301,10 +301,10 @@ fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>, TrainError> {
 
 /// Checks that a checkpoint of a run has no links. One that a person names may have them, as in the cache of
 /// the Hugging Face Hub.
-fn check_files(path: &Path) -> Result<(), TrainError> {
-    for entry in disk::read_dir(path).map_err(TrainError::io("read", path))?.flatten() {
+fn check_files(path: &Path) -> Result<(), Failure> {
+    for entry in disk::read_dir(path).map_err(Failure::io("read", path))?.flatten() {
         let file = entry.path();
-        disk::check_own(&file).map_err(TrainError::io("read", &file))?;
+        disk::check_own(&file).map_err(Failure::io("read", &file))?;
     }
     Ok(())
 }
@@ -334,23 +334,23 @@ async fn write_files(
     state: &mut CheckpointState,
     SavedTensors { architecture, weights, mut states }: SavedTensors<'_>,
     others: &mut OtherStates<'_>,
-) -> Result<(), TrainError> {
+) -> Result<(), Failure> {
     let _ = disk::remove_dir_all(folder);
-    disk::own_folder(folder).map_err(TrainError::io("create", folder))?;
+    disk::own_folder(folder).map_err(Failure::io("create", folder))?;
     write_model(folder, architecture, weights, state.tokenizer.as_ref()).await?;
     for saved in &mut states {
         saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
     }
     write_states(&folder.join(OPTIMIZER_FILE), &mut states, others).await?;
-    let entries = disk::read_dir(folder).map_err(TrainError::io("read", folder))?;
+    let entries = disk::read_dir(folder).map_err(Failure::io("read", folder))?;
     for entry in entries.flatten() {
         let file = entry.path();
-        disk::sync_file(&file).map_err(TrainError::io("sync", &file))?;
+        disk::sync_file(&file).map_err(Failure::io("sync", &file))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         state.hashes.insert(name, hash_file(&file)?);
     }
     let file = folder.join(STATE_FILE);
-    disk::replace(&file, &json(state)).map_err(TrainError::io("write", &file))
+    disk::replace(&file, &json(state)).map_err(Failure::io("write", &file))
 }
 
 /// Writes the optimizer's states. Those without parts are with other ranks.
@@ -358,7 +358,7 @@ async fn write_states(
     path: &Path,
     states: &mut [Parameter],
     others: &mut OtherStates<'_>,
-) -> Result<(), TrainError> {
+) -> Result<(), Failure> {
     states.sort_by(|a, b| a.name.cmp(&b.name));
     let all: Vec<&Parameter> = states.iter().collect();
     let mut file = TensorFile::create(path, &all, HashMap::new())?;
@@ -380,25 +380,25 @@ pub async fn write_model(
     architecture: &Architecture,
     weights: Vec<Parameter>,
     tokenizer: Option<&Tokenizer>,
-) -> Result<(), TrainError> {
+) -> Result<(), Failure> {
     let ends = [Tokenizer::end_of_text, Tokenizer::stop].map(|end| tokenizer.and_then(end));
     let config = write_architecture(architecture, ends);
     let file = folder.join(ARCHITECTURE_FILE);
-    disk::write(&file, config).map_err(TrainError::io("write", &file))?;
+    disk::write(&file, config).map_err(Failure::io("write", &file))?;
     for (name, content) in tokenizer.map(Tokenizer::hugging_face_files).unwrap_or_default() {
         let file = folder.join(name);
-        disk::write(&file, content).map_err(TrainError::io("write", &file))?;
+        disk::write(&file, content).map_err(Failure::io("write", &file))?;
     }
     Ok(write_weights(folder, architecture, weights).await?)
 }
 
 /// Renames a complete folder to its final name.
-fn publish(temporary: &Path, path: &Path) -> Result<(), TrainError> {
+fn publish(temporary: &Path, path: &Path) -> Result<(), Failure> {
     if disk::exists(path) {
         // A damaged checkpoint of the same iteration.
-        disk::remove_dir_all(path).map_err(TrainError::io("replace", path))?;
+        disk::remove_dir_all(path).map_err(Failure::io("replace", path))?;
     }
-    disk::publish(temporary, path).map_err(TrainError::io("rename", temporary))
+    disk::publish(temporary, path).map_err(Failure::io("rename", temporary))
 }
 
 fn json(state: &CheckpointState) -> Vec<u8> {
@@ -409,12 +409,12 @@ fn json(state: &CheckpointState) -> Vec<u8> {
 }
 
 /// Returns the BLAKE3 hash of a file, in hexadecimal.
-pub(super) fn hash_file(path: &Path) -> Result<String, TrainError> {
+pub(super) fn hash_file(path: &Path) -> Result<String, Failure> {
     let hash = || {
         let file = disk::open_regular(path)?;
         io::Result::Ok(blake3::Hasher::new().update_reader(file)?.finalize())
     };
-    Ok(hash().map_err(TrainError::io("read", path))?.to_hex().to_string())
+    Ok(hash().map_err(Failure::io("read", path))?.to_hex().to_string())
 }
 
 #[cfg(test)]

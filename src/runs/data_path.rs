@@ -6,13 +6,13 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use super::TrainError;
 use crate::config::Config;
 use crate::data::{Dataset, is_builtin};
 use crate::disk;
+use crate::protocol::Failure;
 
 /// Returns where the data of the run in the folder `run` is now.
-pub fn find_data(config: &Config, run: &Path) -> Result<String, TrainError> {
+pub fn find_data(config: &Config, run: &Path) -> Result<String, Failure> {
     let data = config.require_data()?;
     if is_builtin(data) {
         return Ok(data.to_owned());

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use web_time::SystemTime;
 
+use super::has_checkpoints;
 use super::scalars::{Continued, Logs};
 use super::thinning::{MOST, thinned, thinned_log};
-use super::{TrainError, has_checkpoints};
 use crate::config::Config;
 use crate::disk::{self, File, HeldFolder, TryLockError};
-use crate::protocol::Event;
+use crate::protocol::{Event, Exit, Failure};
 use crate::ranks::RANKS_FOLDER;
 
 pub const CONFIG_FILE: &str = "config.toml";
@@ -47,28 +47,34 @@ pub struct RunFolder {
 impl RunFolder {
     /// Locks a folder for a new run, or for a resumed one, and creates what is missing. The error is
     /// `RunExists` if a new run would overwrite another, `Locked` if another process trains in it.
-    pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
-        disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
+    pub fn open(path: &Path, resume: bool) -> Result<Self, Failure> {
+        disk::create_dir_all(path).map_err(Failure::io("create", path))?;
         own_folder(path, CHECKPOINTS_FOLDER)?;
         let lock_path = path.join(LOCK_FILE);
         let lock = append(&lock_path)?;
         disk::lock(&lock).map_err(|error| match error {
-            TryLockError::WouldBlock => TrainError::Locked { path: path.to_path_buf() },
-            TryLockError::Error(source) => TrainError::io("lock", &lock_path)(source),
+            TryLockError::WouldBlock => {
+                let text = format!("{}: another process is training this run", path.display());
+                let hint = "stop that process, or give another folder with --run";
+                Failure::new(text, hint).with_exit(Exit::Usage)
+            }
+            TryLockError::Error(source) => Failure::io("lock", &lock_path)(source),
         })?;
         // A run without a checkpoint has nothing to lose.
         if !resume && has_checkpoints(path)? {
-            return Err(TrainError::RunExists { path: path.to_path_buf() });
+            let text = format!("{}: this folder already has a run", path.display());
+            let hint = "continue it with --resume, or give another folder with --run";
+            return Err(Failure::new(text, hint).with_exit(Exit::Usage));
         }
         let commands = path.join(COMMANDS_FILE);
         if disk::exists(&commands) {
-            disk::open_own(&commands).map_err(TrainError::io("open", &commands))?;
+            disk::open_own(&commands).map_err(Failure::io("open", &commands))?;
         }
-        let place = HeldFolder::open(path).map_err(TrainError::io("open", path))?;
+        let place = HeldFolder::open(path).map_err(Failure::io("open", path))?;
         Ok(Self { place: Some(place), _lock: Some(lock), ..Self::unlocked(path)? })
     }
 
-    fn unlocked(path: &Path) -> Result<Self, TrainError> {
+    fn unlocked(path: &Path) -> Result<Self, Failure> {
         let events = append(&path.join(EVENTS_FILE))?;
         let log = append(&path.join(LOG_FILE))?;
         Ok(Self { events: Some(events), ..Self::with_log(path, log) })
@@ -81,8 +87,8 @@ impl RunFolder {
 
     /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
     /// of the same name.
-    pub fn of_rank(path: &Path, rank: usize) -> Result<Self, TrainError> {
-        disk::create_dir_all(path).map_err(TrainError::io("create", path))?;
+    pub fn of_rank(path: &Path, rank: usize) -> Result<Self, Failure> {
+        disk::create_dir_all(path).map_err(Failure::io("create", path))?;
         let folder = own_folder(path, RANKS_FOLDER)?;
         Ok(Self::with_log(path, append(&folder.join(format!("{rank}.log")))?))
     }
@@ -94,7 +100,7 @@ impl RunFolder {
 
     /// Continues in a new folder next to the path of this one, which is lost. The files of the record are still
     /// open, so the record goes along.
-    pub fn rescue(&mut self, config: &mut Config) -> Result<(), TrainError> {
+    pub fn rescue(&mut self, config: &mut Config) -> Result<(), Failure> {
         let path = disk::absolute(&self.path);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let numbered = |number| path.with_file_name(format!("{name}-rescued-{number}"));
@@ -116,16 +122,16 @@ impl RunFolder {
     }
 
     /// Writes the resolved configuration. If it cannot be written, a former one is still intact.
-    pub fn write_config(&self, config: &Config) -> Result<(), TrainError> {
+    pub fn write_config(&self, config: &Config) -> Result<(), Failure> {
         if self.events.is_none() {
             return Ok(());
         }
         let file = self.path.join(CONFIG_FILE);
-        disk::replace(&file, config.to_toml().as_bytes()).map_err(TrainError::io("write", &file))
+        disk::replace(&file, config.to_toml().as_bytes()).map_err(Failure::io("write", &file))
     }
 
     /// Writes the configuration if a person has deleted it: the run could not be resumed without.
-    pub fn restore_config(&self, config: &Config) -> Result<(), TrainError> {
+    pub fn restore_config(&self, config: &Config) -> Result<(), Failure> {
         let exists = disk::exists(&self.path.join(CONFIG_FILE));
         if exists { Ok(()) } else { self.write_config(config) }
     }
@@ -149,7 +155,7 @@ impl RunFolder {
     }
 
     /// Appends an event to the record, as JSON and as text.
-    pub fn record(&mut self, event: &Event) -> Result<(), TrainError> {
+    pub fn record(&mut self, event: &Event) -> Result<(), Failure> {
         let path = self.path.join(EVENTS_FILE);
         let mut write = || {
             if let Some(events) = &mut self.events {
@@ -168,7 +174,7 @@ impl RunFolder {
             };
             write_line(&mut self.log, &line)
         };
-        write().map_err(TrainError::io("write", &path))
+        write().map_err(Failure::io("write", &path))
     }
 
     /// Thins the events, of which there are `length` bytes, and the log. Those who follow the events read them
@@ -190,8 +196,8 @@ impl RunFolder {
     }
 }
 
-fn append(path: &Path) -> Result<File, TrainError> {
-    disk::append_own(path).map_err(TrainError::io("open", path))
+fn append(path: &Path) -> Result<File, Failure> {
+    disk::append_own(path).map_err(Failure::io("open", path))
 }
 
 /// Appends a line in one write, because a process may be killed between two. Half a line that a killed
@@ -205,10 +211,10 @@ fn write_line(file: &mut File, line: &str) -> io::Result<()> {
 }
 
 /// Creates a folder in a run folder, so that it survives a power failure, unless it is there.
-fn own_folder(run: &Path, name: &str) -> Result<PathBuf, TrainError> {
+fn own_folder(run: &Path, name: &str) -> Result<PathBuf, Failure> {
     let path = run.join(name);
     let created = disk::own_folder(&path).and_then(|()| disk::sync_folder(run));
-    created.map_err(TrainError::io("create", &path))?;
+    created.map_err(Failure::io("create", &path))?;
     Ok(path)
 }
 
@@ -220,7 +226,7 @@ pub fn json_line(event: &Event) -> String {
 
 /// Appends an event to the record of a run that no process has locked, like the reason for a
 /// restart.
-pub fn record(run: &Path, event: &Event) -> Result<(), TrainError> {
+pub fn record(run: &Path, event: &Event) -> Result<(), Failure> {
     RunFolder::unlocked(run)?.record(event)
 }
 

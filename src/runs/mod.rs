@@ -1,10 +1,11 @@
 //! What is on the disk of a run: its folder, checkpoints, scalars and names, and the list of all runs.
 
+use crate::protocol::Failure;
 pub(crate) mod archive;
 pub(crate) mod checkpoint;
 mod data_path;
 mod device_profile;
-mod error;
+mod failure;
 mod folder;
 mod index;
 mod introduction;
@@ -16,7 +17,6 @@ mod speeds;
 mod thinning;
 
 pub use device_profile::device_profile;
-pub use error::TrainError;
 pub use model_source::{ModelSource, settings};
 
 pub(crate) use crate::protocol::{About, Introduction, RunState, RunSummary, Tail};
@@ -39,6 +39,6 @@ pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {
 }
 
 /// Returns the same as [`has_checkpoint`], or the error of a folder that cannot be read.
-pub(crate) fn has_checkpoints(folder: &std::path::Path) -> Result<bool, TrainError> {
+pub(crate) fn has_checkpoints(folder: &std::path::Path) -> Result<bool, Failure> {
     Ok(!checkpoint::iterations(&folder.join(CHECKPOINTS_FOLDER))?.is_empty())
 }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
-use super::TrainError;
 use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file};
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
@@ -17,6 +16,7 @@ use crate::model::{
     WeightFolder, WeightSource, has_weights, read_architecture, weight_files,
 };
 use crate::plan::HEAD;
+use crate::protocol::Failure;
 
 /// The name of nanoGPT's checkpoint in its output folder.
 pub const NANOGPT_FILE: &str = "ckpt.pt";
@@ -44,11 +44,11 @@ pub struct ModelSource {
 impl ModelSource {
     /// Opens the model at `path`; for a run, its best checkpoint, else its newest. A name like `hf:ORG/NAME`
     /// stands for its folder in the cache.
-    pub fn open(path: &Path) -> Result<Self, TrainError> {
+    pub fn open(path: &Path) -> Result<Self, Failure> {
         #[cfg(not(target_arch = "wasm32"))]
         let path = &*crate::hub::local(path)?;
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
-        let exists = disk::try_exists(&checkpoints).map_err(TrainError::io("read", path))?;
+        let exists = disk::try_exists(&checkpoints).map_err(Failure::io("read", path))?;
         if exists && disk::is_dir(&checkpoints) {
             let (checkpoint, damaged) = Checkpoint::best(&checkpoints)?;
             return Self::checkpoint(checkpoint, damaged);
@@ -94,25 +94,26 @@ impl ModelSource {
         if disk::exists(&nanogpt) {
             return Self::open(&nanogpt);
         }
-        let path = path.to_path_buf();
-        Err(if disk::exists(&path) {
-            TrainError::NoCheckpoint { path }
+        Err(if disk::exists(path) {
+            Failure::no_checkpoint(path)
         } else {
-            TrainError::NoSuchModel { path }
+            let hint = "give a run, a checkpoint, nanoGPT's ckpt.pt or a Hugging Face folder; for OpenAI's \
+                        GPT-2, run `wgpt get hf:openai-community/gpt2` and give hf:openai-community/gpt2";
+            Failure::bad_data(format!("{}: does not exist", path.display()), hint)
         })
     }
 
     /// Opens a model folder in a zip, as the browser build exports it.
     #[cfg(not(target_arch = "wasm32"))]
-    fn zip(path: &Path) -> Result<Self, TrainError> {
-        let file = disk::open_regular(path).map_err(TrainError::io("read", path))?;
-        let folder = tempfile::tempdir().map_err(TrainError::io("unpack", path))?;
+    fn zip(path: &Path) -> Result<Self, Failure> {
+        let file = disk::open_regular(path).map_err(Failure::io("read", path))?;
+        let folder = tempfile::tempdir().map_err(Failure::io("unpack", path))?;
         super::archive::unpack(file, path, folder.path())?;
         let source = Self::open(folder.path())?;
         Ok(Self { _unpacked: Some(folder), ..source })
     }
 
-    fn checkpoint(checkpoint: Checkpoint, damaged: Vec<Damaged>) -> Result<Self, TrainError> {
+    fn checkpoint(checkpoint: Checkpoint, damaged: Vec<Damaged>) -> Result<Self, Failure> {
         let taken = checkpoint.path.display();
         let warning = |damaged: &Damaged| format!("{}; using {taken} instead", damaged.error);
         let warnings = damaged.iter().map(warning).collect();
@@ -140,7 +141,7 @@ impl ModelSource {
     }
 
     /// Returns the data that the run of this checkpoint was trained on; `None` for other models.
-    pub fn data(&self) -> Result<Option<String>, TrainError> {
+    pub fn data(&self) -> Result<Option<String>, Failure> {
         let Some(CheckpointState { config, .. }) = &self.state else { return Ok(None) };
         // RUN/checkpoints/ITERATION
         let path = disk::absolute(&self.path);
@@ -162,13 +163,13 @@ impl ModelSource {
         Conversation::new(&self.path, self.tokenizer.as_ref(), &self.architecture)
     }
 
-    pub fn model(&self, device: &Device) -> Result<Gpt, TrainError> {
+    pub fn model(&self, device: &Device) -> Result<Gpt, Failure> {
         Ok(Gpt::new(&self.architecture, &mut *self.weights()?, device)?)
     }
 
     /// Returns the BLAKE3 hash of the weights' file, or of the hashes of several, in hexadecimal: the same model has the same.
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn fingerprint(&self) -> Result<String, TrainError> {
+    pub fn fingerprint(&self) -> Result<String, Failure> {
         let is_folder = disk::is_dir(&self.path);
         let files = if is_folder { weight_files(&self.path)? } else { vec![self.path.clone()] };
         let hashes = files.iter().map(|file| hash_file(file)).collect::<Result<Vec<_>, _>>()?;
@@ -180,7 +181,7 @@ impl ModelSource {
 
     /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops
     /// a model. For one with more tokens, the others begin near the mean of all.
-    pub fn weights(&self) -> Result<Box<dyn WeightSource>, TrainError> {
+    pub fn weights(&self) -> Result<Box<dyn WeightSource>, Failure> {
         let weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
             Box::new(WeightFolder::open(&self.path, &self.architecture)?)
         } else {
@@ -196,15 +197,15 @@ impl ModelSource {
         own.zip(data).is_none_or(|(own, data)| own.has_text_of(data))
     }
 
-    /// Returns true if `template` adds tokens to this model's. The error is `OtherTokenizer` if its text
-    /// is not tokenized as the model's.
-    pub fn lacks(&self, template: &ChatTemplate) -> Result<bool, TrainError> {
+    /// Returns true if `template` adds tokens to this model's. It is an error if its text is
+    /// tokenized in another way than the model's.
+    pub fn lacks(&self, template: &ChatTemplate) -> Result<bool, Failure> {
         let have = self.architecture.vocab_size;
         let lacks = have < template.vocab_size() as usize;
         match &self.tokenizer {
             Some(tokenizer) if tokenizer.base().has_tokens_of(template.base()) => Ok(lacks),
             None if !lacks || have == template.base().vocab_size() as usize => Ok(lacks),
-            _ => Err(TrainError::OtherTokenizer { path: self.path.clone() }),
+            _ => Err(Failure::other_tokenizer(&self.path)),
         }
     }
 }
@@ -232,13 +233,13 @@ pub(super) fn recorded(path: &Path) -> Option<Checkpoint> {
 
 /// Reads the `tokenizer.json` of a model folder and its chat template; `None` if it has none. The inner
 /// error is a clause that says what of it is not supported.
-fn read_tokenizer(folder: &Path) -> Result<Option<Result<FolderTokenizer, String>>, TrainError> {
+fn read_tokenizer(folder: &Path) -> Result<Option<Result<FolderTokenizer, String>>, Failure> {
     let path = folder.join(TOKENIZER_FILE);
     if !disk::exists(&path) {
         return Ok(None);
     }
-    let file = disk::read_regular(&path).map_err(TrainError::io("read", &path))?;
-    let damaged = |error| TrainError::checkpoint(&path, format!("not JSON: {error}"));
+    let file = disk::read_regular(&path).map_err(Failure::io("read", &path))?;
+    let damaged = |error| Failure::checkpoint(&path, format!("not JSON: {error}"));
     Tokenizer::in_folder(folder, &file).map(Some).map_err(damaged)
 }
 
@@ -328,10 +329,10 @@ pub fn check_same(
     configured: &Architecture,
     loaded: &Architecture,
     path: &Path,
-) -> Result<(), TrainError> {
+) -> Result<(), Failure> {
     for ((key, configured), (_, loaded)) in settings(configured).into_iter().zip(settings(loaded)) {
         if configured != loaded {
-            return Err(TrainError::other_model(key, [configured, loaded], path));
+            return Err(Failure::other_model(key, [configured, loaded], path));
         }
     }
     Ok(())

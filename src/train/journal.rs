@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::TrainError;
 use crate::gpu::Watchdog;
 use crate::model::LossScale;
-use crate::protocol::{Event, Task, Working};
+use crate::protocol::{Event, Exit, Failure, Task, Working};
 use crate::runs::{RunFolder, has_checkpoint};
 
 /// The time between two reports, and from the start of the work to the first.
@@ -55,8 +54,24 @@ impl<'a> Journal<'a> {
     }
 
     /// Returns the error of a run whose loss or gradient was not finite after `iter` updates.
-    pub fn not_finite(&self, iter: u64, scaling: Option<LossScale>) -> TrainError {
-        TrainError::NotFinite { iter, scaling, has_checkpoint: has_checkpoint(&self.folder.path) }
+    pub fn not_finite(&self, iter: u64, scaling: Option<LossScale>) -> Failure {
+        let (first, or) = if has_checkpoint(&self.folder.path) {
+            ("continue from the last checkpoint with --resume and", "start again with")
+        } else {
+            ("start again with", "with")
+        };
+        let mut hint = format!("{first} a lower learning_rate or a higher warmup_iters");
+        let text = match scaling {
+            None => format!("the loss or the gradient is not finite at iteration {iter}"),
+            Some(LossScale { scale, skipped_in_a_row, .. }) => {
+                hint += &format!(", or {or} --dtype=float32, which has a larger range");
+                format!(
+                    "loss scaling has skipped {skipped_in_a_row} updates in a row, up to iteration \
+                     {iter}: their gradients are not finite in float16, even with a scale of {scale}"
+                )
+            }
+        };
+        Failure { exit: Exit::NotFinite, is_common: true, ..Failure::new(text, hint) }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use burn::tensor::{Device, Tensor};
 
-use super::TrainError;
 use super::job::Job;
 use super::optimizer::{Masters, Optimizer};
 use super::setup::Setup;
 use crate::model::{Gpt, LossScale, RandomWeights, WeightError, WeightSource, saved_shape};
+use crate::protocol::Failure;
 use crate::ranks::{Sharding, SharedWeights};
 use crate::runs::checkpoint::SavedTensors;
 
@@ -33,7 +33,7 @@ pub(super) struct Update {
 impl Learner {
     /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in
     /// host memory if the plan has them there. Rank 0 reads the files, and sends the others what it reads.
-    pub fn open(setup: &mut Setup, device: &Device) -> Result<Self, TrainError> {
+    pub fn open(setup: &mut Setup, device: &Device) -> Result<Self, Failure> {
         let Setup { job: Job { config, mode, .. }, steps, ranks, origin, architecture, .. } = setup;
         let offloads = steps.plan().offload_optimizer;
         let mut masters = if offloads { Masters::new(config) } else { None };
@@ -103,7 +103,7 @@ fn open_optimizer(
     setup: &mut Setup,
     model: &Gpt,
     masters: Option<Masters>,
-) -> Result<Optimizer, TrainError> {
+) -> Result<Optimizer, Failure> {
     let Setup { job: Job { config, mode, .. }, ranks, origin, architecture, .. } = setup;
     let group = &mut ranks.group;
     let sharding = Sharding::of(config, architecture.padded_vocab() as u64, group);

@@ -2,13 +2,13 @@
 
 use burn::tensor::Tensor;
 
-use super::TrainError;
 use super::job::Job;
 use super::rank_part::RankPart;
 use crate::data::DataError;
 use crate::model::{Gpt, MicroBatch, Pass, StepDropout, Take, WeightGradients};
 use crate::ops::CrossEntropy;
 use crate::plan::Plan;
+use crate::protocol::Failure;
 use crate::ranks::LeavingGradients;
 
 pub(super) struct MicroBatches<'a> {
@@ -22,7 +22,7 @@ impl MicroBatches<'_> {
     /// Returns the tokens over which the loss is a mean. Those of conversations are read once more for
     /// that, since the first micro-batch needs their number. Each rank reads the tokens of all ranks,
     /// because asking the others would be one more wait in each update.
-    pub fn counted(&self) -> Result<usize, TrainError> {
+    pub fn counted(&self) -> Result<usize, Failure> {
         let sequences = self.job.config.global_batch() as usize;
         if !self.job.dataset.train.has_conversations() {
             return Ok(sequences * self.job.config.block_size.get() as usize);
@@ -53,7 +53,7 @@ impl MicroBatches<'_> {
         counted: usize,
         sums: &mut WeightGradients,
         leaving: Option<&mut LeavingGradients>,
-    ) -> Result<Tensor<1>, TrainError> {
+    ) -> Result<Tensor<1>, Failure> {
         let Plan { micro_batch, loss_chunk, grad_checkpoint, .. } = *self.plan;
         let loss = CrossEntropy {
             vocab: model.architecture().vocab_size,

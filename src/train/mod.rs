@@ -12,7 +12,6 @@ mod session;
 mod setup;
 
 pub use crate::model::LossScale;
-pub use crate::runs::TrainError;
 pub use optimizer::{Masters, Optimizer};
 
 pub(crate) use commands::Commands;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::TrainError;
 use crate::config::Config;
 use crate::plan;
-use crate::protocol::RankStep;
+use crate::protocol::{Failure, RankStep};
 use crate::ranks::{Division, Group};
 
 pub(super) struct RankPart {
@@ -35,13 +34,13 @@ impl RankPart {
     }
 
     /// Returns the measurements of all ranks, with the same bits on each.
-    pub fn measurements(&mut self, own: f64) -> Result<Vec<f64>, TrainError> {
+    pub fn measurements(&mut self, own: f64) -> Result<Vec<f64>, Failure> {
         let all = self.group.collect(&own.to_bits())?;
         Ok(all.into_iter().map(f64::from_bits).collect())
     }
 
     /// Returns the parts of all ranks in the last updates; none for a run in one process.
-    pub fn steps(&mut self, own: RankStep) -> Result<Vec<RankStep>, TrainError> {
+    pub fn steps(&mut self, own: RankStep) -> Result<Vec<RankStep>, Failure> {
         if self.group.is_alone() {
             return Ok(Vec::new());
         }

@@ -11,10 +11,10 @@ use super::learner::Learner;
 use super::position::Position;
 use super::rank_part::RankPart;
 use super::setup::Origin;
-use super::{Commands, Setup, TrainError};
+use super::{Commands, Setup};
 use crate::config::{self, Choice, Config, DecayLength, Schedule};
 use crate::gpu::{self, OpenDevice, Watchdog};
-use crate::protocol::{Command, Event, RunError, StopReason};
+use crate::protocol::{Command, Event, Failure, StopReason};
 use crate::runs::checkpoint::{Checkpoint, Damaged};
 use crate::text::percent;
 
@@ -64,7 +64,7 @@ impl<'a> Session<'a> {
         mut setup: Setup,
         device: OpenDevice,
         emit: &'a mut dyn FnMut(&Event),
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, Failure> {
         gpu::size_pages(&device.device, setup.steps.forecast.page_bytes());
         let mut learner = Learner::open(&mut setup, &device.device)?;
         learner.optimizer.set_watchdog(&device.watchdog);
@@ -176,7 +176,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Any error that ends the run. Its checkpoints stay.
-    pub async fn run(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
+    pub async fn run(&mut self, commands: &mut impl Commands) -> Result<StopReason, Failure> {
         let result = if self.job.config.eval_only {
             self.announce();
             self.evaluate_only(commands).await
@@ -192,9 +192,7 @@ impl<'a> Session<'a> {
             }),
             // Recorded only: the caller reports it.
             Err(error) => {
-                let (text, hint) = (error.to_string(), error.hint().unwrap_or_default());
-                let event = Event::Error(RunError { text, hint, cause: error.cause() });
-                let _ = self.journal.folder.record(&event);
+                let _ = self.journal.folder.record(&Event::Error(error.clone().into()));
             }
         }
         self.device.watchdog.pause();
@@ -204,7 +202,7 @@ impl<'a> Session<'a> {
 
     /// Waits for the other ranks and ends the communication with them, after a run that ended without
     /// an error. The end of MPI would wait without a limit for a rank that still writes.
-    pub fn finish(mut self) -> Result<(), TrainError> {
+    pub fn finish(mut self) -> Result<(), Failure> {
         self.ranks.group.collect(&())?;
         self.ranks.group.finish();
         Ok(())
@@ -229,7 +227,7 @@ impl<'a> Session<'a> {
     async fn begin_and_train(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<StopReason, TrainError> {
+    ) -> Result<StopReason, Failure> {
         self.settle_shares().await?;
         let decides = self.ranks.group.is_first();
         let planned = if self.plans_schedule { self.plan_schedule().await? } else { None };
@@ -246,7 +244,7 @@ impl<'a> Session<'a> {
         self.train(commands).await
     }
 
-    async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, TrainError> {
+    async fn train(&mut self, commands: &mut impl Commands) -> Result<StopReason, Failure> {
         let mut clock = Clock::start();
         self.device.watchdog.heartbeat();
         self.learner.count_skipped().await;
@@ -294,7 +292,7 @@ impl<'a> Session<'a> {
     async fn between_updates(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<Option<StopReason>, TrainError> {
+    ) -> Result<Option<StopReason>, Failure> {
         let config = &self.job.config;
         let evaluates =
             self.position.is_due(config.eval_interval.get()) && !self.position.was_evaluated();

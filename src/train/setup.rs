@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::TrainError;
 use super::job::{Job, StepPlan};
 use super::rank_part::RankPart;
 use crate::config::{Config, DecayLength, InitFrom};
@@ -17,12 +16,14 @@ use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, HEAD, MAX_SHARDS};
+use crate::protocol::{Exit, Failure};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, Checkpoint, Damaged};
 use crate::runs::{
     ModelSource, RunFolder, absolute_data, absolute_model, check_same, device_profile,
     driver_traits, find_data, has_checkpoints,
 };
+use crate::text::bytes;
 
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -71,17 +72,18 @@ impl Setup {
     /// # Errors
     /// Everything that would stop the run later and can be checked now. A run that does not fit
     /// creates no file.
-    pub fn new(
-        request: Request,
-        device: &DeviceInfo,
-        mut group: Group,
-    ) -> Result<Self, TrainError> {
+    pub fn new(request: Request, device: &DeviceInfo, mut group: Group) -> Result<Self, Failure> {
         let Request { plans_schedule, decay, shares, .. } = request;
         let Request { config, run, resume, mode, elapsed, .. } = request;
         let now = Instant::now();
         let started = now.checked_sub(elapsed).unwrap_or(now);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
-            DeviceError::Dtype { .. } if resume => TrainError::OtherPrecision(error),
+            DeviceError::Dtype { .. } if resume => {
+                let text = format!("this run cannot continue in its precision: {error}");
+                let hint = "add --dtype=float32 or --dtype=auto to continue in another precision; its \
+                            losses will differ slightly";
+                Failure::new(text, hint).with_exit(Exit::Usage)
+            }
             error => error.into(),
         })?;
         // The run keeps what `auto` has become.
@@ -145,7 +147,7 @@ impl Origin {
         architecture: &Architecture,
         dataset: &Dataset,
         group: &mut Group,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, Failure> {
         // A run that was killed before its first checkpoint starts from the beginning.
         let starts_over = resume && group.is_first() && !has_checkpoints(run)?;
         let resume = resume && !starts_over;
@@ -169,7 +171,7 @@ impl Origin {
             let optimizers = [config.optimizer, state.config.optimizer];
             // The state of one is of no use to the other.
             if optimizers[0] != optimizers[1] {
-                return Err(TrainError::other_model("optimizer", optimizers, path));
+                return Err(Failure::other_model("optimizer", optimizers, path));
             }
         }
         let warnings = source.as_mut().map(|source: &mut ModelSource| take(&mut source.warnings));
@@ -201,7 +203,7 @@ fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
 
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it. An initial
 /// model may lack the tokens of conversations.
-fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
+fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, Failure> {
     let has_chats = dataset.train.has_conversations();
     match config.vocab_size {
         0 => Ok(dataset.vocab_size),
@@ -210,10 +212,10 @@ fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, TrainError> {
             Ok(dataset.vocab_size)
         }
         size => Err(match &config.init_from {
-            InitFrom::Path(path) if has_chats => TrainError::OtherTokenizer { path: path.into() },
+            InitFrom::Path(path) if has_chats => Failure::other_tokenizer(path.as_ref()),
             _ => {
                 let sizes = [size, dataset.vocab_size];
-                TrainError::other_model("vocab_size", sizes, dataset.name.as_ref())
+                Failure::other_model("vocab_size", sizes, dataset.name.as_ref())
             }
         }),
     }
@@ -225,7 +227,7 @@ fn initial_source(
     config: &Config,
     architecture: &Architecture,
     dataset: &Dataset,
-) -> Result<Option<ModelSource>, TrainError> {
+) -> Result<Option<ModelSource>, Failure> {
     let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
     let source = ModelSource::open(Path::new(path))?;
     let mut loaded = source.architecture.clone();
@@ -236,13 +238,13 @@ fn initial_source(
     }
     check_same(architecture, &loaded, &source.path)?;
     if !source.has_text_of(dataset.tokenizer.as_ref()) {
-        return Err(TrainError::OtherTokenizer { path: source.path });
+        return Err(Failure::other_tokenizer(&source.path));
     }
     Ok(Some(source))
 }
 
 /// Refuses a model with a weight that the device cannot bind to a kernel.
-fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<(), TrainError> {
+fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<(), Failure> {
     let Some(have) = device.max_binding else { return Ok(()) };
     for (name, shape) in architecture.shapes() {
         let need = 4 * shape.iter().map(|&n| n as u64).product::<u64>();
@@ -250,7 +252,13 @@ fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<()
             && architecture.shards(Some(have)) <= MAX_SHARDS;
         if need > have && !splits {
             let device = format!("{} ({})", device.name, device.id);
-            return Err(TrainError::BindingTooLarge { name, need, have, device });
+            let [need, have] = [need, have].map(bytes);
+            let text = format!(
+                "the weight `{name}` takes {need}, but {device} allows at most {have} per tensor"
+            );
+            let hint = "use another device (`wgpt devices` shows the limits), --device=cpu, or a smaller \
+                        n_embd or vocabulary";
+            return Err(Failure::new(text, hint).with_exit(Exit::DoesNotFit));
         }
     }
     Ok(())

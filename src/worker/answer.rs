@@ -21,7 +21,6 @@ use crate::protocol::{StorageUsage, StoredData};
 use crate::report;
 use crate::runs::{self, Introduction, Tail};
 use crate::runs::{CHECKPOINTS_FOLDER, EVENTS_FILE, ModelSource, archive};
-use crate::train::TrainError;
 
 /// Answers a request. `reply` takes the replies, of which some requests have several; a request
 /// that fails ends with [`Reply::Failed`].
@@ -103,7 +102,7 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
             Reply::Imported { model: import(&free_path(&folder, &name, ""), zip)? }
         }
         Request::Describe { run, about } => {
-            runs::describe(&run, &about).map_err(TrainError::io("write", &run))?;
+            runs::describe(&run, &about).map_err(Failure::io("write", &run))?;
             Reply::Described
         }
         Request::Remove { path } => {
@@ -117,12 +116,12 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
 }
 
 /// Reads what a run has recorded, and where its record ends. A run without a record has only begun.
-fn read_run(run: &Path) -> Result<(Progress, Tail), TrainError> {
+fn read_run(run: &Path) -> Result<(Progress, Tail), Failure> {
     let (mut progress, tail) = match runs::follow(run) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             (Progress::default(), Tail::open(run, true))
         }
-        read => read.map_err(TrainError::io("read", &run.join(EVENTS_FILE)))?,
+        read => read.map_err(Failure::io("read", &run.join(EVENTS_FILE)))?,
     };
     // A run that was started from another folder recorded paths relative to that.
     for checkpoint in &mut progress.checkpoints {
@@ -159,7 +158,7 @@ fn export(_: &Path, _: Destination) -> Result<std::path::PathBuf, Failure> {
 }
 
 /// Unpacks a model into `folder`, which is removed again if the zip has no model.
-fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, TrainError> {
+fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, Failure> {
     let unpacked =
         archive::unpack(Cursor::new(zip), folder, folder).and_then(|()| stored_model(folder));
     if unpacked.is_err() {
@@ -213,7 +212,7 @@ fn move_to_trash(path: &Path) -> Result<(), String> {
 /// manager.
 #[cfg(target_arch = "wasm32")]
 fn remove(path: &Path) -> Result<(), Failure> {
-    Ok(disk::remove_dir_all(path).map_err(TrainError::io("remove", path))?)
+    disk::remove_dir_all(path).map_err(Failure::io("remove", path))
 }
 
 /// Lists the data and the models in a browser's storage, which are next to its runs.
@@ -232,7 +231,7 @@ pub(super) fn stored(root: &Path, usage: StorageUsage) -> Reply {
     Reply::Stored { data: data.collect(), models: models.collect(), usage }
 }
 
-fn stored_model(folder: &Path) -> Result<StoredModel, TrainError> {
+fn stored_model(folder: &Path) -> Result<StoredModel, Failure> {
     let source = ModelSource::open(folder)?;
     Ok(StoredModel {
         path: folder.to_path_buf(),

@@ -15,7 +15,6 @@ use crate::hub::{self, Fetched, Offer};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::protocol::Failure;
 use crate::protocol::{DataInfo, Reply, Texts};
-use crate::train::TrainError;
 
 /// Tokens at the beginning of the training split that a preview shows.
 const EXCERPT: u64 = 240;
@@ -70,13 +69,13 @@ pub(super) fn prepare(
     texts: Texts,
     folder: &Path,
     reply: &mut dyn FnMut(Reply),
-) -> Result<Reply, TrainError> {
+) -> Result<Reply, Failure> {
     let (inputs, written) = match texts {
         Texts::Files(files) => (files, None),
         Texts::Text { name, text } => {
             let file = free_path(folder, &name, ".txt");
-            disk::create_dir_all(folder).map_err(TrainError::io("create", folder))?;
-            disk::write(&file, text).map_err(TrainError::io("write", &file))?;
+            disk::create_dir_all(folder).map_err(Failure::io("create", folder))?;
+            disk::write(&file, text).map_err(Failure::io("write", &file))?;
             (vec![file.clone()], Some(file))
         }
     };
@@ -131,7 +130,7 @@ pub(super) fn get(
             (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), vec![path])
         }
     };
-    Ok(prepare_files(&files, &name, folder, reply).map_err(TrainError::from)?)
+    Ok(prepare_files(&files, &name, folder, reply)?)
 }
 
 /// A path below `folder` that does not exist yet: `NAME`, else `NAME-2` and so on.

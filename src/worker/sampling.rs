@@ -11,7 +11,6 @@ use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
 use crate::protocol::{Failure, Reply, SampleInput, SampleRequest};
 use crate::runs::ModelSource;
-use crate::train::TrainError;
 
 /// The time between two replies with a growing text.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -20,7 +19,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// `is_stopped` returns true.
 pub(super) async fn sample(
     request: &SampleRequest,
-    open: impl AsyncFnOnce() -> Result<OpenDevice, TrainError>,
+    open: impl AsyncFnOnce() -> Result<OpenDevice, Failure>,
     is_stopped: &dyn Fn() -> bool,
     reply: &dyn Fn(Reply),
 ) -> Result<(), Failure> {
@@ -90,18 +89,18 @@ pub(super) async fn sample(
     Ok(())
 }
 
-fn load(source: &ModelSource, device: &OpenDevice) -> Result<(Gpt, OpsMode), TrainError> {
+fn load(source: &ModelSource, device: &OpenDevice) -> Result<(Gpt, OpsMode), Failure> {
     Ok((source.model(&device.device)?, OpsMode::AUTO.on(device.info.kind)))
 }
 
 /// Returns the tokenizer of a model, and the tokens of a prompt.
 fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, Vec<u32>), Failure> {
-    let unknown = || TrainError::checkpoint(&source.path, "its tokenizer is unknown");
+    let unknown = || Failure::checkpoint(&source.path, "its tokenizer is unknown");
     let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
     let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
     if have > need {
         let text = format!("the tokenizer has {have} tokens, but the model has {need}");
-        return Err(TrainError::checkpoint(&source.path, text).into());
+        return Err(Failure::checkpoint(&source.path, text));
     }
     let ids = tokenizer.encode_prompt(prompt)?;
     if ids.is_empty() {

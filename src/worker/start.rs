@@ -1,59 +1,16 @@
 //! What a run is started with: its settings, the precedence of what is recorded, and the limit of its plan.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::config::{Config, ConfigError, InitFrom, Layer, Resolved, resolve};
 use crate::disk;
-use crate::eval::ChatError;
 use crate::model::Architecture;
 use crate::ops::OpsMode;
-use crate::protocol::{Exit, Failure, RunSettings, StartRun};
+use crate::protocol::{Failure, RunSettings, StartRun};
 use crate::ranks::within;
 use crate::runs::{self, CONFIG_FILE, ModelSource, has_checkpoint};
-use crate::train::{Request, TrainError};
-
-impl<E: Into<TrainError>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        let error = error.into();
-        Self {
-            text: error.to_string(),
-            hint: error.hint().unwrap_or_default(),
-            exit: error.exit_code(),
-            cause: error.cause(),
-            is_common: error.is_common(),
-        }
-    }
-}
-
-impl From<ChatError> for Failure {
-    fn from(error: ChatError) -> Self {
-        Self::usage(error.to_string(), error.hint())
-    }
-}
-
-impl Failure {
-    /// An error with exit code 1, of no device.
-    pub(crate) fn new(text: impl Into<String>, hint: &str) -> Self {
-        Self { text: text.into(), hint: hint.into(), ..Self::default() }
-    }
-
-    pub(crate) fn usage(text: impl Into<String>, hint: &str) -> Self {
-        Self { exit: Exit::Usage, is_common: true, ..Self::new(text, hint) }
-    }
-
-    /// Returns a function for `map_err` about a file or folder. A missing file is a wrong argument; any
-    /// other error is the system's.
-    pub(crate) fn file(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
-        move |error| {
-            let text = format!("{}: {error}", path.as_ref().display());
-            let is_wrong = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::IsADirectory);
-            let exit = if is_wrong { Exit::Usage } else { Exit::Failure };
-            let hint = disk::hint(&error).unwrap_or("check the path and its permissions");
-            Self { exit, ..Self::new(text, hint) }
-        }
-    }
-}
+use crate::train::Request;
 
 impl StartRun {
     /// Replaces settings that a person has typed by the configuration that they mean. Returns the
@@ -69,7 +26,7 @@ impl StartRun {
     }
 
     /// Returns the request to train in this process, and the warnings about its settings.
-    pub fn into_request(mut self) -> Result<(Request, Vec<String>), TrainError> {
+    pub fn into_request(mut self) -> Result<(Request, Vec<String>), Failure> {
         let warnings = self.resolve()?;
         // A former worker has written its configuration before its first checkpoint.
         let continues = self.is_restart && has_checkpoint(&self.run);
@@ -103,13 +60,13 @@ impl StartRun {
 }
 
 /// Reads the configuration that a run has recorded.
-fn recorded(run: &Path) -> Result<Config, TrainError> {
+fn recorded(run: &Path) -> Result<Config, Failure> {
     let path = run.join(CONFIG_FILE);
     let text = match disk::read_own_text(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(TrainError::NoCheckpoint { path: run.to_path_buf() });
+            return Err(Failure::no_checkpoint(run));
         }
-        text => text.map_err(TrainError::io("read", &path))?,
+        text => text.map_err(Failure::io("read", &path))?,
     };
     Ok(resolve(vec![Layer::toml(&path.display().to_string(), &text)?])?.config)
 }

@@ -7,10 +7,9 @@ use super::saving::MAX_CHECKPOINT_AGE_AT_RISK;
 use crate::config::Budget;
 use crate::gpu::{self, DeviceMonitor, OpenDevice};
 use crate::plan::{self, Class, DeviceHealth, Forecast, PlanError, Throttle};
-use crate::protocol::{Event, ReplanReason};
+use crate::protocol::{Event, Failure, ReplanReason};
 use crate::runs::known_speed;
 use crate::text::bytes;
-use crate::train::TrainError;
 
 /// A run whose updates take so many times as long as its fastest ones waits for something.
 const MUCH_SLOWER: f64 = 2.0;
@@ -143,7 +142,7 @@ impl Session<'_> {
 
     /// Checks the budget at the boundary of a step. If the pools exceed it, their free pages go
     /// back to the driver; if they exceed it again, steps are split smaller.
-    pub(super) async fn keep_within_budget(&mut self) -> Result<(), TrainError> {
+    pub(super) async fn keep_within_budget(&mut self) -> Result<(), Failure> {
         let held = self.memory.read(&self.device);
         let (Some(budget), Some(held)) = (self.steps.limits.budget, held) else { return Ok(()) };
         let crossings = self.memory.count_crossing(held, budget);
@@ -160,7 +159,7 @@ impl Session<'_> {
 
     /// Plans again if the run has become slow because the driver moves its memory to the machine's.
     /// An update takes `seconds` now.
-    pub(super) async fn avoid_paging(&mut self, seconds: f64) -> Result<(), TrainError> {
+    pub(super) async fn avoid_paging(&mut self, seconds: f64) -> Result<(), Failure> {
         let excess = self.memory.excess;
         if !self.memory.pace.is_paged(seconds, excess) {
             return Ok(());
@@ -176,7 +175,7 @@ impl Session<'_> {
     }
 
     /// Splits steps smaller for the reason in `text`. If that is impossible, `warns` says so.
-    async fn split_smaller(&mut self, text: String, warns: bool) -> Result<(), TrainError> {
+    async fn split_smaller(&mut self, text: String, warns: bool) -> Result<(), Failure> {
         let Some(plan) = plan::smaller(self.steps.plan()) else {
             if warns {
                 self.journal.warn(format!("{text}, and its steps cannot be split smaller"));
@@ -189,7 +188,7 @@ impl Session<'_> {
     }
 
     /// Changes the budget, and the plan if it no longer fits.
-    pub(super) async fn set_budget(&mut self, budget: u64) -> Result<(), TrainError> {
+    pub(super) async fn set_budget(&mut self, budget: u64) -> Result<(), Failure> {
         let limits = plan::Limits { budget: Some(budget), ..self.steps.limits };
         let config = self.ranks.own_config(&self.job.config);
         let speed = known_speed(&self.device.info, self.job.mode);
@@ -219,7 +218,7 @@ impl Session<'_> {
         }
     }
 
-    async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), TrainError> {
+    async fn replan(&mut self, text: String, forecast: Forecast) -> Result<(), Failure> {
         let from = self.steps.plan().clone();
         if from != forecast.plan {
             // Each rank has its own budget, so the others may not be here to save their states.

@@ -7,8 +7,8 @@ use crate::config::DecayLength;
 use crate::data::{DataError, Ending, Message, Role, Tokenizer};
 use crate::eval::ScoredStream;
 use crate::model::{SampleOptions, Sampler};
-use crate::protocol::{Command, Event, Sample, Setting, StopReason, Task};
-use crate::train::{Commands, TrainError};
+use crate::protocol::{Command, Event, Failure, Sample, Setting, StopReason, Task};
+use crate::train::Commands;
 
 /// The default of `sample_prompt`.
 const DEFAULT_PROMPT: &str = "\n";
@@ -16,10 +16,7 @@ const DEFAULT_PROMPT: &str = "\n";
 impl Session<'_> {
     /// Returns the next command of rank 0, and true once the run has used up its `max_time` by the clock of
     /// rank 0: all ranks apply the same commands between the same two updates.
-    fn next(
-        &mut self,
-        commands: &mut impl Commands,
-    ) -> Result<(Option<Command>, bool), TrainError> {
+    fn next(&mut self, commands: &mut impl Commands) -> Result<(Option<Command>, bool), Failure> {
         let is_late = self.job.is_late();
         let command = if self.ranks.group.is_first() && !is_late {
             self.due_decay().or_else(|| self.queued.pop_front()).or_else(|| commands.next())
@@ -114,7 +111,7 @@ impl Session<'_> {
     pub(super) async fn apply_commands(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<Option<StopReason>, TrainError> {
+    ) -> Result<Option<StopReason>, Failure> {
         let (mut paused, mut announced) = (false, false);
         loop {
             let (command, is_late) = self.next(commands)?;
@@ -154,7 +151,7 @@ impl Session<'_> {
 
     /// Decays the learning rate over the next updates, after which the run ends. The checkpoint that it
     /// writes first stays, so that the run can also continue without the decay.
-    pub(super) async fn finish_after(&mut self, decay: DecayLength) -> Result<(), TrainError> {
+    pub(super) async fn finish_after(&mut self, decay: DecayLength) -> Result<(), Failure> {
         let (iter, config) = (self.position.iteration, &self.job.config);
         if config.is_decaying(iter) && self.position.set_rate.is_none() {
             let end = config.max_iters;
@@ -172,7 +169,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn set(&mut self, setting: Setting) -> Result<(), TrainError> {
+    async fn set(&mut self, setting: Setting) -> Result<(), Failure> {
         match setting {
             Setting::LearningRate(rate) => self.position.set_rate = Some(rate),
             Setting::EvalInterval(interval) => self.job.config.eval_interval = interval,

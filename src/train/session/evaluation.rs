@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Session;
 use crate::eval::{LossSum, Quiz, sum_losses};
-use crate::protocol::{Command, Event, StopReason, Task};
+use crate::protocol::{Command, Event, Failure, StopReason, Task};
 use crate::runs::checkpoint::Checkpoint;
+use crate::train::Commands;
 use crate::train::position::Position;
-use crate::train::{Commands, TrainError};
 
 /// A validation loss that is larger by this factor has risen.
 const RISEN: f64 = 1.01;
@@ -34,7 +34,7 @@ impl Session<'_> {
     pub(super) async fn evaluate_only(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<StopReason, TrainError> {
+    ) -> Result<StopReason, Failure> {
         self.evaluate(commands).await?;
         Ok(self.apply_commands(commands).await?.unwrap_or(StopReason::EvalOnly))
     }
@@ -43,7 +43,7 @@ impl Session<'_> {
     pub(super) async fn evaluate_and_save(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<(), TrainError> {
+    ) -> Result<(), Failure> {
         let Some(val_loss) = self.evaluate(commands).await? else { return Ok(()) };
         let is_best = self.position.is_best(val_loss);
         let is_saved = is_best || self.job.config.always_save_checkpoint;
@@ -72,7 +72,7 @@ impl Session<'_> {
     }
 
     /// Returns the validation loss, or `None` if a command or `max_time` ends the run first.
-    async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, TrainError> {
+    async fn evaluate(&mut self, commands: &mut impl Commands) -> Result<Option<f64>, Failure> {
         let Some(own) = self.evaluate_part(commands).await? else { return Ok(None) };
         let parts = self.ranks.group.collect(&own)?;
         let Some(EvaluationPart { train, val, right }) =
@@ -99,7 +99,7 @@ impl Session<'_> {
     async fn evaluate_part(
         &mut self,
         commands: &mut impl Commands,
-    ) -> Result<Option<EvaluationPart>, TrainError> {
+    ) -> Result<Option<EvaluationPart>, Failure> {
         let evaluation = self.job.evaluation(self.steps.plan());
         let (model, dataset, config) = (self.learner.model(), &self.job.dataset, &self.job.config);
         // A split may have fewer.

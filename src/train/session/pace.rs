@@ -11,10 +11,9 @@ use crate::config::{Config, DecayLength, Schedule, padded_vocab};
 use crate::gpu;
 use crate::model::WeightGradients;
 use crate::plan::{self, DeviceSpeed, Pace, SpeedPoint, Totals, Work};
-use crate::protocol::Command;
+use crate::protocol::{Command, Failure};
 use crate::ranks::within_limit;
 use crate::runs::{known_speed, remember_speed};
-use crate::train::TrainError;
 use crate::train::micro_batches::MicroBatches;
 
 /// The updates since the speed of a run was last kept, and their time.
@@ -100,7 +99,7 @@ impl Session<'_> {
     /// Measures gradients of this run's first micro-batch, on all ranks at the same time, which changes
     /// no state of the run. Rank 0 plans. The planned numbers go into the configuration of the run, so
     /// that a resumed run keeps them.
-    pub(super) async fn plan_schedule(&mut self) -> Result<Option<String>, TrainError> {
+    pub(super) async fn plan_schedule(&mut self) -> Result<Option<String>, Failure> {
         let Some(limit) = self.job.config.max_time else { return Ok(None) };
         let point = self.measure_micro_batch().await?;
         let pace = self.pace_of_ranks(DeviceSpeed::measured(vec![point]))?;
@@ -128,7 +127,7 @@ impl Session<'_> {
 
     /// Returns the pace of the run on all ranks, where this one has a device of `speed`. Each has its
     /// part of an update and of an evaluation, and all wait for the slowest, then for the network.
-    fn pace_of_ranks(&mut self, speed: Option<DeviceSpeed>) -> Result<Option<Pace>, TrainError> {
+    fn pace_of_ranks(&mut self, speed: Option<DeviceSpeed>) -> Result<Option<Pace>, Failure> {
         let (config, vocab) = (&self.job.config, self.learner.vocabulary());
         let data = Some(self.job.data_size());
         let own = speed.map(|speed| Pace::new(config, vocab, self.steps.plan(), data, &speed));
@@ -149,7 +148,7 @@ impl Session<'_> {
 
     /// Returns the seconds that the network takes in an update, from the time of a small sum, as
     /// [`plan::RanksEstimate`] has them from the speed of the network.
-    fn network_seconds(&mut self) -> Result<f64, TrainError> {
+    fn network_seconds(&mut self) -> Result<f64, Failure> {
         let weights = self.job.config.parameters(padded_vocab(self.learner.vocabulary()).into());
         let count = weights.min(SUMMED_VALUES);
         let mut values = vec![1.0; count as usize];
@@ -168,7 +167,7 @@ impl Session<'_> {
 
     /// Divides the global batch in proportion to the speeds of the ranks, which all measure at the same
     /// time, unless their shares are known. Records the shares.
-    pub(super) async fn settle_shares(&mut self) -> Result<(), TrainError> {
+    pub(super) async fn settle_shares(&mut self) -> Result<(), Failure> {
         let run = self.journal.folder.path.clone();
         if self.ranks.division.is_unmeasured {
             // Not a speed to keep: ranks on one machine slow each other down.
@@ -191,7 +190,7 @@ impl Session<'_> {
 
     /// Measures the gradients of a micro-batch, and keeps their speed, but not of ranks: they slow each
     /// other down if they are on one machine.
-    async fn measure_micro_batch(&self) -> Result<SpeedPoint, TrainError> {
+    async fn measure_micro_batch(&self) -> Result<SpeedPoint, Failure> {
         let time = self.mean_micro_batch().await?;
         let vocab = self.learner.vocabulary();
         let work = Work::micro_batch(&self.job.config, vocab, self.steps.plan());
@@ -203,7 +202,7 @@ impl Session<'_> {
     }
 
     /// Returns the time of the gradients of a micro-batch, once its kernels are compiled.
-    async fn mean_micro_batch(&self) -> Result<Duration, TrainError> {
+    async fn mean_micro_batch(&self) -> Result<Duration, Failure> {
         self.device.watchdog.heartbeat();
         let mut time = self.time_micro_batch().await?;
         if time < LONG_MICRO_BATCH {
@@ -218,7 +217,7 @@ impl Session<'_> {
         Ok(time)
     }
 
-    async fn time_micro_batch(&self) -> Result<Duration, TrainError> {
+    async fn time_micro_batch(&self) -> Result<Duration, Failure> {
         let start = Instant::now();
         let mut grads = WeightGradients::default().scaled(self.learner.optimizer.loss_scale());
         let (plan, iteration) = (self.steps.plan(), self.position.iteration);
@@ -254,7 +253,7 @@ impl Session<'_> {
 
     /// Warns before a new run that would disappoint, as [`Totals::advice`] has it. If the speed of the device
     /// is unknown, measures it for a run that may take long.
-    pub(super) async fn advise(&mut self) -> Result<(), TrainError> {
+    pub(super) async fn advise(&mut self) -> Result<(), Failure> {
         if self.position.resumed_from.is_some() {
             return Ok(());
         }

@@ -6,11 +6,10 @@ use web_time::Instant;
 
 use super::Session;
 use crate::plan;
-use crate::protocol::{self, Event, Task};
+use crate::protocol::{self, Event, Exit, Failure, Task};
 use crate::ranks::{OtherStates, send_states};
 use crate::runs::checkpoint::{self, Checkpoint, CheckpointState};
 use crate::runs::has_checkpoint;
-use crate::train::TrainError;
 
 /// The age of the last checkpoint at which another is written: a failure loses no more than this.
 pub(super) const MAX_CHECKPOINT_AGE: Duration = Duration::from_secs(600);
@@ -27,7 +26,7 @@ const LARGE_CHECKPOINT: u64 = 64 << 20;
 
 impl Session<'_> {
     /// Writes a checkpoint if the last one is older than `age`.
-    pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), TrainError> {
+    pub(super) async fn save_if_older(&mut self, age: Duration) -> Result<(), Failure> {
         // By the clock of rank 0, which alone writes.
         let decides = self.ranks.group.is_first();
         // Without its folder, the run ends with a checkpoint in a new one.
@@ -42,43 +41,55 @@ impl Session<'_> {
     }
 
     /// Writes a checkpoint of a run that continues: a full disk is a warning, not its end.
-    pub(super) async fn save(&mut self) -> Result<(), TrainError> {
-        match self.write_checkpoint().await {
-            Err(
-                error @ (TrainError::NotFinite { .. }
-                | TrainError::Ranks(_)
-                | TrainError::FolderLost { .. }),
-            ) => Err(error),
-            Err(error) => {
+    pub(super) async fn save(&mut self) -> Result<(), Failure> {
+        if self.journal.folder.is_lost() {
+            return self.write_checkpoint().await;
+        }
+        match self.write_checkpoint_here().await {
+            Err(Failure { text, hint, exit: Exit::Failure | Exit::BadData, .. }) => {
                 let has_checkpoint = has_checkpoint(&self.journal.folder.path);
                 let last = if has_checkpoint { "; the last one is unchanged" } else { "" };
-                let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-                self.journal.warn(format!("no checkpoint was written: {error}{last}{hint}"));
+                self.journal.warn(format!("no checkpoint was written: {text}{last}; {hint}"));
                 Ok(())
             }
-            Ok(()) => Ok(()),
+            result => result,
         }
     }
 
     /// Writes a checkpoint. If the run folder was deleted or moved, it goes into a new one, and the run ends.
-    pub(super) async fn write_checkpoint(&mut self) -> Result<(), TrainError> {
-        let (folder, config) = (&mut self.journal.folder, &mut self.job.config);
+    pub(super) async fn write_checkpoint(&mut self) -> Result<(), Failure> {
+        let folder = &mut self.journal.folder;
         if !folder.is_lost() {
-            folder.restore_config(config)?;
             return self.write_checkpoint_here().await;
         }
-        let path = folder.path.clone();
-        let mut saved = folder.rescue(config);
+        let lost =
+            format!("{}: this folder was deleted or moved during the run", folder.path.display());
+        let mut saved = folder.rescue(&mut self.job.config);
         if saved.is_ok() {
             saved = self.write_checkpoint_here().await;
         }
-        let saved = saved.map(|()| self.journal.folder.path.clone()).map_err(Box::new);
-        Err(TrainError::FolderLost { path, saved })
+        Err(match saved {
+            Ok(()) => {
+                let path = self.journal.folder.path.display();
+                let hint = "continue it there with --resume and --run; if you moved the old folder, you \
+                            can also continue its last checkpoint";
+                Failure::new(format!("{lost}; the run is saved in {path}"), hint)
+            }
+            Err(error) => {
+                let hint = "if you moved the folder, continue its last checkpoint with --resume and \
+                            --run; if it is gone, start a new run";
+                Failure::new(
+                    format!("{lost}, and the run could not be saved elsewhere: {error}"),
+                    hint,
+                )
+            }
+        })
     }
 
     /// Writes a checkpoint after checking that training has not diverged. A skipped update of a
     /// scaled loss is no reason against one.
-    async fn write_checkpoint_here(&mut self) -> Result<(), TrainError> {
+    async fn write_checkpoint_here(&mut self) -> Result<(), Failure> {
+        self.journal.folder.restore_config(&self.job.config)?;
         self.saved = Instant::now();
         self.results().await?;
         let is_sharded = self.learner.optimizer.sharding.is_some();

@@ -8,9 +8,8 @@ use web_time::Instant;
 use super::{Session, sync_is_due};
 use crate::gpu::{self, DeviceKind};
 use crate::model::{Gpt, LossScale, WeightGradients, scalar};
-use crate::protocol::{Event, RankStep, Step, Task};
+use crate::protocol::{Event, Failure, RankStep, Step, Task};
 use crate::ranks::{LeavingGradients, sum_over_ranks};
-use crate::train::TrainError;
 use crate::train::learner::{Learner, Update};
 use crate::train::micro_batches::MicroBatches;
 
@@ -47,7 +46,7 @@ impl Clock {
 
 impl Session<'_> {
     /// Makes one update of the weights from the whole global batch.
-    pub(super) async fn update(&mut self) -> Result<(), TrainError> {
+    pub(super) async fn update(&mut self) -> Result<(), Failure> {
         let model = self.learner.take();
         let BatchGradients { gradients, loss, tokens } = self.gradients(&model).await?;
         let learning_rate = self.position.learning_rate(&self.job.config);
@@ -59,7 +58,7 @@ impl Session<'_> {
             None => model,
             Some(sharding) => {
                 let (group, watchdog) = (&mut self.ranks.group, &self.device.watchdog);
-                let gathered = sharding.gather_weights::<TrainError>(model, group, watchdog);
+                let gathered = sharding.gather_weights::<Failure>(model, group, watchdog);
                 let (model, spent) = gathered.await?;
                 self.ranks.network += spent;
                 model
@@ -73,7 +72,7 @@ impl Session<'_> {
 
     /// Computes the gradients of the next update. On several ranks, each computes the gradients of
     /// its share, and they are summed.
-    async fn gradients(&mut self, model: &Gpt) -> Result<BatchGradients, TrainError> {
+    async fn gradients(&mut self, model: &Gpt) -> Result<BatchGradients, Failure> {
         let plan = self.steps.plan();
         let accumulation = plan.accumulation;
         let iteration = self.position.iteration;
@@ -115,7 +114,7 @@ impl Session<'_> {
             return Ok(BatchGradients { gradients: sums.into_vec(), loss, tokens });
         };
         let group = &mut self.ranks.group;
-        let sums = sum_over_ranks::<TrainError>(group, &self.device.watchdog, leaving, own)?;
+        let sums = sum_over_ranks::<Failure>(group, &self.device.watchdog, leaving, own)?;
         self.ranks.network += sums.waited;
         Ok(BatchGradients { gradients: sums.gradients, loss: Some(sums.loss), tokens })
     }
@@ -125,7 +124,7 @@ impl Session<'_> {
     /// # Errors
     /// `NotFinite` if training has diverged. The weights are finite even then, but what led there is in
     /// them: they must not take the place of an earlier checkpoint.
-    pub(super) async fn results(&self) -> Result<Option<Results>, TrainError> {
+    pub(super) async fn results(&self) -> Result<Option<Results>, Failure> {
         let Learner { optimizer, last_update, skipped, .. } = &self.learner;
         let Some(update) = last_update else { return Ok(None) };
         let loss = f64::from(scalar(update.loss.clone()).await);
@@ -152,7 +151,7 @@ impl Session<'_> {
     }
 
     /// Reads the results of the last update and emits them. This is the only wait of a step.
-    pub(super) async fn log(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
+    pub(super) async fn log(&mut self, clock: &mut Clock) -> Result<(), Failure> {
         let Some(results) = self.results().await? else { return Ok(()) };
         let spent = clock.since.elapsed().saturating_sub(clock.paused);
         let network = std::mem::take(&mut self.ranks.network);

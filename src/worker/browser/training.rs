@@ -18,7 +18,7 @@ use crate::protocol::{
 };
 use crate::ranks::Group;
 use crate::text::bytes;
-use crate::train::{Commands, Request, Session, Setup, TrainError};
+use crate::train::{Commands, Request, Session, Setup};
 use crate::worker::sampling;
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
@@ -30,7 +30,7 @@ impl Worker {
         self.current().run = Some(start.run.clone());
         let end = match self.session(start).await {
             Ok(reason) => RunEnd::Stopped { reason },
-            Err(error) => RunEnd::Failed(Failure::from(error)),
+            Err(error) => RunEnd::Failed(error),
         };
         self.current().run = None;
         if let Some(device) = self.opened() {
@@ -40,7 +40,7 @@ impl Worker {
         self.list().await;
     }
 
-    async fn session(&self, start: StartRun) -> Result<StopReason, TrainError> {
+    async fn session(&self, start: StartRun) -> Result<StopReason, Failure> {
         let (mut request, warnings) = start.into_request()?;
         request.config.out_dir = request.run.display().to_string();
         let mut emit = |event: &Event| self.send(FromWorker::Event(Box::new(event.clone())));
@@ -66,7 +66,7 @@ impl Worker {
         &self,
         device: &OpenDevice,
         request: &mut Request,
-    ) -> Result<Option<String>, TrainError> {
+    ) -> Result<Option<String>, Failure> {
         let shapes = KernelShapes::from(&request.config);
         let is_usual = request.mode.implementation == Implementation::Auto;
         // A software renderer is a part of the browser, and takes seconds to compile a kernel.
@@ -124,7 +124,7 @@ async fn first_wrong(
     device: &OpenDevice,
     mode: OpsMode,
     shapes: KernelShapes,
-) -> Result<Option<KernelError>, TrainError> {
+) -> Result<Option<KernelError>, Failure> {
     let test = SelfTest::new(device, mode, shapes);
     let mut wrong = None;
     for check in SelfTest::checks() {

@@ -24,7 +24,6 @@ use crate::protocol::{
     RunEnd, SampleRequest, StartRun, ToWorker, Topic,
 };
 use crate::runs::{device_profile, record};
-use crate::train::TrainError;
 use crate::worker::answer::{answer, stored};
 use crate::{runs, web};
 
@@ -261,7 +260,7 @@ impl Worker {
     }
 
     /// Returns the device. If it is not open, opens it and reports it to the page.
-    pub async fn open_device(&self) -> Result<OpenDevice, TrainError> {
+    pub async fn open_device(&self) -> Result<OpenDevice, Failure> {
         if let Some(device) = self.opened() {
             return Ok(device);
         }

@@ -11,7 +11,6 @@ use crate::model::{Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parame
 use crate::protocol::{Destination, Failure};
 use crate::report::{CARD, write_model_card};
 use crate::runs::{ModelSource, archive, checkpoint};
-use crate::train::TrainError;
 use crate::worker::answer::name_of;
 use crate::worker::data_requests::free_path;
 
@@ -125,9 +124,9 @@ fn write_model(
     // One that wgpt cannot use is the model's nevertheless; without it, GPT-2's would be assumed.
     let own = source.path.join(TOKENIZER_FILE);
     if tokenizer.is_none() && own.exists() {
-        let file = disk::read(&own).map_err(TrainError::io("read", &own))?;
+        let file = disk::read(&own).map_err(Failure::io("read", &own))?;
         let to = folder.join(TOKENIZER_FILE);
-        disk::write(&to, file).map_err(TrainError::io("write", &to))?;
+        disk::write(&to, file).map_err(Failure::io("write", &to))?;
     }
     Ok(())
 }

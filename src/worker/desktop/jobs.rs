@@ -11,7 +11,6 @@ use crate::ops::OpsMode;
 use crate::plan::{self, Work};
 use crate::protocol::{BenchmarkRow, Failure, FromWorker, Reply, Request, SelfTestOptions};
 use crate::runs;
-use crate::train::TrainError;
 use crate::worker::answer::answer;
 use crate::worker::sampling;
 
@@ -25,7 +24,7 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
                 let warn = |warning: Failure| say(&format!("warning: {}", warning.text));
                 let device = select(request.device.parse()?, warn)?.open_float32()?;
                 watch(&device, Watched::Command, fail);
-                Ok::<_, TrainError>(device)
+                Ok::<_, Failure>(device)
             };
             pollster::block_on(sampling::sample(&request, open, &|| false, &reply))
         }

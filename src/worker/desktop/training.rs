@@ -13,7 +13,7 @@ use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, Search, SelectedDevice};
 use crate::protocol::{Event, Failure, SelfTestOptions, StartRun, StopReason, Task, Working};
 use crate::ranks::Group;
-use crate::train::{Request, Session, Setup, TrainError};
+use crate::train::{Request, Session, Setup};
 
 /// The time that the setup of a run must have lasted before it is reported as an event.
 const MOMENT: Duration = Duration::from_millis(250);
@@ -93,7 +93,7 @@ pub(crate) fn host(
             Failure::new(text, "--no-supervise trains in one process")
         });
     }
-    Ok(train(start, selected, None, Group::alone(), control, output)?)
+    train(start, selected, None, Group::alone(), control, output)
 }
 
 /// Trains a run in this process, which may be one of several ranks: then it has its `place` among them.
@@ -105,7 +105,7 @@ pub(crate) fn train(
     group: Group,
     control: &Control,
     output: &mut dyn RunOutput,
-) -> Result<u8, TrainError> {
+) -> Result<u8, Failure> {
     let device = start.device.parse()?;
     let (device_name, quiet) = (start.device_name.clone(), start.quiet);
     let (without, self_test, is_restart) =
@@ -194,7 +194,7 @@ fn set_up(
     group: Group,
     proof: &Proof,
     output: &mut dyn RunOutput,
-) -> Result<(Setup, OpenDevice, Option<Suspect>), TrainError> {
+) -> Result<(Setup, OpenDevice, Option<Suspect>), Failure> {
     // Ranks have no other device to try, and agree once.
     let mut group = Some(group);
     loop {

@@ -31,7 +31,7 @@ fn a_model_is_trained_on_only_with_its_own_tokens_where_they_are_known() {
     let resumed = Request { resume: true, ..run("same", &fox, &base, "6") };
     assert_eq!(steps(&alone(&resumed)).len(), 1);
     let error = train(run("other", &owl, &base, "5"), Group::alone(), &[]).unwrap_err();
-    assert!(matches!(error, TrainError::OtherTokenizer { .. }), "{error}");
+    assert!(error.text.contains("use different tokenizers"), "{error}");
     assert!(!path("other").exists());
 
     // With a tokenizer that is not supported, the size is all that can be compared.
