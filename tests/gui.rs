@@ -223,8 +223,8 @@ fn runs_are_listed_and_a_crashed_one_can_be_continued() {
         std::fs::write(run.join("checkpoints/00000020/state.json"), "{}").unwrap();
         std::fs::write(run.join("events.jsonl"), lines[..count].join("\n") + "\n").unwrap();
     }
-    let mut harness = window(Theme::Light, Options::default());
-    harness.state_mut().look_for_runs_in(folder.path());
+    let options = Options { runs: folder.path().into(), ..still() };
+    let mut harness = window(Theme::Light, options);
     wait(&mut harness, |harness| harness.query_by_label("Continue second").is_some());
     assert!(harness.query_by_label("first").is_some());
     assert!(harness.query_by_label("Continue first").is_none());
@@ -338,31 +338,13 @@ fn escape_closes_the_help() {
 }
 
 #[test]
-fn the_help_has_what_a_bug_report_needs() {
-    let mut harness = window(Theme::Dark, still());
-    harness.key_press(Key::F1);
-    harness.run_steps(4);
-    harness.get_by_label("Show details of this machine").click();
-    wait(&mut harness, |harness| harness.query_by_label("Copy").is_some());
-    assert!(harness.query_by_label_contains("\nfolders\n").is_some());
-    harness.get_by_label("Copy").click();
-    harness.step();
-    let commands = &harness.output().platform_output.commands;
-    let copied = commands.iter().find_map(|command| match command {
-        egui::OutputCommand::CopyText(text) => Some(text.as_str()),
-        _ => None,
-    });
-    assert!(copied.is_some_and(|text| text.starts_with("wgpt ")), "{copied:?}");
-}
-
-#[test]
 fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("first");
     std::fs::create_dir(&run).unwrap();
     std::fs::write(run.join("events.jsonl"), RECORDED).unwrap();
-    let mut harness = window(Theme::Dark, Options::default());
-    harness.state_mut().look_for_runs_in(folder.path());
+    let options = Options { runs: folder.path().into(), ..still() };
+    let mut harness = window(Theme::Dark, options);
     // The newest run is shown by itself.
     wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
     harness.run_steps(4);
@@ -506,8 +488,8 @@ fn a_dropped_text_is_prepared_next_to_the_runs() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("foxes.txt");
     std::fs::write(&text, "The fox saw nine red baskets and went home.\n".repeat(500)).unwrap();
-    let mut harness = window(Theme::Dark, still());
-    harness.state_mut().look_for_runs_in(&folder.path().join("out"));
+    let options = Options { runs: folder.path().join("out"), ..still() };
+    let mut harness = window(Theme::Dark, options);
     harness.input_mut().dropped_files.push(std::sync::Arc::new(Dropped(text)));
     let meta = folder.path().join("data/foxes/meta.json");
     wait(&mut harness, |_| meta.exists());

@@ -194,16 +194,14 @@ fn window(args: args::WindowArgs, global: &args::Global) -> Result<ExitCode, Fai
     }
     let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
     let unknown = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str()));
-    let options = crate::gui::Options {
-        demo,
-        screenshot,
-        device: global.device.clone(),
-        no_self_test: global.self_test().skip,
-        inputs,
-        still: false,
-        resume: false,
-    };
-    let opened = unknown.map_or(Ok(()), Err).and_then(|()| crate::gui::open(options));
+    let mut options = crate::gui::environment();
+    options.demo = demo;
+    options.screenshot = screenshot;
+    options.overrides.device = global.device.clone().or(options.overrides.device);
+    options.no_self_test = global.self_test().skip;
+    options.inputs = inputs;
+    let open = |()| crate::gui::open(options, crate::gui::App::new);
+    let opened = unknown.map_or(Ok(()), Err).and_then(open);
     #[cfg(windows)]
     if let (Owner::Explorer, Err(error)) = (owner, &opened) {
         alert(&format!("{}\n\n{}", error.text, error.hint));

@@ -1,173 +1,105 @@
 //! The window: its parts, and how they are drawn.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use eframe::egui::{self, RichText, Ui};
 
 use super::control::{self, ControlBar};
-use super::form::{SettingsForm, capitalize};
-use super::layout::{Pane, PanelLayout};
-use super::platform::{Outbox, Platform};
-use super::{Intent, Options, Shared, finished, theme, tiles};
-use crate::protocol::{Command, Event, Obstacle, RunSettings, StopReason};
-use crate::worker::Client;
+use super::dialogs;
+use super::intent::Intent;
+use super::layout::PanelLayout;
+use super::options::Options;
+use super::platform::{self, Outbox, Platform};
+use super::state::Shared;
+use super::{status, theme, tiles};
+use crate::protocol::{Event, Obstacle};
+use crate::text::capitalize;
 
-mod closing;
-mod help;
+mod controller;
 mod intents;
-mod path_dialog;
 mod replies;
+mod requests;
+mod stored;
 #[cfg(test)]
 mod tests;
+mod training;
 
-use closing::Closing;
-pub(super) use closing::WhenClosed;
-use help::Help;
-use path_dialog::PathDialog;
-use replies::Requests;
-
-const SETTINGS: &str = "wgpt";
-
-/// The key of the layout. It is stored separately, so that another version's layout does not lose
-/// the settings.
-const LAYOUT: &str = "panels";
-
-/// The time between two lists of the runs.
-const LIST_RUNS: Duration = Duration::from_secs(5);
-
-const USUAL_PACE: u64 = 50;
-
-/// The pace of a browser that draws in software. A frame takes a fifth of a second there, and at the
-/// usual pace training took five times as long.
-const SLOW_PACE: u64 = 2000;
+use controller::Controller;
+use requests::{LIST_RUNS, Requests};
+use stored::ReplacedForm;
 
 pub struct App {
-    options: Options,
-    shared: Shared,
-    panels: PanelLayout,
-    requests: Requests,
-    platform: Platform,
+    controller: Controller,
     /// What the platform requests: files that were chosen or dropped.
     queue: Receiver<Intent>,
-    /// The delay between a reply or an event and the frame that draws it, in milliseconds; threads
-    /// of the service read it.
-    pace: Arc<AtomicU64>,
-    /// The settings of the form with its overrides, and the form that is stored as long as they are
-    /// unchanged.
-    overridden: Option<(RunSettings, SettingsForm)>,
-    obstacles: Vec<Obstacle>,
     control: ControlBar,
-    closing: Closing,
-    path_dialog: Option<PathDialog>,
-    help: Help,
     title: String,
+    replaced: Option<ReplacedForm>,
 }
 
 impl App {
     /// Creates the window with the settings of the last one.
-    pub fn new(creation: &eframe::CreationContext<'_>, options: Options) -> Self {
+    pub fn new(creation: &eframe::CreationContext<'_>, mut options: Options) -> Self {
         theme::apply(&creation.egui_ctx);
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
-        // What another version wrote may not be readable.
-        let settings = storage.and_then(|storage| eframe::get_value(storage, SETTINGS));
-        let panels = storage.and_then(|storage| eframe::get_value(storage, LAYOUT));
-        let (ctx, pace) = (creation.egui_ctx.clone(), Arc::new(AtomicU64::new(USUAL_PACE)));
-        let waking = pace.clone();
-        let client = Client::new(move || ctx.request_repaint_after(delay(&waking)));
+        let (mut settings, panels) = stored::load(storage);
+        if settings.runs.as_os_str().is_empty() {
+            settings.runs = std::mem::take(&mut options.runs);
+        }
         let (sender, queue) = channel();
-        let outbox = Outbox { ctx: creation.egui_ctx.clone(), sender };
-        let mut app = Self {
-            shared: Shared { settings: settings.unwrap_or_default(), ..Shared::default() },
-            panels: panels.unwrap_or_default(),
-            requests: Requests::new(client),
-            platform: Platform::new(outbox, &options),
-            queue,
-            pace,
-            overridden: None,
-            obstacles: Vec::new(),
-            control: ControlBar::default(),
-            closing: Closing::No,
-            path_dialog: None,
-            help: Help::default(),
-            title: String::new(),
+        let ctx = creation.egui_ctx.clone();
+        let own = settings.form.clone();
+        let mut controller = Controller {
+            shared: Shared { settings, no_drop: options.no_drop, ..Shared::default() },
+            panels,
+            requests: Requests::new(ctx.clone()),
+            platform: Platform::new(Outbox { ctx, sender }, &options),
             options,
         };
-        app.begin();
-        app
+        controller.begin();
+        let replaced = ReplacedForm::new(own, &controller.shared.settings.form);
+        if controller.options.demo {
+            controller.start_run();
+        }
+        if let Some(intent) = platform::recognize(std::mem::take(&mut controller.options.inputs)) {
+            controller.carry_out(intent);
+        }
+        Self { controller, queue, control: ControlBar::default(), title: String::new(), replaced }
     }
 
     /// Applies events as if they came from a trainer.
     pub fn apply(&mut self, events: &[Event]) {
-        for event in events {
-            let shown = &mut self.shared.shown;
-            shown.progress.apply(event);
-            match event {
-                Event::Start { .. } => shown.has_finished = false,
-                Event::Paused { .. } | Event::Resumed { .. } => {}
-                Event::Error(error) => {
-                    // The log has the error and what to do next.
-                    self.bring_up(Pane::Log.title());
-                    self.notify("has failed", &error.text);
-                }
-                Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
-                    shown.has_finished = true;
-                    let result = finished::result(&shown.progress);
-                    self.notify("has finished", &result);
-                    self.request_model();
-                }
-                Event::Done { .. } => self.request_model(),
-                _ => continue,
-            }
-            // The list shows the state of each run.
-            self.requests.listed = None;
-        }
-    }
-
-    /// Tells a person who looks at something else about the run that a process trains.
-    fn notify(&self, what: &str, text: &str) {
-        if self.shared.shown.is_live() {
-            let name = self.shared.shown_name().unwrap_or("the run");
-            self.platform.notify(&format!("{name} {what}"), &capitalize(text));
-        }
-    }
-
-    /// Sets the folder in which runs are created and listed.
-    pub fn look_for_runs_in(&mut self, folder: &Path) {
-        self.shared.settings.runs = folder.to_path_buf();
-        self.requests.listed = None;
+        self.controller.apply(events);
     }
 
     /// Brings the panel of this title to the front of its tabs.
     pub fn bring_up(&mut self, title: &str) {
-        self.panels.bring_up(title);
+        self.controller.panels.bring_up(title);
     }
 
     /// Types a setting, as if into its field.
     pub fn set(&mut self, key: &'static str, text: &str) {
-        self.shared.settings.form.set(key, text);
+        self.controller.shared.settings.form.set(key, text);
     }
 
     fn draw(&mut self, ui: &mut Ui) -> Vec<Intent> {
-        let (mut intents, mut command) = (Vec::new(), None);
+        let mut intents = Vec::new();
         egui::Panel::top("headline").show(ui, |ui| {
             ui.horizontal(|ui| {
                 ui.strong("wgpt");
                 ui.separator();
-                control::headline(ui, &self.shared.shown.progress, &mut self.control);
+                control::headline(ui, &self.controller.shared.shown.progress, &mut self.control);
                 ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
-                    command = ui.menu_button("View", |ui| self.menu(ui)).inner.flatten();
+                    let view = ui.menu_button("View", |ui| menu(ui, &mut self.controller));
+                    intents.extend(view.inner.flatten());
                     if ui.button("Help").on_hover_text("F1").clicked() {
-                        self.help.is_open = !self.help.is_open;
+                        self.controller.shared.dialogs.help.is_open ^= true;
                     }
                 });
             });
         });
-        self.send_to_own_run(command);
-        for obstacle @ Obstacle { text, hint, .. } in &self.obstacles {
+        let Controller { shared, panels, .. } = &mut self.controller;
+        for obstacle @ Obstacle { text, hint, .. } in &shared.obstacles {
             let color = if obstacle.can_train() { theme::warning(ui) } else { theme::error(ui) };
             let sentence = |text: &str| capitalize(text) + ".";
             egui::Panel::top(egui::Id::unique(text)).show(ui, |ui| {
@@ -177,110 +109,98 @@ impl App {
                 });
             });
         }
-        if !self.shared.shown.is_empty() {
+        if !shared.shown.is_empty() {
             let figures = egui::Panel::top("figures").exact_size(tiles::HEIGHT);
-            intents.extend(figures.show(ui, |ui| tiles::show(ui, &mut self.shared)).inner);
+            intents.extend(figures.show(ui, |ui| tiles::show(ui, shared)).inner);
             egui::Panel::bottom("control").show(ui, |ui| {
-                let shown = &self.shared.shown;
+                let shown = &shared.shown;
                 intents.extend(self.control.show(ui, &shown.progress, shown.is_live()));
             });
         }
-        egui::CentralPanel::no_frame().show(ui, |ui| {
-            intents.extend(self.panels.show(ui, &mut self.shared));
-        });
-        self.shared.samples.selection.end_pass(ui.ctx());
+        egui::CentralPanel::no_frame().show(ui, |ui| intents.extend(panels.show(ui, shared)));
+        shared.samples.selection.end_pass(ui.ctx());
         intents
     }
+}
 
-    /// Draws the menu: theme, zoom, layout, and the end of the window. Returns a command for the run.
-    fn menu(&mut self, ui: &mut Ui) -> Option<Command> {
-        theme::choice(ui);
-        ui.separator();
-        ui.label("Size of everything");
-        ui.horizontal(|ui| {
-            for percent in [80, 100, 125, 150, 200] {
-                let factor = percent as f32 / 100.0;
-                let is_set = (ui.ctx().zoom_factor() - factor).abs() < 0.01;
-                if ui.selectable_label(is_set, format!("{percent}%")).clicked() {
-                    ui.ctx().set_zoom_factor(factor);
-                }
+/// Draws the menu: theme, zoom, layout, and the end of the window.
+fn menu(ui: &mut Ui, controller: &mut Controller) -> Option<Intent> {
+    theme::choice(ui);
+    ui.separator();
+    ui.label("Size of everything");
+    ui.horizontal(|ui| {
+        for percent in [80, 100, 125, 150, 200] {
+            let factor = percent as f32 / 100.0;
+            let is_set = (ui.ctx().zoom_factor() - factor).abs() < 0.01;
+            if ui.selectable_label(is_set, format!("{percent}%")).clicked() {
+                ui.ctx().set_zoom_factor(factor);
             }
-        });
-        ui.separator();
-        if ui.button("Reset layout").clicked() {
-            self.panels = PanelLayout::default();
-            ui.close();
         }
-        ui.separator();
-        match self.platform.link() {
-            Some(link) => {
-                if ui.button("Copy a link with these settings").clicked() {
-                    ui.ctx().copy_text(link);
-                }
-                // A page ends its run when it closes.
-                None
-            }
-            None => self.shared.settings.when_closed.choice(ui),
-        }
+    });
+    ui.separator();
+    if ui.button("Reset layout").clicked() {
+        controller.panels = PanelLayout::default();
+        ui.close();
     }
+    ui.separator();
+    let Some(link) = controller.platform.link() else {
+        return dialogs::when_closed(ui, &mut controller.shared.settings.when_closed);
+    };
+    // A page ends its run when it closes.
+    if ui.button("Copy a link with these settings").clicked() {
+        ui.ctx().copy_text(link);
+    }
+    None
 }
 
 impl eframe::App for App {
     fn logic(&mut self, ctx: &egui::Context, _frame: &mut eframe::Frame) {
-        for reply in self.requests.client.replies() {
-            self.take(reply);
+        let controller = &mut self.controller;
+        for reply in controller.requests.client.replies() {
+            controller.take(reply);
         }
-        self.take_events(ctx);
-        self.platform.read_dropped();
-        for intent in self.queue.try_iter().collect::<Vec<_>>() {
-            self.carry_out(intent);
+        controller.take_events(ctx);
+        controller.platform.read_dropped();
+        for intent in self.queue.try_iter() {
+            controller.carry_out(intent);
         }
-        if !self.options.still {
-            self.requests.update(&mut self.shared, ctx.input(|input| input.time));
+        let Controller { shared, requests, .. } = controller;
+        let now = ctx.input(|input| input.time);
+        requests.list_runs(&shared.settings, now);
+        if !controller.options.still {
+            requests.describe(&mut shared.settings, &mut shared.fit, now);
+            requests.compare(&shared.shown, &mut shared.library);
             ctx.request_repaint_after(LIST_RUNS);
         }
-        if self.shared.shown.has_own_trainer() {
-            let command = self.closing.handle(ctx, self.shared.settings.when_closed);
-            self.send_to_own_run(command);
+        if shared.shown.has_own_trainer() {
+            let when_closed = shared.settings.when_closed;
+            let intent = dialogs::handle_close(ctx, &mut shared.dialogs.closing, when_closed);
+            intent.into_iter().for_each(|intent| controller.carry_out(intent));
         }
-        let title = control::title(&self.shared.shown.progress, self.shared.shown_name());
+        let Controller { shared, requests, platform, .. } = controller;
+        let progress = &shared.shown.progress;
+        let title = status::title(progress, shared.shown_name());
         if title != self.title {
-            self.platform.set_title(&title);
+            platform.set_title(&title);
             self.title = title;
         }
-        self.platform.report(&self.shared, delay(&self.pace));
+        platform.report(&shared.settings.form, progress, requests.pace());
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
-        let mut intents = help::shortcuts(ui, &mut self.help, &self.shared.shown);
+        let shared = &mut self.controller.shared;
+        let mut intents = dialogs::shortcuts(ui, &mut shared.dialogs.help, &shared.shown);
         intents.extend(self.draw(ui));
-        intents.extend(self.help.show(ui, &self.shared.settings.runs));
-        let command = self.closing.ask(ui);
-        self.send_to_own_run(command);
-        intents.extend(PathDialog::show(&mut self.path_dialog, ui));
-        #[cfg(not(target_arch = "wasm32"))]
-        intents.extend(super::get_list::show(ui, &mut self.shared));
+        intents.extend(dialogs::show(ui, &mut self.controller.shared));
         for intent in intents {
-            self.carry_out(intent);
+            self.controller.carry_out(intent);
         }
     }
 
     fn save(&mut self, storage: &mut dyn eframe::Storage) {
-        if self.options.screenshot.is_some() {
-            return;
-        }
-        let form = &mut self.shared.settings.form;
-        self.overridden.take_if(|(settings, _)| *settings != form.settings());
-        let own = self.overridden.as_ref().map(|(_, own)| own.clone());
-        let edited = own.map(|own| std::mem::replace(form, own));
-        eframe::set_value(storage, SETTINGS, &self.shared.settings);
-        eframe::set_value(storage, LAYOUT, &self.panels);
-        if let Some(edited) = edited {
-            self.shared.settings.form = edited;
+        if self.controller.options.screenshot.is_none() {
+            let Controller { shared, panels, .. } = &mut self.controller;
+            stored::save(storage, &mut shared.settings, panels, &mut self.replaced);
         }
     }
-}
-
-fn delay(pace: &AtomicU64) -> Duration {
-    Duration::from_millis(pace.load(Relaxed))
 }

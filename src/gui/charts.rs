@@ -5,17 +5,17 @@ mod plot;
 mod ribbon;
 
 use std::f64::consts::LN_2;
-use std::path::PathBuf;
 
-use eframe::egui::{self, RichText, Ui};
+use eframe::egui::{RichText, Ui};
 use egui_plot::{Corner, PlotPoint};
-use serde::{Deserialize, Serialize};
 
-use self::axes::{Scale, Unit, XAxis};
+use self::axes::{Scale, Unit};
 use self::plot::{Chart, Curve, ReferenceLine};
-use self::ribbon::{Mark, Space};
+use self::ribbon::{RibbonSpace, SampleMark};
+use super::intent::Intent;
+use super::state::{ChartState, Overlay, Shared, XAxis};
 use super::widgets::combo;
-use super::{Intent, Shared, theme, welcome};
+use super::{theme, welcome};
 use crate::plan::Throttle;
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
 use crate::text::{bytes, grouped};
@@ -26,32 +26,6 @@ const FAINT: f32 = 0.35;
 /// Half-lives of the moving average that can be chosen, in iterations.
 const HALF_LIVES: [Option<u32>; 5] = [None, Some(0), Some(10), Some(100), Some(1000)];
 
-/// A run whose curves are drawn with the shown run's curves.
-pub(super) struct Overlay {
-    pub run: PathBuf,
-    pub name: String,
-    /// The source of its curves; empty until it was read.
-    pub progress: Progress,
-}
-
-/// View settings that all charts share. They are stored from one session to the next.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct ChartState {
-    log: bool,
-    /// Half-life of the moving average of the loss, in iterations: 0 does not smooth, `None` follows
-    /// the length of the run.
-    half_life: Option<u32>,
-    axis: XAxis,
-    view: VisibleRange,
-    /// Moving averages of the shown run and then of each overlay.
-    #[serde(skip)]
-    averages: Vec<Smoothed>,
-    /// The run drawn last. The view is reset when another one is shown.
-    #[serde(skip)]
-    run: Option<PathBuf>,
-}
-
 /// Draws training and validation loss, with the lowest possible loss where it is known, below the
 /// samples.
 pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
@@ -59,7 +33,9 @@ pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         return welcome::show(ui);
     }
     let Shared { settings, shown, library, samples, .. } = shared;
-    let (progress, overlays, state) = (&shown.progress, &library.overlays, &mut settings.charts);
+    let progress = &shown.progress;
+    let overlays = &library.overlays;
+    let state = &mut settings.charts;
     let runs = || std::iter::once(progress).chain(overlays.iter().map(|overlay| &overlay.progress));
     let raw: Vec<&Series> = runs().map(|run| &run.curves.loss).collect();
     let validation = &progress.curves.eval_val;
@@ -73,8 +49,10 @@ pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let ChartState { averages, view, log, axis, .. } = state;
     let averages = follow(averages, state.half_life, &raw);
     let mut chart = Chart::new("loss", Unit::Loss, *axis, progress);
-    (chart.scale.log, chart.legend) = (*log, Some(Corner::RightTop));
-    let (color, own) = (theme::series_color(ui, 0), factor(progress));
+    chart.scale.log = *log;
+    chart.legend = Some(Corner::RightTop);
+    let color = theme::series_color(ui, 0);
+    let own = factor(progress);
     // Next to other runs, the curves of the shown one have its name, too.
     let name = progress.run.as_deref().filter(|_| !overlays.is_empty());
     let name = name.map(|run| format!("{} ", library.title(run))).unwrap_or_default();
@@ -83,14 +61,18 @@ pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     training.factor = own;
     if let Some(average) = averages.first() {
         // The raw loss is faint behind its average.
-        (training.color, training.width) = (color.gamma_multiply(FAINT), 1.0);
+        training.color = color.gamma_multiply(FAINT);
+        training.width = 1.0;
         let smoothed = chart.add(&names[0], average, color);
-        (smoothed.factor, smoothed.hover_name) = (own, format!("{}, smoothed", names[0]));
+        smoothed.factor = own;
+        smoothed.hover_name = format!("{}, smoothed", names[0]);
     }
     let curve = chart.add(&names[1], validation, theme::series_color(ui, 1));
-    (curve.factor, curve.dots) = (own, true);
+    curve.factor = own;
+    curve.dots = true;
     for (nth, Overlay { name, progress, .. }) in (1..).zip(overlays) {
-        let (curves, color) = (&progress.curves, theme::series_color(ui, nth + 1));
+        let curves = &progress.curves;
+        let color = theme::series_color(ui, nth + 1);
         let factor = factor(progress);
         let training = averages.get(nth).unwrap_or(&raw[nth]);
         for (series, split, dashed) in
@@ -107,7 +89,7 @@ pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         chart.references.push(ReferenceLine { name, value: own * value, color });
     }
     let marks = marks(progress, *axis, chart.scale, own);
-    let space = if marks.is_empty() { None } else { Space::allocate(ui) };
+    let space = if marks.is_empty() { None } else { RibbonSpace::allocate(ui) };
     if let Some(drawn) = chart.show(ui, view) {
         ribbon::show(ui, space, &drawn, &marks, &mut samples.selection);
     }
@@ -137,7 +119,7 @@ fn follow<'a>(
 
 /// Returns the samples of a run and their places on its validation curve, or on its training curve
 /// before the first evaluation.
-fn marks(progress: &Progress, axis: XAxis, scale: Scale, factor: f64) -> Vec<Mark<'_>> {
+fn marks(progress: &Progress, axis: XAxis, scale: Scale, factor: f64) -> Vec<SampleMark<'_>> {
     let curves = &progress.curves;
     let line = if curves.eval_val.is_empty() { &curves.loss } else { &curves.eval_val };
     let place = |iter: f64| {
@@ -145,11 +127,12 @@ fn marks(progress: &Progress, axis: XAxis, scale: Scale, factor: f64) -> Vec<Mar
         PlotPoint::new(axis.place(curves, iter), loss.unwrap_or_default())
     };
     let samples = progress.samples.iter();
-    samples.map(|sample| Mark { sample, place: place(sample.iter as f64) }).collect()
+    samples.map(|sample| SampleMark { sample, place: place(sample.iter as f64) }).collect()
 }
 
 pub(super) fn rate(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+    let progress = &shared.shown.progress;
+    let state = &mut shared.settings.charts;
     let curves = &progress.curves;
     state.begin(ui, progress, curves.learning_rate.is_empty())?;
     let gap = ui.spacing().item_spacing.y;
@@ -169,7 +152,8 @@ pub(super) fn rate(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
 }
 
 pub(super) fn speed(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+    let progress = &shared.shown.progress;
+    let state = &mut shared.settings.charts;
     let series = &progress.curves.tokens_per_s;
     state.begin(ui, progress, series.is_empty())?;
     state.title(ui, "tokens per second");
@@ -194,7 +178,8 @@ fn health(ui: &mut Ui, progress: &Progress) {
 }
 
 pub(super) fn memory(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    let (progress, state) = (&shared.shown.progress, &mut shared.settings.charts);
+    let progress = &shared.shown.progress;
+    let state = &mut shared.settings.charts;
     let curves = &progress.curves;
     if curves.memory.is_empty() && !curves.loss.is_empty() {
         ui.weak("This run does not use a GPU, so it has no GPU memory to show.");
@@ -301,58 +286,6 @@ impl ChartState {
     }
 }
 
-/// The visible range of the x axis, shared by all charts.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-struct VisibleRange {
-    follow: bool,
-    /// The start and end of the visible range; `None` shows everything.
-    #[serde(skip)]
-    range: Option<[f64; 2]>,
-    /// The last egui pass in which every chart resets to show everything.
-    #[serde(skip)]
-    fit_until: u64,
-}
-
-impl Default for VisibleRange {
-    fn default() -> Self {
-        Self { follow: true, range: None, fit_until: 0 }
-    }
-}
-
-impl VisibleRange {
-    pub fn fit(&mut self, ctx: &egui::Context) {
-        // Charts that this pass has already drawn reset in the next one.
-        self.fit_until = ctx.cumulative_pass_nr() + 1;
-        self.range = None;
-        ctx.request_repaint();
-    }
-
-    /// Takes the range of a chart that the mouse may have moved.
-    pub fn update(&mut self, ctx: &egui::Context, range: Option<[f64; 2]>, newest: f64) {
-        if range.is_some_and(|[from, to]| to < newest - 1e-9 * (to - from)) {
-            self.follow = false;
-        }
-        // A new range needs other points, and the other charts follow it.
-        if range != self.range {
-            ctx.request_repaint();
-        }
-        self.range = range;
-    }
-
-    /// Moves the range so that it ends at x = `newest`. Returns true if it had to move.
-    pub fn follow_newest(&mut self, newest: f64) -> bool {
-        match &mut self.range {
-            Some([from, to]) if self.follow && newest > *to => {
-                *from += newest - *to;
-                *to = newest;
-                true
-            }
-            _ => false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -367,14 +300,5 @@ mod tests {
         assert!(!differ(&[Some(1.0)]) && !differ(&[Some(3.5), Some(3.5)]));
         assert!(differ(&[Some(1.0), Some(1.0), Some(3.5)]));
         assert!(!differ(&[Some(1.0), None]) && !differ(&[None, Some(1.0)]));
-    }
-
-    #[test]
-    fn the_view_follows_the_newest_iteration_until_follow_is_off() {
-        let mut view = VisibleRange { range: Some([0.0, 10.0]), ..VisibleRange::default() };
-        assert!(!view.follow_newest(10.0) && view.follow_newest(15.0));
-        assert_eq!(view.range, Some([5.0, 15.0]));
-        view.follow = false;
-        assert!(!view.follow_newest(20.0));
     }
 }

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use eframe::egui::{self, Button, RichText, Ui};
 
+use super::intent::Intent;
+use super::status::status;
 use super::widgets::{action, dot, entered};
-use super::{Intent, export, theme};
+use super::{export, theme};
 use crate::config::DecayLength;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{
-    Command, DeviceLine, Level, Progress, RunError, RunPhase, Setting, StopReason, Waiting,
+    Command, DeviceLine, Progress, RunError, RunPhase, Setting, StopReason, Waiting,
 };
-use crate::text::{grouped, percent_done};
+use crate::text::grouped;
 
 /// The control bar, with input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
@@ -111,7 +113,8 @@ impl ControlBar {
         }
         let newest = progress.checkpoints.last();
         let missing = newest.is_none().then_some("There is no checkpoint yet.");
-        let exported = export::menu(ui, newest.map(|newest| newest.path.as_path()), missing);
+        let exported =
+            export::menu(ui, progress, newest.map(|newest| newest.path.as_path()), missing);
         exported.or(intent)
     }
 
@@ -119,7 +122,9 @@ impl ControlBar {
     fn learning_rate(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let enabled = live && matches!(progress.state, RunPhase::Running | RunPhase::Paused);
         if !enabled {
-            (self.rate, self.sent, self.error) = (None, None, None);
+            self.rate = None;
+            self.sent = None;
+            self.error = None;
         }
         let step = progress.last_step.as_ref();
         let sent = self.sent.filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
@@ -183,51 +188,6 @@ fn parse_rate(typed: &str) -> Option<f64> {
 /// Width reserved for the buttons to the right of the headline, in points.
 const MENU_WIDTH: f32 = 140.0;
 
-pub(super) fn status(progress: &Progress) -> (String, Level) {
-    if let (RunPhase::Starting | RunPhase::Running, Some(working)) =
-        (&progress.state, progress.working)
-    {
-        return (working.to_string(), Level::Info);
-    }
-    let (words, level) = match &progress.state {
-        RunPhase::Idle if progress.run.is_some() => ("no training recorded", Level::Info),
-        RunPhase::Idle => ("no run", Level::Info),
-        RunPhase::Starting => ("starting", Level::Info),
-        RunPhase::Running => ("training", Level::Info),
-        RunPhase::Paused => ("paused", Level::Warning),
-        RunPhase::Recovering => ("restarting from the last checkpoint", Level::Warning),
-        RunPhase::Waiting(waiting) => (waiting.text.as_str(), Level::Warning),
-        RunPhase::Finished(StopReason::Finished) => ("finished", Level::Info),
-        RunPhase::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
-        RunPhase::Finished(StopReason::Stopped) => ("stopped", Level::Info),
-        RunPhase::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
-        RunPhase::Interrupted => ("interrupted", Level::Warning),
-        RunPhase::Failed(error) => {
-            let line = error.text.lines().next().unwrap_or_default();
-            return (format!("failed: {line}"), Level::Error);
-        }
-    };
-    (words.into(), level)
-}
-
-/// Returns the title of the window: state, run and program, the most important first.
-pub(super) fn title(progress: &Progress, run: Option<&str>) -> String {
-    let Some(run) = run else { return "wgpt".into() };
-    let percent = percent_done(progress.iteration, progress.max_iters);
-    let state = match &progress.state {
-        RunPhase::Idle => String::new(),
-        RunPhase::Starting => "starting ".into(),
-        RunPhase::Running => format!("{percent} "),
-        RunPhase::Paused => format!("paused at {percent}: "),
-        RunPhase::Recovering | RunPhase::Waiting(_) => format!("restarting at {percent}: "),
-        RunPhase::Finished(StopReason::Stopped) => format!("stopped at {percent}: "),
-        RunPhase::Finished(_) => "finished: ".into(),
-        RunPhase::Interrupted => format!("interrupted at {percent}: "),
-        RunPhase::Failed(_) => format!("failed at {percent}: "),
-    };
-    format!("{state}{run} - wgpt")
-}
-
 pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
@@ -277,7 +237,7 @@ fn kind(device: &DeviceLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Checkpoint, Event, Task, Working};
+    use crate::protocol::{Checkpoint, Event};
 
     #[test]
     fn a_learning_rate_is_positive_and_fits_f32() {
@@ -293,7 +253,8 @@ mod tests {
             let text = "restarting".into();
             Event::Waiting(Waiting { text, attempt, attempts: 9, seconds })
         };
-        let (mut progress, mut state) = (Progress::default(), ControlBar::default());
+        let mut progress = Progress::default();
+        let mut state = ControlBar::default();
         assert_eq!(state.countdown(&progress, 1.0), None);
         progress.apply(&waiting(3, 5));
         let left = [10.0, 10.5, 13.0, 20.0].map(|now| state.countdown(&progress, now));
@@ -315,30 +276,5 @@ mod tests {
         assert_eq!(pause_or_continue(&progress, true), None);
         progress.state = RunPhase::Finished(StopReason::Finished);
         assert_eq!(pause_or_continue(&progress, false), None);
-    }
-
-    #[test]
-    fn the_status_names_work_that_lasts() {
-        let mut progress = Progress { state: RunPhase::Running, ..Progress::default() };
-        let working = Working { task: Task::Evaluation, done: 37, total: 400 };
-        progress.apply(&Event::Working(working));
-        assert_eq!(status(&progress), ("evaluating 37/400".into(), Level::Info));
-        progress.apply(&Event::Paused { iter: 0 });
-        progress.apply(&Event::Working(Working { task: Task::Sample, ..working }));
-        assert_eq!(status(&progress), ("paused".into(), Level::Warning));
-    }
-
-    #[test]
-    fn the_title_has_the_state_and_the_run() {
-        let mut progress = Progress::default();
-        assert_eq!(title(&progress, None), "wgpt");
-        assert_eq!(title(&progress, Some("gpt2")), "gpt2 - wgpt");
-        (progress.max_iters, progress.iteration) = (1500, 630);
-        progress.state = RunPhase::Running;
-        assert_eq!(title(&progress, Some("demo-3")), "42% demo-3 - wgpt");
-        progress.state = RunPhase::Paused;
-        assert_eq!(title(&progress, Some("demo-3")), "paused at 42%: demo-3 - wgpt");
-        progress.state = RunPhase::Finished(StopReason::Finished);
-        assert_eq!(title(&progress, Some("demo-3")), "finished: demo-3 - wgpt");
     }
 }

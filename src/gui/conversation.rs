@@ -2,116 +2,45 @@
 
 use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText, TextEdit, Ui};
 
-use super::Intent;
-use super::prompt::field;
-use super::samples::SampleState;
+use super::intent::Intent;
+use super::prompt;
+use super::state::{ChatState, SampleState};
 use super::token_text::readable;
-use super::widgets::{action, button, wrapped};
-use crate::data::{Message, Role};
+use super::widgets::{action, button, field, wrapped};
+use crate::data::Role;
 use crate::protocol::{Progress, Request, RunPhase, SampleInput};
 use crate::runs::Introduction;
 
-#[derive(Debug, Default)]
-pub(super) struct ChatState {
-    pub is_offered: bool,
-    /// True if the conversation is shown in place of the samples.
-    pub is_open: bool,
-    pub introduction: Introduction,
-    system: String,
-    draft: String,
-    /// The messages of both, without the system prompt.
-    messages: Vec<Message>,
-    writing: Option<String>,
-    /// The oldest messages, for which the model had no room when it answered last.
-    forgotten: usize,
-}
-
-impl ChatState {
-    /// Offers a conversation if the shown model was trained on some, and opens it, unless the model
-    /// is being trained: then its samples are what counts.
-    pub fn offer(&mut self, is_offered: bool, is_training: bool) {
-        if self.is_offered != is_offered {
-            self.is_open = is_offered && !is_training;
-        }
-        self.is_offered = is_offered;
-    }
-
-    /// Forgets the conversation: another model is shown.
-    pub fn clear(&mut self) {
-        let (is_offered, is_open) = (self.is_offered, self.is_open);
-        *self = Self { is_offered, is_open, ..Self::default() };
-    }
-
-    pub fn answered(&mut self, text: String, forgotten: usize, done: bool) {
-        if self.writing.is_none() {
-            // An answer that was ended has no conversation to belong to.
-        } else if !done {
-            self.writing = Some(text);
-        } else if text.is_empty() {
-            self.take_back();
-        } else {
-            self.writing = None;
-            self.messages.push(Message::new(Role::Assistant, text));
-            self.forgotten = forgotten;
-        }
-    }
-
-    /// Returns the message that has no answer to its field. Returns true if there was one.
-    pub fn take_back(&mut self) -> bool {
-        let was_writing = self.writing.take().is_some();
-        if was_writing
-            && let Some(message) = self.messages.pop()
-            && self.draft.is_empty()
-        {
-            self.draft = message.content;
-        }
-        was_writing
-    }
-
-    /// Adds the message that was typed. Returns the whole conversation.
-    fn send(&mut self) -> Vec<Message> {
-        let content = std::mem::take(&mut self.draft);
-        self.messages.push(Message::new(Role::User, content));
-        self.writing = Some(String::new());
-        let system = self.system.trim();
-        let system = (!system.is_empty()).then(|| Message::new(Role::System, system));
-        system.into_iter().chain(self.messages.iter().cloned()).collect()
-    }
-}
-
-impl SampleState {
-    /// Draws the conversation, the fields for a message and the system prompt, and the options.
-    pub fn conversation(
-        &mut self,
-        ui: &mut Ui,
-        progress: &Progress,
-        on_cpu: bool,
-    ) -> Option<Intent> {
-        let reason = match progress.state {
-            RunPhase::Running | RunPhase::Paused => {
-                Some("You can write to it once the run has ended.")
-            }
-            _ => self.prompt.obstacle(progress),
-        };
-        let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
-        let Self { prompt, chat, focus, .. } = self;
-        let intent = input.show(ui, |ui| {
-            ui.add_space(4.0);
-            let intent = message_field(ui, reason, chat, focus);
-            ui.add_enabled_ui(chat.writing.is_none(), |ui| prompt.options.show(ui, on_cpu));
-            intent
+/// Draws the conversation, the fields for a message and the system prompt, and the options.
+pub(super) fn show(
+    ui: &mut Ui,
+    state: &mut SampleState,
+    progress: &Progress,
+    on_cpu: bool,
+) -> Option<Intent> {
+    let SampleState { prompt, chat, focus, .. } = state;
+    let reason = match progress.state {
+        RunPhase::Running | RunPhase::Paused => Some("You can write to it once the run has ended."),
+        _ => prompt.obstacle(progress),
+    };
+    let input = egui::Panel::bottom("message").frame(Frame::NONE).resizable(false);
+    let intent = input.show(ui, |ui| {
+        ui.add_space(4.0);
+        let intent = message_field(ui, reason, chat, focus);
+        ui.add_enabled_ui(chat.writing.is_none(), |ui| {
+            prompt::options(ui, &mut prompt.options, on_cpu);
         });
-        ui.horizontal(|ui| self.choice(ui));
-        ui.horizontal(|ui| head(ui, &mut self.chat));
-        ui.separator();
-        let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
-        let example = area.auto_shrink(false).show(ui, |ui| messages(ui, &self.chat, reason));
-        let example = example.inner.map(|example| {
-            self.chat.draft = example;
-            Intent::Generate(SampleInput::Conversation(self.chat.send()))
-        });
-        intent.inner.or(example)
-    }
+        intent
+    });
+    ui.horizontal(|ui| head(ui, chat));
+    ui.separator();
+    let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
+    let example = area.auto_shrink(false).show(ui, |ui| messages(ui, chat, reason));
+    let example = example.inner.map(|example| {
+        chat.draft = example;
+        Intent::Generate(SampleInput::Conversation(chat.send()))
+    });
+    intent.inner.or(example)
 }
 
 fn head(ui: &mut Ui, state: &mut ChatState) {
@@ -160,7 +89,7 @@ fn message_field(
 /// example that was clicked.
 fn messages(ui: &mut Ui, state: &ChatState, reason: Option<&str>) -> Option<String> {
     if state.messages.is_empty() {
-        return introduction(ui, &state.introduction, reason);
+        return introduction(ui, state, reason);
     }
     for (index, message) in state.messages.iter().enumerate() {
         if index == state.forgotten && index > 0 {
@@ -174,11 +103,8 @@ fn messages(ui: &mut Ui, state: &ChatState, reason: Option<&str>) -> Option<Stri
     None
 }
 
-fn introduction(
-    ui: &mut Ui,
-    Introduction { text, examples }: &Introduction,
-    reason: Option<&str>,
-) -> Option<String> {
+fn introduction(ui: &mut Ui, state: &ChatState, reason: Option<&str>) -> Option<String> {
+    let Introduction { text, examples } = &state.introduction;
     let unknown = "This model was trained on conversations: write to it.";
     wrapped(ui, if text.is_empty() { unknown } else { text });
     ui.horizontal_wrapped(|ui| {
@@ -214,6 +140,7 @@ mod tests {
     use egui_kittest::kittest::{NodeT, Queryable};
 
     use super::*;
+    use crate::data::Message;
 
     /// The state that the panel is drawn from, and the intents that it returned.
     struct Drawn {
@@ -226,7 +153,7 @@ mod tests {
         let progress = Progress { run: Some("models/chat".into()), ..Progress::default() };
         let state = Drawn { progress, samples: SampleState::default(), intents: Vec::new() };
         let draw = |ui: &mut Ui, drawn: &mut Drawn| {
-            drawn.intents.extend(drawn.samples.conversation(ui, &drawn.progress, false));
+            drawn.intents.extend(show(ui, &mut drawn.samples, &drawn.progress, false));
         };
         Harness::builder().with_size([600.0, 400.0]).build_ui_state(draw, state)
     }
@@ -309,38 +236,6 @@ mod tests {
         training.state_mut().progress.state = RunPhase::Running;
         training.run_steps(2);
         assert!(training.get_by_label("Hi").accesskit_node().is_disabled());
-    }
-
-    #[test]
-    fn a_message_without_an_answer_returns_to_its_field() {
-        let mut chat = ChatState { draft: "Hello!".into(), ..ChatState::default() };
-        chat.send();
-        chat.answered(String::new(), 0, true);
-        assert_eq!((chat.draft.as_str(), chat.messages.len()), ("Hello!", 0));
-        chat.send();
-        chat.draft = "Next".into();
-        chat.take_back();
-        assert_eq!((chat.draft.as_str(), chat.messages.len()), ("Next", 0));
-        assert!(chat.writing.is_none());
-        // The reply to a conversation that is no longer shown.
-        chat.answered("Hi".into(), 0, true);
-        assert!(chat.messages.is_empty());
-    }
-
-    #[test]
-    fn only_a_model_with_conversations_opens_one() {
-        let mut chat = ChatState::default();
-        chat.offer(false, false);
-        assert!(!chat.is_open);
-        chat.offer(true, false);
-        assert!(chat.is_open);
-        chat.is_open = false;
-        chat.offer(true, false);
-        assert!(!chat.is_open, "the samples were chosen");
-        chat.offer(false, false);
-        assert!(!chat.is_open && !chat.is_offered);
-        chat.offer(true, true);
-        assert!(!chat.is_open && chat.is_offered, "the model is being trained");
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui::{self, Ui};
 
-use super::Intent;
-use super::platform::{Choice, ExportFormat, IS_PAGE};
+use super::intent::{ExportFormat, FileChoice, Intent};
+use super::target::IS_PAGE;
 use super::widgets::button;
+use crate::protocol::{Progress, Request};
 
 const FORMATS: [(&str, ExportFormat, &str); 3] = [
     (
@@ -24,10 +25,11 @@ const FORMATS: [(&str, ExportFormat, &str); 3] = [
 
 const ZIP_HELP: &str = "Download it as a zip with a Hugging Face folder";
 
-/// Draws the button of the menu. It is disabled if there is a reason for it. A page has one format and
-/// no menu.
+/// Draws the button of the menu for a checkpoint of the shown run. It is disabled if there is a reason for
+/// it. A page has one format and no menu.
 pub(super) fn menu(
     ui: &mut Ui,
+    progress: &Progress,
     checkpoint: Option<&Path>,
     disabled: Option<&str>,
 ) -> Option<Intent> {
@@ -37,32 +39,29 @@ pub(super) fn menu(
     }
     let response = ui.add_enabled(disabled.is_none(), egui::Button::new("Export"));
     let response = response.on_disabled_hover_text(disabled.unwrap_or_default());
-    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, checkpoint?));
+    let run = progress.run.as_deref();
+    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, checkpoint?, run?));
     shown?.inner
 }
 
-/// Draws the entries of the menu for a run, a checkpoint or a model.
-pub(super) fn entries(ui: &mut Ui, checkpoint: &Path) -> Option<Intent> {
+/// Draws the entries of the menu for a run or one of its checkpoints.
+pub(super) fn entries(ui: &mut Ui, checkpoint: &Path, run: &Path) -> Option<Intent> {
     if IS_PAGE {
         return button(ui, "Export", None, ZIP_HELP).then(|| hugging_face(checkpoint.into()));
     }
     let mut intent = None;
     for (text, format, help) in FORMATS {
         if ui.button(text).on_hover_text(help).clicked() {
-            intent = Some(Intent::Choose(Choice::Export(checkpoint.into(), format)));
+            intent = Some(Intent::Choose(FileChoice::Export(checkpoint.into(), format)));
         }
     }
-    #[cfg(not(target_arch = "wasm32"))]
-    if let Some(run) = checkpoint.ancestors().take(3).find(|folder| crate::runs::is_run(folder))
-        && ui.button("Report").on_hover_text("A page with curves, samples and settings").clicked()
-    {
-        let run = run.to_path_buf();
-        intent = Some(Intent::Ask(crate::protocol::Request::Report { run }));
+    if ui.button("Report").on_hover_text("A page with curves, samples and settings").clicked() {
+        intent = Some(Intent::Ask(Request::Report { run: run.into() }));
     }
     intent
 }
 
 /// Returns the intent of an export as a Hugging Face folder.
 pub(super) fn hugging_face(checkpoint: PathBuf) -> Intent {
-    Intent::Choose(Choice::Export(checkpoint, ExportFormat::HuggingFace))
+    Intent::Choose(FileChoice::Export(checkpoint, ExportFormat::HuggingFace))
 }

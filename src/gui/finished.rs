@@ -2,9 +2,10 @@
 
 use eframe::egui::{self, RichText, Ui};
 
-use super::platform::Choice;
+use super::intent::{FileChoice, Intent};
+use super::state::Shared;
 use super::widgets::button;
-use super::{Intent, Shared, export, theme};
+use super::{export, theme};
 use crate::protocol::Progress;
 use crate::text::grouped;
 
@@ -23,10 +24,10 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
             // All are drawn, also those after the one that is clicked.
             let help = "Type a prompt, and the model continues it";
             let again = button(ui, "Try it", missing, help).then_some(Some(Intent::Try));
-            let export = export::menu(ui, checkpoint.as_deref(), missing).map(Some);
+            let export = export::menu(ui, progress, checkpoint.as_deref(), missing).map(Some);
             let help = "Choose your own text files for the next run";
             let texts = button(ui, "Train on your text...", None, help);
-            let texts = texts.then_some(Some(Intent::Choose(Choice::Texts)));
+            let texts = texts.then_some(Some(Intent::Choose(FileChoice::Texts)));
             let close = button(ui, "Close", None, "Close this notice").then_some(None);
             again.or(export).or(texts).or(close)
         })

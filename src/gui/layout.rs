@@ -4,7 +4,9 @@ use eframe::egui::{self, Ui};
 use egui_tiles::{EditAction, Linear, LinearDir, SimplificationOptions, Tile, TileId, Tiles, Tree};
 use serde::{Deserialize, Serialize};
 
-use super::{Intent, Shared, charts, fit, log, run_list, run_tab, samples, setup};
+use super::intent::Intent;
+use super::state::Shared;
+use super::{charts, fit, log, run_list, run_tab, samples, setup};
 
 /// A panel, under its name in stored layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

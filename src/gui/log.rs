@@ -4,20 +4,17 @@ use std::fmt::Write as _;
 
 use eframe::egui::{self, Align, Label, RichText, Ui};
 
+use super::intent::Intent;
+use super::state::{LogView, Shared};
+use super::target::IS_PAGE;
+use super::theme;
 use super::widgets::{button, cell};
-use super::{Intent, Shared, platform, theme};
-use crate::protocol::{Cause, Level, LogLine, Progress, RunError, RunPhase};
+use crate::protocol::{Cause, DeviceLine, Level, LogLine, Progress, RunError, RunPhase};
 use crate::version;
 
 /// Lines drawn at first, and added each time earlier ones are requested: every line costs frame
 /// time.
 const PAGE: usize = 100;
-
-#[derive(Default)]
-pub(super) struct LogView {
-    only_problems: bool,
-    earlier_pages: usize,
-}
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { shown, log: LogView { only_problems, earlier_pages }, .. } = shared;
@@ -78,7 +75,7 @@ fn buttons(ui: &mut Ui, progress: &Progress) -> Option<Intent> {
     if button(ui, "Copy details", None, help) {
         ui.ctx().copy_text(details(progress));
     }
-    if platform::IS_PAGE {
+    if IS_PAGE {
         return None;
     }
     let missing = progress.run.is_none().then_some("There is no run yet.");
@@ -112,8 +109,8 @@ fn details(progress: &Progress) -> String {
         let _ = writeln!(text, "run: {}", run.display());
     }
     if let Some(device) = &progress.device {
-        let (name, id, kind) = (&device.name, &device.id, &device.kind);
-        let _ = writeln!(text, "device: {name} ({id}, {}, {kind})", device.backend);
+        let DeviceLine { id, name, backend, kind } = device;
+        let _ = writeln!(text, "device: {name} ({id}, {backend}, {kind})");
     }
     if progress.max_iters > 0 {
         let _ = writeln!(text, "iteration: {} of {}", progress.iteration, progress.max_iters);

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use eframe::egui::{self, Button, Label, RichText, Ui};
 
-use super::charts::Overlay;
-use super::platform::{Choice, IS_PAGE};
-use super::shared::Library;
+use super::intent::{FileChoice, Intent};
+use super::state::{Library, Overlay, RunDialog, Shared};
+use super::target::IS_PAGE;
 use super::widgets::button;
-use super::{Intent, Shared, export, theme};
+use super::{export, theme};
 use crate::protocol::{Request, StorageUsage};
 use crate::runs::{RunState, RunSummary};
 use crate::text::bytes;
-pub(super) use dialogs::Dialog;
+use table::GAP;
 
 mod dialogs;
 mod menu;
@@ -20,9 +20,6 @@ mod table;
 
 /// Crashed runs offered for continuation at a time.
 const MAX_OFFERS: usize = 3;
-
-/// Space between columns, in points.
-const GAP: f32 = 8.0;
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { settings, shown, library, .. } = shared;
@@ -45,9 +42,10 @@ fn models(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
     let mut intent = None;
     for model in &library.models {
         let path = || model.path.clone();
-        let (layers, width) = (model.architecture.n_layer, model.architecture.n_embd);
+        let shape = &model.architecture;
         let tokenizer = if model.has_tokenizer { "" } else { ", tokenizer unknown" };
-        let text = format!("{}: {layers} blocks of {width}{tokenizer}", model.name);
+        let text =
+            format!("{}: {} blocks of {}{tokenizer}", model.name, shape.n_layer, shape.n_embd);
         ui.horizontal_wrapped(|ui| {
             ui.add(Label::new(&text).truncate());
             let button = |ui: &mut Ui, text: &str, help: &str| {
@@ -63,7 +61,7 @@ fn models(ui: &mut Ui, library: &mut Library) -> Option<Intent> {
                 intent = Some(export::hugging_face(path()));
             }
             if button(ui, "Delete...", "Delete it from this browser") {
-                library.dialog = Some(Dialog::Remove { path: path(), name: text.clone() });
+                library.dialog = Some(RunDialog::Remove { path: path(), name: text.clone() });
             }
         });
     }
@@ -108,9 +106,9 @@ fn folder(ui: &mut Ui, folder: &Path) -> Option<Intent> {
     // From right to left.
     let right = |ui: &mut Ui| {
         let help = "Generate text with a Hugging Face folder or a checkpoint";
-        let model = button(ui, "Open model...", None, help).then_some(Choice::Model);
+        let model = button(ui, "Open model...", None, help).then_some(FileChoice::Model);
         let runs = button(ui, "Choose...", None, "Choose a folder with runs");
-        runs.then_some(Choice::RunsFolder).or(model).map(Intent::Choose)
+        runs.then_some(FileChoice::RunsFolder).or(model).map(Intent::Choose)
     };
     egui::Sides::new().shrink_left().truncate().show(ui, left, right).1
 }
@@ -124,7 +122,7 @@ fn storage(ui: &mut Ui, usage: StorageUsage) -> Option<Intent> {
     };
     let right = |ui: &mut Ui| {
         let help = "Import a zip with a Hugging Face folder or a wgpt checkpoint";
-        button(ui, "Import...", None, help).then_some(Intent::Choose(Choice::Model))
+        button(ui, "Import...", None, help).then_some(Intent::Choose(FileChoice::Model))
     };
     egui::Sides::new().shrink_left().truncate().show(ui, left, right).1
 }

@@ -2,10 +2,9 @@
 
 use eframe::egui::{self, RichText, Ui};
 
-use super::fit;
-use super::form::{is_same, values};
-use super::theme;
-use super::{Intent, Shared};
+use super::intent::Intent;
+use super::state::{Shared, is_same, values};
+use super::{fit, theme};
 use crate::config::KEYS;
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {

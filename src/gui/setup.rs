@@ -1,10 +1,12 @@
 //! The next run: its data, time, device and settings.
 
-use eframe::egui::{self, Align, RichText, Ui};
+use eframe::egui::{self, RichText, Ui};
 
-use super::form::SettingsForm;
-use super::widgets::{action, cell, note, weak_note};
-use super::{AUTO, Intent, Shared, fit, platform, theme};
+use super::intent::Intent;
+use super::state::{AUTO, SettingsForm, Shared};
+use super::target::IS_PAGE;
+use super::widgets::{action, labelled_row, note, weak_note};
+use super::{fit, theme};
 use crate::config::preset_names;
 use crate::plan::DeviceKind;
 use crate::protocol::DeviceLine;
@@ -13,9 +15,6 @@ use crate::text::estimate;
 mod data_choice;
 mod setting_rows;
 mod time_choice;
-
-pub(super) use data_choice::{Busy, DataChoice};
-pub(super) use time_choice::TimeChoice;
 
 /// Titles of the presets.
 const TITLES: &[(&str, &str)] = &[
@@ -50,8 +49,6 @@ const TITLES: &[(&str, &str)] = &[
     ("largest-24gb", "The largest that fits 24 GB: GPT-2 XL, 1558M"),
 ];
 
-const LABEL_WIDTH: f32 = 44.0;
-
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let chosen = data_choice::show(ui, shared);
     ui.add_space(2.0);
@@ -61,8 +58,8 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     ui.add_space(4.0);
     let started = start(ui, shared);
     ui.add_space(8.0);
-    if preset(ui, &mut shared.settings.form, shared.time.title()) {
-        shared.time.clear();
+    if preset(ui, &mut shared.settings.form, shared.times.title()) {
+        shared.times.clear();
     }
     let settings = egui::CollapsingHeader::new("All settings").default_open(false);
     settings.show_unindented(ui, |ui| {
@@ -126,7 +123,7 @@ fn select(
     height: f32,
     choices: impl FnOnce(&mut Ui),
 ) {
-    row(ui, name, |ui, label| {
+    labelled_row(ui, name, |ui, label| {
         let combo = egui::ComboBox::from_id_salt(name).selected_text(selected).height(height);
         let shown = combo.width(ui.available_width()).truncate().show_ui(ui, choices);
         shown.response.labelled_by(label).on_hover_text(help);
@@ -134,9 +131,9 @@ fn select(
 }
 
 fn device(ui: &mut Ui, choice: &mut String, devices: &[DeviceLine]) {
-    if platform::IS_PAGE {
+    if IS_PAGE {
         let name = devices.first().map_or("Looking for a device...", |device| &device.name);
-        row(ui, "Device", |ui, _| ui.add(egui::Label::new(name).truncate()));
+        labelled_row(ui, "Device", |ui, _| ui.add(egui::Label::new(name).truncate()));
         return;
     }
     let name = |info: &DeviceLine| format!("{} ({})", info.name, info.id);
@@ -171,26 +168,8 @@ fn device(ui: &mut Ui, choice: &mut String, devices: &[DeviceLine]) {
     note(ui, warning, theme::warning(ui));
 }
 
-/// Draws a labelled row. `add` receives the id of the label.
-fn row<R>(ui: &mut Ui, name: &str, add: impl FnOnce(&mut Ui, egui::Id) -> R) -> R {
-    ui.horizontal(|ui| {
-        let label = cell(ui, LABEL_WIDTH, Align::Min, egui::Label::new(name));
-        add(ui, label.id)
-    })
-    .inner
-}
-
 fn title(preset: &str) -> &str {
     TITLES.iter().find(|(name, _)| *name == preset).map_or(preset, |(_, title)| title)
-}
-
-/// Returns a value for display, with empty text and white space made visible.
-fn visible(text: &str) -> String {
-    match text {
-        "" => "empty".into(),
-        text if text.trim() != text => format!("{text:?}"),
-        text => text.into(),
-    }
 }
 
 #[cfg(test)]

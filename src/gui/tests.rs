@@ -8,12 +8,13 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 
 use super::control::ControlBar;
-use super::platform::ExportFormat;
-use super::shared::{Library, ShownRun};
-use super::*;
+use super::intent::{ExportFormat, FileChoice, Intent};
+use super::state::{Library, Shared, ShownRun};
+use super::{dialogs, log, run_list, samples};
 use crate::config::DecayLength;
 use crate::protocol::{
-    Checkpoint, Event, LikelyToken, Progress, RunPhase, Sample, ScoredToken, Setting, StopReason,
+    Checkpoint, Command, Event, LikelyToken, Progress, Request, RunPhase, Sample, SampleInput,
+    ScoredToken, Setting, StopReason,
 };
 use crate::runs::{About, RunState, RunSummary};
 
@@ -84,7 +85,7 @@ fn the_control_bar_sends_commands_to_a_live_run() {
         ("GGUF file...", ExportFormat::Gguf),
         ("Web page...", ExportFormat::Page),
     ] {
-        let export = Intent::Choose(Choice::Export(CHECKPOINT.into(), format));
+        let export = Intent::Choose(FileChoice::Export(CHECKPOINT.into(), format));
         assert_eq!(bar.click(label), [export]);
         bar.click("Export");
     }
@@ -144,13 +145,13 @@ fn a_run_of_the_list_is_shown_and_has_a_menu() {
     let shown = ShownRun { folder: Some("out/a".into()), ..ShownRun::default() };
     let shared = Shared { library, shown, ..Shared::default() };
     let mut panel = Alone::panel(run_list::show, shared);
-    assert_eq!(panel.click("Choose..."), [Intent::Choose(Choice::RunsFolder)]);
-    assert_eq!(panel.click("Open model..."), [Intent::Choose(Choice::Model)]);
+    assert_eq!(panel.click("Choose..."), [Intent::Choose(FileChoice::RunsFolder)]);
+    assert_eq!(panel.click("Open model..."), [Intent::Choose(FileChoice::Model)]);
     assert_eq!(panel.click("Continue d"), [Intent::Continue("out/d".into())]);
     panel.click("Not now");
     assert!(panel.harness.query_by_label("Continue d").is_none());
     assert_eq!(panel.click("b"), [Intent::Show("out/b".into())]);
-    let export = Choice::Export("out/b".into(), ExportFormat::Gguf);
+    let export = FileChoice::Export("out/b".into(), ExportFormat::Gguf);
     for (label, intent) in [
         ("Continue", Intent::Continue("out/b".into())),
         ("New run from it", Intent::Ask(Request::Fork { checkpoint: "out/b".into() })),
@@ -183,6 +184,22 @@ fn the_log_copies_details_and_opens_the_folder() {
     let text = panel.copied("Copy details").unwrap();
     assert!(text.starts_with("wgpt ") && text.contains("run: out/a"), "{text}");
     assert_eq!(panel.click("Open folder"), [Intent::OpenFolder("out/a".into())]);
+}
+
+#[test]
+fn the_help_copies_what_a_bug_report_needs() {
+    let mut shared = Shared::default();
+    shared.dialogs.help.is_open = true;
+    let draw = |ui: &mut egui::Ui, shared: &mut Shared| {
+        let intent = dialogs::show(ui, shared).pop();
+        if matches!(intent, Some(Intent::Ask(Request::Doctor { .. }))) {
+            shared.dialogs.help.details = Some("wgpt 1\nfolders\n".into());
+        }
+        intent
+    };
+    let mut help = Alone::panel(draw, shared);
+    help.click("Show details of this machine");
+    assert_eq!(help.copied("Copy").as_deref(), Some("wgpt 1\nfolders\n"));
 }
 
 #[test]

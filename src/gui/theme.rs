@@ -12,7 +12,7 @@ fn pick(ui: &Ui, dark: [u8; 3], light: [u8; 3]) -> Color32 {
 
 /// Returns the color of a memory class. The colors also differ in lightness, for color-blind
 /// people.
-pub(super) fn class_color(ui: &Ui, class: Class) -> Color32 {
+pub fn class_color(ui: &Ui, class: Class) -> Color32 {
     match class {
         Class::Weights => pick(ui, [70, 130, 220], [40, 95, 190]),
         Class::Gradients => pick(ui, [120, 180, 245], [110, 165, 235]),
@@ -25,7 +25,7 @@ pub(super) fn class_color(ui: &Ui, class: Class) -> Color32 {
 }
 
 /// Returns the color of a curve: 0 is training, 1 validation, then other runs.
-pub(super) fn series_color(ui: &Ui, index: usize) -> Color32 {
+pub fn series_color(ui: &Ui, index: usize) -> Color32 {
     const DARK_AND_LIGHT: [([u8; 3], [u8; 3]); 6] = [
         ([90, 155, 240], [35, 95, 190]),
         ([240, 160, 70], [205, 110, 10]),
@@ -38,19 +38,19 @@ pub(super) fn series_color(ui: &Ui, index: usize) -> Color32 {
     pick(ui, dark, light)
 }
 
-pub(super) fn good(ui: &Ui) -> Color32 {
+pub fn good(ui: &Ui) -> Color32 {
     pick(ui, [100, 200, 130], [20, 125, 60])
 }
 
-pub(super) fn warning(ui: &Ui) -> Color32 {
+pub fn warning(ui: &Ui) -> Color32 {
     pick(ui, [235, 185, 80], [155, 95, 0])
 }
 
-pub(super) fn error(ui: &Ui) -> Color32 {
+pub fn error(ui: &Ui) -> Color32 {
     pick(ui, [240, 120, 110], [180, 35, 30])
 }
 
-pub(super) fn level_color(ui: &Ui, level: Level) -> Color32 {
+pub fn level_color(ui: &Ui, level: Level) -> Color32 {
     match level {
         Level::Info => ui.visuals().weak_text_color(),
         Level::Warning => warning(ui),
@@ -59,7 +59,7 @@ pub(super) fn level_color(ui: &Ui, level: Level) -> Color32 {
 }
 
 /// Draws the choice of the theme as text, because egui's fonts lack the icons of its own buttons.
-pub(super) fn choice(ui: &mut Ui) {
+pub fn choice(ui: &mut Ui) {
     use egui::ThemePreference::{Dark, Light, System};
     let mut preference = ui.options(|options| options.theme_preference);
     ui.label("Theme");
@@ -72,7 +72,7 @@ pub(super) fn choice(ui: &mut Ui) {
 }
 
 /// Sets the style of the window: denser than egui's default.
-pub(super) fn apply(ctx: &egui::Context) {
+pub fn apply(ctx: &egui::Context) {
     ctx.all_styles_mut(|style| {
         style.spacing.item_spacing = egui::vec2(6.0, 4.0);
         style.spacing.button_padding = egui::vec2(6.0, 2.0);

@@ -2,7 +2,9 @@
 
 use eframe::egui::{self, Align, Color32, Layout, Response, Ui};
 
-use super::{Intent, Shared, finished, theme};
+use super::intent::Intent;
+use super::state::Shared;
+use super::{finished, theme};
 use crate::protocol::Progress;
 use crate::text::{bytes, clock, grouped, known};
 

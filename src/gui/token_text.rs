@@ -25,7 +25,7 @@ fn background(dark: bool, class: ProbabilityClass) -> Color32 {
 
 /// Returns the format of text that is to be read: the brightest of the window, and larger than captions
 /// and settings.
-pub(super) fn format(ui: &Ui) -> TextFormat {
+pub fn format(ui: &Ui) -> TextFormat {
     let mut font = TextStyle::Body.resolve(ui.style());
     font.size += 2.0;
     TextFormat::simple(font, ui.visuals().strong_text_color())
@@ -33,12 +33,12 @@ pub(super) fn format(ui: &Ui) -> TextFormat {
 
 /// Returns a text in which bytes that are no character are dots: the fonts of the window have no sign for
 /// them, and would draw boxes.
-pub(super) fn readable(text: &str) -> String {
+pub fn readable(text: &str) -> String {
     text.replace('\u{fffd}', "\u{b7}")
 }
 
 /// Begins a sample with its prompt, which is less bright than the text of the model.
-pub(super) fn prompt(ui: &Ui, prompt: &str) -> LayoutJob {
+pub fn prompt(ui: &Ui, prompt: &str) -> LayoutJob {
     let mut job = LayoutJob::default();
     // A prompt that is only a line break, as in the demo, would draw an empty line.
     if !prompt.trim().is_empty() {
@@ -49,8 +49,9 @@ pub(super) fn prompt(ui: &Ui, prompt: &str) -> LayoutJob {
 }
 
 /// Draws the tokens after what `job` has already.
-pub(super) fn show(ui: &mut Ui, mut job: LayoutJob, tokens: &[ScoredToken]) {
-    let (format, dark) = (format(ui), ui.visuals().dark_mode);
+pub fn show(ui: &mut Ui, mut job: LayoutJob, tokens: &[ScoredToken]) {
+    let format = format(ui);
+    let dark = ui.visuals().dark_mode;
     // The characters of each token.
     let mut places: Vec<Range<usize>> = Vec::with_capacity(tokens.len());
     let mut end = job.text.chars().count();
@@ -111,8 +112,9 @@ fn tooltip(ui: &mut Ui, token: &ScoredToken) {
 }
 
 /// Draws what the colors mean.
-pub(super) fn legend(ui: &mut Ui) {
-    let (dark, color) = (ui.visuals().dark_mode, ui.visuals().strong_text_color());
+pub fn legend(ui: &mut Ui) {
+    let dark = ui.visuals().dark_mode;
+    let color = ui.visuals().strong_text_color();
     for class in ProbabilityClass::ALL {
         let text = RichText::new(format!(" {class} ")).small().color(color);
         ui.label(text.background_color(background(dark, class)));
@@ -120,7 +122,7 @@ pub(super) fn legend(ui: &mut Ui) {
 }
 
 /// Draws the mean loss on a text.
-pub(super) fn loss(ui: &mut Ui, tokens: &[ScoredToken]) {
+pub fn loss(ui: &mut Ui, tokens: &[ScoredToken]) {
     let TextLoss { tokens, loss, bits_per_byte } = TextLoss::of(tokens);
     if tokens > 0 {
         let bits =
@@ -149,8 +151,7 @@ mod tests {
             let mut before = luminance(visuals.panel_fill);
             for class in &ProbabilityClass::ALL[1..] {
                 let behind = luminance(background(visuals.dark_mode, *class));
-                let (light, dark) = (text.max(behind), text.min(behind));
-                let contrast = (light + 0.05) / (dark + 0.05);
+                let contrast = (text.max(behind) + 0.05) / (text.min(behind) + 0.05);
                 assert!(contrast >= 4.5, "{class}: {contrast}");
                 // Each step is closer to the lightness of the text.
                 assert_eq!(behind > before, visuals.dark_mode, "{class}: {behind} after {before}");

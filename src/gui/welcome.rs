@@ -2,8 +2,8 @@
 
 use eframe::egui::{self, Button, RichText, Ui};
 
-use super::Intent;
-use super::platform::{Choice, IS_PAGE};
+use super::intent::{FileChoice, Intent};
+use super::target::IS_PAGE;
 
 /// The width of a way, in points.
 const WIDTH: f32 = 400.0;
@@ -28,7 +28,7 @@ pub(super) fn show(ui: &mut Ui) -> Option<Intent> {
             text: "Drop it here or choose files: a book, notes, code. wgpt suggests a model for it, \
                    for your time and for this computer.",
             button: "Choose files...",
-            intent: Intent::Choose(Choice::Texts),
+            intent: Intent::Choose(FileChoice::Texts),
         },
         Way {
             title: "Get a text",

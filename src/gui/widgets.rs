@@ -1,25 +1,25 @@
 //! Widgets that several panels draw.
 
 use eframe::egui::{
-    self, Align, Button, Color32, IntoAtoms, Key, Label, Layout, Response, RichText, Ui,
+    self, Align, Button, Color32, IntoAtoms, Key, Label, Layout, Response, RichText, TextEdit, Ui,
 };
 
 /// Draws text that breaks at the edge of the panel.
-pub(super) fn wrapped(ui: &mut Ui, text: impl Into<RichText>) -> Response {
+pub fn wrapped(ui: &mut Ui, text: impl Into<RichText>) -> Response {
     ui.add(Label::new(text.into()).wrap())
 }
 
-pub(super) fn note(ui: &mut Ui, text: impl Into<String>, color: Color32) -> Response {
+pub fn note(ui: &mut Ui, text: impl Into<String>, color: Color32) -> Response {
     wrapped(ui, RichText::new(text).small().color(color))
 }
 
-pub(super) fn weak_note(ui: &mut Ui, text: impl Into<String>) {
+pub fn weak_note(ui: &mut Ui, text: impl Into<String>) {
     note(ui, text, ui.visuals().weak_text_color());
 }
 
 /// Draws a button that is disabled if there is a reason for it. Returns true if it was clicked. An
 /// empty reason has no tooltip.
-pub(super) fn action(ui: &mut Ui, button: Button<'_>, disabled: Option<&str>, help: &str) -> bool {
+pub fn action(ui: &mut Ui, button: Button<'_>, disabled: Option<&str>, help: &str) -> bool {
     let response = ui.add_enabled(disabled.is_none(), button);
     match disabled {
         None => response.on_hover_text(help).clicked(),
@@ -29,7 +29,7 @@ pub(super) fn action(ui: &mut Ui, button: Button<'_>, disabled: Option<&str>, he
 }
 
 /// Draws a button with this text, as [`action`] does.
-pub(super) fn button<'a>(
+pub fn button<'a>(
     ui: &mut Ui,
     text: impl IntoAtoms<'a>,
     disabled: Option<&str>,
@@ -40,7 +40,7 @@ pub(super) fn button<'a>(
 
 /// Draws a dialog. Returns true if it was confirmed, false if it was closed: by a button, by Escape,
 /// or by a click next to it.
-pub(super) fn dialog(
+pub fn dialog(
     ui: &Ui,
     name: &str,
     width: f32,
@@ -54,7 +54,7 @@ pub(super) fn dialog(
 }
 
 /// Draws the two buttons of a dialog. Returns true for the first one, false for the second.
-pub(super) fn decision<'a>(ui: &mut Ui, yes: impl IntoAtoms<'a>, no: &str) -> Option<bool> {
+pub fn decision<'a>(ui: &mut Ui, yes: impl IntoAtoms<'a>, no: &str) -> Option<bool> {
     ui.add_space(6.0);
     let buttons = |ui: &mut Ui| (ui.button(yes).clicked(), ui.button(no).clicked());
     match ui.horizontal(buttons).inner {
@@ -65,12 +65,12 @@ pub(super) fn decision<'a>(ui: &mut Ui, yes: impl IntoAtoms<'a>, no: &str) -> Op
 }
 
 /// Returns true if Enter was pressed in a field of one line.
-pub(super) fn entered(ui: &Ui, field: &Response) -> bool {
+pub fn entered(ui: &Ui, field: &Response) -> bool {
     field.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter))
 }
 
 /// Gives the first field of a dialog the focus. Returns true if Enter was pressed in it.
-pub(super) fn dialog_field(ui: &Ui, field: &Response) -> bool {
+pub fn dialog_field(ui: &Ui, field: &Response) -> bool {
     let entered = entered(ui, field);
     if !entered && ui.memory(|memory| memory.focused().is_none()) {
         field.request_focus();
@@ -78,14 +78,14 @@ pub(super) fn dialog_field(ui: &Ui, field: &Response) -> bool {
     entered
 }
 
-pub(super) fn dot(ui: &mut Ui, color: Color32) {
+pub fn dot(ui: &mut Ui, color: Color32) {
     let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
     let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
     ui.painter().circle_filled(rect.center(), 4.0, color);
 }
 
 /// Draws a label in a cell of fixed width, at its left or its right end.
-pub(super) fn cell(ui: &mut Ui, width: f32, align: Align, label: Label) -> Response {
+pub fn cell(ui: &mut Ui, width: f32, align: Align, label: Label) -> Response {
     let size = egui::vec2(width, ui.spacing().interact_size.y);
     let layout = if align == Align::Min { Layout::left_to_right } else { Layout::right_to_left };
     let cell = ui.allocate_ui_with_layout(size, layout(Align::Center), |ui| {
@@ -96,7 +96,7 @@ pub(super) fn cell(ui: &mut Ui, width: f32, align: Align, label: Label) -> Respo
 }
 
 /// Draws a choice between values with a weak label before it.
-pub(super) fn combo<T: Copy + PartialEq>(
+pub fn combo<T: Copy + PartialEq>(
     ui: &mut Ui,
     label: &str,
     width: f32,
@@ -112,4 +112,30 @@ pub(super) fn combo<T: Copy + PartialEq>(
         }
     });
     shown.response.labelled_by(name.id).on_hover_text(help);
+}
+
+/// Width of the label before a row, in points.
+const LABEL_WIDTH: f32 = 44.0;
+
+/// Draws a labelled row. `add` receives the id of the label.
+pub fn labelled_row<R>(ui: &mut Ui, name: &str, add: impl FnOnce(&mut Ui, egui::Id) -> R) -> R {
+    ui.horizontal(|ui| {
+        let label = cell(ui, LABEL_WIDTH, Align::Min, egui::Label::new(name));
+        add(ui, label.id)
+    })
+    .inner
+}
+
+/// Width of the button next to a field, in points.
+const BUTTON_WIDTH: f32 = 66.0;
+
+/// Draws a field with room for a button next to it, and gives it the focus if that is requested.
+pub fn field(ui: &mut Ui, name: &str, edit: TextEdit<'_>, focus: &mut bool) -> Response {
+    let label = ui.label(name);
+    let width = ui.available_width() - BUTTON_WIDTH - ui.spacing().item_spacing.x;
+    let edit = ui.add(edit.desired_width(width.max(60.0))).labelled_by(label.id);
+    if std::mem::take(focus) {
+        edit.request_focus();
+    }
+    edit
 }

@@ -85,6 +85,13 @@ pub(crate) fn two_digits(number: f64) -> String {
     }
 }
 
+/// Returns `text` with its first character in upper case.
+pub(crate) fn capitalize(text: &str) -> String {
+    let mut characters = text.chars();
+    let first = characters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(characters).collect()
+}
+
 /// Formats a value, or `-` if it is unknown.
 pub(crate) fn known<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".into(), text)

@@ -1,102 +1,17 @@
-//! Sends requests to the service. Takes its replies, and the events of the trainer.
+//! Takes the replies of the service.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
-use eframe::egui;
-
-use super::{App, LIST_RUNS, SLOW_PACE, USUAL_PACE};
+use super::controller::Controller;
 use crate::disk::absolute;
-use crate::gui::conversation::ChatState;
-use crate::gui::platform::IS_PAGE;
-use crate::gui::prompt::Written;
-use crate::gui::setup::Busy;
-use crate::gui::shared::ShownRun;
-use crate::gui::{Intent, Shared};
+use crate::gui::intent::Intent;
+use crate::gui::state::{ChatState, DataJob, PartialText, Shared, ShownRun};
+use crate::gui::target::IS_PAGE;
 use crate::plan::DeviceKind;
-use crate::protocol::{Job, Obstacle, Reply, Request, RunPhase, Sample, View};
+use crate::protocol::{Job, Obstacle, Reply, RunPhase, Sample, View};
 use crate::runs::{self, RunState, RunSummary};
-use crate::worker::Client;
 
-/// The time between two reads of the record of another process's run.
-const FOLLOW: Duration = Duration::from_millis(200);
-
-/// The time between two reads of a device's memory while the run does not fit, in seconds: other
-/// programs may have closed.
-const READ_DEVICE: f64 = 10.0;
-
-/// The connection to the service. A request is sent again when its subject changes.
-pub(super) struct Requests {
-    pub client: Client,
-    pub run: Option<PathBuf>,
-    pub data: Option<String>,
-    /// The device, and when it was requested, in seconds of the window's clock; `None` reads it
-    /// again.
-    pub device: Option<(String, f64)>,
-    pub comparison: Vec<PathBuf>,
-    /// When runs were listed last, in seconds of the window's clock; `None` lists them again.
-    pub listed: Option<f64>,
-}
-
-impl Requests {
-    pub fn new(client: Client) -> Self {
-        Self { client, run: None, data: None, device: None, comparison: Vec::new(), listed: None }
-    }
-
-    pub fn show(&mut self, run: PathBuf) {
-        self.run = Some(run.clone());
-        self.client.send(Request::ReadRun { run, view: View::Main });
-    }
-
-    /// Requests what has changed since it was requested last. `now` is in seconds.
-    pub fn update(&mut self, shared: &mut Shared, now: f64) {
-        let Shared { settings, library, shown, fit, .. } = shared;
-        if self.listed.is_none_or(|at| now - at >= LIST_RUNS.as_secs_f64()) {
-            self.listed = Some(now);
-            self.client.send(Request::ListRuns { folder: absolute(&settings.runs) });
-        }
-        let spec = settings.form.text("data");
-        if self.data.as_ref() != Some(&spec) {
-            self.data = Some(spec.clone());
-            settings.form.data = None;
-            if !spec.is_empty() {
-                self.client.send(Request::DescribeData { spec });
-            }
-        }
-        if self.device.as_ref().is_none_or(|(choice, at)| {
-            let is_old = now - at >= READ_DEVICE && fit.refusal(&settings.form).is_some();
-            is_old || *choice != settings.device
-        }) {
-            self.device = Some((settings.device.clone(), now));
-            self.client.send(Request::Device { choice: settings.device.clone() });
-        }
-        if let Some((a, b)) = shown.folder.as_ref().zip(library.overlays.last())
-            && self.comparison[..] != [a.clone(), b.run.clone()]
-        {
-            library.difference = None;
-            self.comparison = vec![a.clone(), b.run.clone()];
-            self.client.send(Request::Compare { runs: [a.clone(), b.run.clone()] });
-        }
-    }
-}
-
-impl App {
-    /// Applies the events of the trainer since the last frame, and notices its end.
-    pub(super) fn take_events(&mut self, ctx: &egui::Context) {
-        let Some(trainer) = &mut self.shared.shown.trainer else { return };
-        let (events, ended) = trainer.receive();
-        // The end of a process is noticed even where nothing wakes the window for it.
-        let again = if trainer.is_own { Duration::from_secs(1) } else { FOLLOW };
-        ctx.request_repaint_after(again);
-        if self.shared.shown.is_live() {
-            self.apply(&events);
-        }
-        if let Some(ended) = ended {
-            self.ended(ended);
-        }
-    }
-
+impl Controller {
     /// Shows a model that has just come, to be prompted, unless that would hide a run that trains.
     fn try_model(&mut self, model: PathBuf) {
         if !self.shared.shown.is_live() {
@@ -104,17 +19,16 @@ impl App {
         }
     }
 
-    pub(super) fn take(&mut self, reply: Reply) {
+    pub fn take(&mut self, reply: Reply) {
         let shared = &mut self.shared;
         match reply {
-            Reply::Report { text } => self.help.details = Some(text),
+            Reply::Report { text } => shared.dialogs.help.details = Some(text),
             Reply::Devices { devices } => {
                 if IS_PAGE && let [device] = &devices[..] {
-                    let is_slow = device.kind == DeviceKind::Software;
-                    self.pace.store(if is_slow { SLOW_PACE } else { USUAL_PACE }, Relaxed);
+                    self.requests.set_pace(device.kind == DeviceKind::Software);
                 }
                 // A device that opens has removed what prevented it.
-                self.obstacles.retain(Obstacle::can_train);
+                shared.obstacles.retain(Obstacle::can_train);
                 shared.devices = devices;
             }
             Reply::Device { device } => shared.fit.set_device(device),
@@ -124,10 +38,10 @@ impl App {
                 }
             }
             Reply::Preparing { name, share } => {
-                shared.data.busy = Some(Busy::Preparing(name, share))
+                shared.data.job = Some(DataJob::preparing(name, share));
             }
             Reply::Prepared { spec, warnings } => {
-                shared.data.busy = None;
+                shared.data.job = None;
                 shared.settings.form.set("data", spec.as_str());
                 shared.data.warnings = (spec, warnings);
             }
@@ -147,7 +61,9 @@ impl App {
             }
             Reply::Stored { data, models, usage } => {
                 let library = &mut shared.library;
-                (library.data, library.models, library.usage) = (data, models, usage);
+                library.data = data;
+                library.models = models;
+                library.usage = usage;
             }
             Reply::Run { run, view: View::Main, progress, tail } => {
                 if self.requests.run.as_ref() == Some(&run) {
@@ -190,10 +106,10 @@ impl App {
                 self.note(format!("{} is imported: it is listed under Runs", model.name));
             }
             Reply::Fetching { name, done, all } => {
-                shared.data.busy = Some(Busy::Fetching { name, done, all });
+                shared.data.job = Some(DataJob::fetching(name, done, all));
             }
             Reply::Fetched { name, folder } => {
-                shared.data.busy = None;
+                shared.data.job = None;
                 self.try_model(folder);
                 self.note(format!("{name} is here: set init_from = {name} to train it further"));
             }
@@ -208,7 +124,7 @@ impl App {
                     let sample = Sample { iter, prompt, text, tokens };
                     shared.shown.progress.samples.push(sample);
                 } else {
-                    *writing = Some(Written { prompt, text, tokens });
+                    *writing = Some(PartialText { prompt, text, tokens });
                 }
             }
             Reply::Scored { tokens, done } => shared.samples.inside.scored(tokens, done),
@@ -227,18 +143,18 @@ impl App {
             }
             Reply::Listed { .. } | Reply::Kernels { .. } => {}
             Reply::Obstacle(obstacle) => {
-                self.obstacles.retain(|known| known.topic != obstacle.topic);
-                self.obstacles.push(obstacle);
+                shared.obstacles.retain(|known| known.topic != obstacle.topic);
+                shared.obstacles.push(obstacle);
             }
             Reply::Failed { job, text, hint } => {
                 let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
                 let problem = match job {
                     Job::Prepare => {
-                        shared.data.busy = None;
+                        shared.data.job = None;
                         "the text could not be prepared: "
                     }
                     Job::Get => {
-                        shared.data.busy = None;
+                        shared.data.job = None;
                         ""
                     }
                     Job::Export => "nothing was exported: ",

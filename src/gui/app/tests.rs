@@ -1,6 +1,6 @@
 //! Tests of replies: how each one changes the state of the window.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
@@ -8,7 +8,7 @@ use egui_kittest::kittest::{NodeT, Queryable};
 use super::*;
 use crate::config::Config;
 use crate::disk::absolute;
-use crate::gui::prompt::Written;
+use crate::gui::state::PartialText;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
 use crate::protocol::ScoredToken;
 use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
@@ -18,6 +18,11 @@ fn window() -> Harness<'static, App> {
     let options = Options { still: true, ..Options::default() };
     let builder = Harness::builder().with_size([1360.0, 860.0]);
     builder.build_eframe(|creation| App::new(creation, options))
+}
+
+/// Returns a path at which nothing exists.
+fn missing(name: &str) -> PathBuf {
+    Path::new("/no/such/folder").join(name)
 }
 
 fn has(harness: &mut Harness<'static, App>, label: &str) -> bool {
@@ -40,12 +45,12 @@ fn an_obstacle_stays_until_a_device_opens_or_its_topic_changes() {
         obstacle("quota", "the storage is full"),
         obstacle("driver", "the Vulkan driver crashed"),
     ] {
-        window.state_mut().take(reply);
+        window.state_mut().controller.take(reply);
     }
     assert!(has(&mut window, "This browser has no WebGPU."));
     assert!(has(&mut window, "The storage is full."));
     assert!(!has(&mut window, "The storage is small."));
-    window.state_mut().take(Reply::Devices { devices: Vec::new() });
+    window.state_mut().controller.take(Reply::Devices { devices: Vec::new() });
     assert!(!has(&mut window, "This browser has no WebGPU."));
     assert!(has(&mut window, "The storage is full."));
     assert!(has(&mut window, "The Vulkan driver crashed."));
@@ -59,25 +64,32 @@ fn data(vocab_size: u32) -> DataInfo {
 fn data_is_described_while_it_is_the_data_of_the_form() {
     let mut window = window();
     window.state_mut().set("data", "data/mine");
-    window.state_mut().requests.data = Some("data/mine".into());
-    window.state_mut().take(Reply::Data { spec: "data/other".into(), data: Ok(data(7)) });
+    window.state_mut().controller.requests.data = Some("data/mine".into());
+    window
+        .state_mut()
+        .controller
+        .take(Reply::Data { spec: "data/other".into(), data: Ok(data(7)) });
     assert!(has(&mut window, "Reading..."));
-    window.state_mut().take(Reply::Data { spec: "data/mine".into(), data: Ok(data(65)) });
+    window
+        .state_mut()
+        .controller
+        .take(Reply::Data { spec: "data/mine".into(), data: Ok(data(65)) });
     assert!(has(&mut window, "vocabulary of 65") && has(&mut window, "The fox"));
 }
 
 #[test]
 fn texts_become_the_data_of_the_form_once_they_are_prepared() {
     let mut window = window();
-    window.state_mut().take(Reply::Preparing { name: "foxes".into(), share: 0.5 });
+    window.state_mut().controller.take(Reply::Preparing { name: "foxes".into(), share: 0.5 });
     assert!(has(&mut window, "Preparing foxes"));
     let warnings = vec!["a.png was skipped".to_string()];
-    window.state_mut().take(Reply::Prepared { spec: "data/foxes".into(), warnings });
+    window.state_mut().controller.take(Reply::Prepared { spec: "data/foxes".into(), warnings });
     assert!(has(&mut window, "data/foxes") && has(&mut window, "a.png was skipped"));
     assert!(!has(&mut window, "Preparing foxes"));
-    window.state_mut().take(Reply::Preparing { name: "bears".into(), share: 0.5 });
-    let (text, hint) = ("no text".to_string(), "choose one".to_string());
-    window.state_mut().take(Reply::Failed { job: Job::Prepare, text, hint });
+    window.state_mut().controller.take(Reply::Preparing { name: "bears".into(), share: 0.5 });
+    let text = "no text".to_string();
+    let hint = "choose one".to_string();
+    window.state_mut().controller.take(Reply::Failed { job: Job::Prepare, text, hint });
     assert!(!has(&mut window, "Preparing bears") && has(&mut window, "no text"));
     assert!(has(&mut window, "choose one"));
 }
@@ -86,7 +98,7 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
 fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
     let mut window = window();
     let fetching = |done| Reply::Fetching { name: "hf:me/texts".into(), done, all: Some(8 << 20) };
-    window.state_mut().take(fetching(2 << 20));
+    window.state_mut().controller.take(fetching(2 << 20));
     assert!(has(&mut window, "Fetching hf:me/texts") && has(&mut window, "2.00 of 8.00 MiB"));
     let is_off = |window: &Harness<'static, App>| {
         window.get_by_label("Files...").accesskit_node().is_disabled()
@@ -95,20 +107,25 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
     window.get_by_label("Stop").click();
     window.run_steps(2);
     // The last reply of a worker that was stopped.
-    let (text, hint) = ("the download was stopped".into(), "Download continues it".into());
-    window.state_mut().take(Reply::Failed { job: Job::Get, text, hint });
+    let text = "the download was stopped".into();
+    let hint = "Download continues it".into();
+    window.state_mut().controller.take(Reply::Failed { job: Job::Get, text, hint });
     assert!(has(&mut window, "the download was stopped: Download continues it"));
     assert!(!has(&mut window, "Fetching hf:me/texts") && !is_off(&window));
 
-    window.state_mut().take(fetching(8 << 20));
-    window.state_mut().take(Reply::Preparing { name: "texts".into(), share: 0.5 });
+    window.state_mut().controller.take(fetching(8 << 20));
+    window.state_mut().controller.take(Reply::Preparing { name: "texts".into(), share: 0.5 });
     assert!(!has(&mut window, "Fetching") && has(&mut window, "Preparing texts"));
-    window.state_mut().take(Reply::Prepared { spec: "data/texts".into(), warnings: Vec::new() });
+    window
+        .state_mut()
+        .controller
+        .take(Reply::Prepared { spec: "data/texts".into(), warnings: Vec::new() });
     assert!(has(&mut window, "data/texts"));
 
-    let (name, folder) = ("hf:me/tiny".to_string(), PathBuf::from("cache/tiny"));
-    window.state_mut().take(Reply::Fetched { name, folder: folder.clone() });
-    assert_eq!(window.state().requests.run, Some(folder));
+    let name = "hf:me/tiny".to_string();
+    let folder = missing("tiny");
+    window.state_mut().controller.take(Reply::Fetched { name, folder: folder.clone() });
+    assert_eq!(window.state().controller.requests.run, Some(folder));
 }
 
 /// A run with one sample.
@@ -122,27 +139,27 @@ fn recorded(run: &Path, view: View, text: &str) -> Reply {
 #[test]
 fn only_the_run_that_was_requested_last_is_shown() {
     let mut window = window();
-    let [a, b] = ["out/a", "out/b"].map(PathBuf::from);
-    window.state_mut().requests.run = Some(b.clone());
-    window.state_mut().take(recorded(&b, View::Main, " there was a bear"));
-    window.state_mut().take(recorded(&a, View::Main, " there was a fox"));
+    let [a, b] = ["a", "b"].map(missing);
+    window.state_mut().controller.requests.run = Some(b.clone());
+    window.state_mut().controller.take(recorded(&b, View::Main, " there was a bear"));
+    window.state_mut().controller.take(recorded(&a, View::Main, " there was a fox"));
     assert!(has(&mut window, "there was a bear") && !has(&mut window, "there was a fox"));
-    window.state_mut().take(Reply::Removed { path: a });
+    window.state_mut().controller.take(Reply::Removed { path: a });
     assert!(has(&mut window, "there was a bear"));
-    window.state_mut().take(Reply::Removed { path: b });
+    window.state_mut().controller.take(Reply::Removed { path: b });
     assert!(!has(&mut window, "there was a bear"), "a run that was removed stays");
 }
 
 #[test]
 fn only_runs_that_are_overlaid_keep_their_curves() {
     let mut window = window();
-    let [a, b, c] = ["out/a", "out/b", "out/c"].map(PathBuf::from);
-    let app = window.state_mut();
+    let [a, b, c] = ["a", "b", "c"].map(missing);
+    let app = &mut window.state_mut().controller;
     app.carry_out(Intent::Overlay(vec![a.clone(), b.clone()]));
     for run in [&b, &c] {
         app.take(recorded(run, View::Overlay, ""));
     }
-    let overlays = |app: &App| {
+    let overlays = |app: &Controller| {
         let overlays = app.shared.library.overlays.iter();
         overlays.map(|run| (run.name.clone(), run.progress.samples.len())).collect::<Vec<_>>()
     };
@@ -156,69 +173,71 @@ fn only_runs_that_are_overlaid_keep_their_curves() {
 #[test]
 fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     let mut window = window();
-    let sampled = |text: &str, done| {
-        let (prompt, text) = ("Once".into(), text.into());
-        Reply::Sampled { prompt, text, done, tokens: Vec::new() }
+    let sampled = |text: &str, done| Reply::Sampled {
+        prompt: "Once".into(),
+        text: text.into(),
+        done,
+        tokens: Vec::new(),
     };
-    window.state_mut().take(sampled(" a late text", true));
+    window.state_mut().controller.take(sampled(" a late text", true));
     assert!(!has(&mut window, "a late text"), "nothing was requested");
-    let run = PathBuf::from("models/a");
-    window.state_mut().requests.run = Some(run.clone());
-    window.state_mut().take(recorded(&run, View::Main, ""));
-    window.state_mut().shared.samples.prompt.writing = Some(Written::default());
-    window.state_mut().take(sampled(" there was", false));
+    let run = missing("a");
+    window.state_mut().controller.requests.run = Some(run.clone());
+    window.state_mut().controller.take(recorded(&run, View::Main, ""));
+    window.state_mut().controller.shared.samples.prompt.writing = Some(PartialText::default());
+    window.state_mut().controller.take(sampled(" there was", false));
     assert!(has(&mut window, "Once there was"));
-    assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 1);
-    window.state_mut().take(sampled(" there was a fox", true));
+    assert_eq!(window.state_mut().controller.shared.shown.progress.samples.len(), 1);
+    window.state_mut().controller.take(sampled(" there was a fox", true));
     assert!(has(&mut window, "Once there was a fox"));
-    assert_eq!(window.state_mut().shared.shown.progress.samples.len(), 2);
+    assert_eq!(window.state_mut().controller.shared.shown.progress.samples.len(), 2);
 }
 
 /// Each reply has the tokens since the one before.
 #[test]
 fn tokens_add_up_and_those_of_a_text_that_ended_are_left_out() {
     let mut window = window();
-    let app = window.state_mut();
+    let app = &mut window.state_mut().controller;
     let tokens = |text: &str| {
         let token = |text| ScoredToken { text, probability: Some(0.5), likeliest: Vec::new() };
         text.chars().map(|character| token(character.to_string())).collect::<Vec<_>>()
     };
-    app.shared.samples.prompt.writing = Some(Written::default());
+    app.shared.samples.prompt.writing = Some(PartialText::default());
     for (new, text, done) in [("On", "On", false), ("ce", "Once", false), ("", "Once", true)] {
-        let (prompt, text, tokens) = ("\n".into(), text.into(), tokens(new));
-        app.take(Reply::Sampled { prompt, text, done, tokens });
+        let tokens = tokens(new);
+        app.take(Reply::Sampled { prompt: "\n".into(), text: text.into(), done, tokens });
     }
     assert_eq!(app.shared.shown.progress.samples[0].tokens, tokens("Once"));
 
     app.shared.samples.inside.look_into("Once".into());
     app.take(Reply::Scored { tokens: tokens("On"), done: false });
     app.take(Reply::Scored { tokens: tokens("ce"), done: false });
-    assert_eq!(app.shared.samples.inside.tokens(), tokens("Once"));
+    assert_eq!(app.shared.samples.inside.tokens, tokens("Once"));
     app.shared.samples.inside.end();
     app.take(Reply::Scored { tokens: tokens("late"), done: true });
-    assert_eq!(app.shared.samples.inside.tokens(), tokens("Once"));
+    assert_eq!(app.shared.samples.inside.tokens, tokens("Once"));
 }
 
 #[test]
 fn a_new_run_begins_with_the_settings_and_the_weights_of_another() {
     let mut window = window();
     let config = Box::new(Config { n_layer: 3.try_into().unwrap(), ..Config::default() });
-    window.state_mut().take(Reply::Config { checkpoint: "out/a".into(), config });
-    let form = &window.state_mut().shared.settings.form;
+    window.state_mut().controller.take(Reply::Config { checkpoint: "out/a".into(), config });
+    let form = &window.state_mut().controller.shared.settings.form;
     assert_eq!([form.text("init_from"), form.text("n_layer")], ["out/a", "3"]);
 }
 
 #[test]
 fn an_overlaid_run_is_compared_once_its_settings_arrive() {
     let mut window = window();
-    let runs = ["out/a", "out/b"].map(PathBuf::from);
-    let app = window.state_mut();
+    let runs = ["a", "b"].map(missing);
+    let app = &mut window.state_mut().controller;
     app.shared.shown.folder = Some(runs[0].clone());
     app.carry_out(Intent::Overlay(vec![runs[1].clone()]));
-    app.requests.update(&mut app.shared, 0.0);
+    app.requests.compare(&app.shared.shown, &mut app.shared.library);
     let other = Config { n_layer: 3.try_into().unwrap(), ..Config::default() };
     let configs = Box::new([Config::default(), other]);
-    let unknown = ["out/a", "out/c"].map(PathBuf::from);
+    let unknown = ["a", "c"].map(missing);
     app.take(Reply::Comparison { runs: unknown, configs: configs.clone() });
     assert!(app.shared.library.difference.is_none());
     app.take(Reply::Comparison { runs, configs });
@@ -229,9 +248,9 @@ fn an_overlaid_run_is_compared_once_its_settings_arrive() {
 #[test]
 fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
     let mut window = window();
-    let app = window.state_mut();
-    app.look_for_runs_in("out/new".as_ref());
-    app.take(Reply::Runs { folder: "out/old".into(), runs: Vec::new() });
+    let app = &mut window.state_mut().controller;
+    app.carry_out(Intent::ListRuns(missing("new")));
+    app.take(Reply::Runs { folder: missing("old"), runs: Vec::new() });
     assert!(app.requests.listed.is_none());
     app.take(Reply::Device { device: DeviceProfile::default() });
     assert!(has(&mut window, "Set a budget by hand"));
@@ -241,7 +260,7 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
         backend: Backend::Vulkan,
         kind: DeviceKind::Software,
     }];
-    window.state_mut().take(Reply::Devices { devices });
+    window.state_mut().controller.take(Reply::Devices { devices });
     assert!(has(&mut window, "No graphics card found"));
 }
 
@@ -249,7 +268,7 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
 fn a_window_shows_the_run_that_trains_else_the_newest() {
     use crate::runs::{RunState, RunSummary};
     let run = |name: &str, state| RunSummary {
-        path: format!("out/{name}").into(),
+        path: missing(name),
         name: name.into(),
         state,
         about: Default::default(),
@@ -262,14 +281,14 @@ fn a_window_shows_the_run_that_trains_else_the_newest() {
         modified: std::time::Duration::ZERO,
         has_checkpoint: false,
     };
-    for (first, second, shown) in [
-        (RunState::Finished, RunState::Running, "out/b"),
-        (RunState::Finished, RunState::Crashed, "out/a"),
-    ] {
+    for (first, second, shown) in
+        [(RunState::Finished, RunState::Running, "b"), (RunState::Finished, RunState::Crashed, "a")]
+    {
         let mut window = window();
-        let app = window.state_mut();
+        let app = &mut window.state_mut().controller;
+        app.shared.settings.runs = missing("runs");
         let folder = absolute(&app.shared.settings.runs);
         app.take(Reply::Runs { folder, runs: vec![run("a", first), run("b", second)] });
-        assert_eq!(app.requests.run, Some(shown.into()));
+        assert_eq!(app.requests.run, Some(missing(shown)));
     }
 }

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use egui_plot::{GridInput, GridMark, uniform_grid_spacer};
-use serde::{Deserialize, Serialize};
 
-use crate::protocol::{Cumulative, Curves};
+use crate::gui::state::XAxis;
+use crate::protocol::Curves;
 use crate::text::{DAY, HOUR, MINUTE, bytes, duration, grouped};
 
 /// Minimum distance of labelled ticks, in the smallest grid steps that egui_plot draws. Labels of the
@@ -14,41 +14,7 @@ use crate::text::{DAY, HOUR, MINUTE, bytes, duration, grouped};
 const X_LABEL_STEPS: f64 = 10.0;
 const Y_LABEL_STEPS: f64 = 4.0;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) enum XAxis {
-    /// Updates made before.
-    #[default]
-    Iterations,
-    /// Tokens trained on.
-    Tokens,
-    /// Seconds spent on updates.
-    Time,
-}
-
 impl XAxis {
-    pub const ALL: [Self; 3] = [Self::Iterations, Self::Tokens, Self::Time];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Iterations => "iterations",
-            Self::Tokens => "tokens",
-            Self::Time => "training time",
-        }
-    }
-
-    /// Returns what this axis counts; `None` for iterations.
-    pub fn count(self, curves: &Curves) -> Option<&Cumulative> {
-        match self {
-            Self::Iterations => None,
-            Self::Tokens => Some(&curves.tokens),
-            Self::Time => Some(&curves.seconds),
-        }
-    }
-
-    pub fn place(self, curves: &Curves, iter: f64) -> f64 {
-        self.count(curves).map_or(iter, |count| count.at(iter))
-    }
-
     /// Describes an iteration of a run, for hover labels.
     pub fn describe(self, curves: &Curves, iter: f64) -> String {
         let iteration = format!("iteration {}", grouped(iter, 0));
@@ -137,7 +103,7 @@ impl Scale {
 
     /// Formats the label of a tick with just enough digits to differ from the next one.
     pub fn tick_label(self, mark: GridMark) -> String {
-        let (mut value, mut step) = (mark.value, mark.step_size);
+        let GridMark { mut value, step_size: mut step } = mark;
         if self.log {
             value = 10f64.powf(value);
             step = value * (10f64.powf(step) - 1.0);
@@ -191,7 +157,8 @@ fn decimal_steps(least: f64) -> [f64; 3] {
 /// Places ticks at round values of 10^y: at 1 to 9 times each power of ten or, within less than a
 /// decade, as on a linear axis.
 fn log_ticks(input: GridInput) -> Vec<GridMark> {
-    let (from, to) = (input.bounds.0.max(-300.0), input.bounds.1.min(300.0));
+    let from = input.bounds.0.max(-300.0);
+    let to = input.bounds.1.min(300.0);
     let [low, high] = [from, to].map(|exponent| 10f64.powf(exponent));
     let tick = |value: f64, step: f64| GridMark {
         value: value.log10(),

@@ -6,8 +6,8 @@ use egui_plot::{
     PlotPoint, PlotResponse, PlotUi, Points,
 };
 
-use super::VisibleRange;
-use super::axes::{Scale, Unit, XAxis};
+use super::axes::{Scale, Unit};
+use crate::gui::state::{VisibleRange, XAxis};
 use crate::protocol::{Cumulative, Curves, Progress, Series};
 
 /// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
@@ -54,9 +54,17 @@ impl<'a> Curve<'a> {
         count: Option<&'a Cumulative>,
         color: Color32,
     ) -> Self {
-        let hover_name = name.to_string();
-        let (factor, width, dashed, dots) = (1.0, 1.5, false, false);
-        Self { series, factor, count, name, hover_name, color, width, dashed, dots }
+        Self {
+            series,
+            factor: 1.0,
+            count,
+            name,
+            hover_name: name.to_string(),
+            color,
+            width: 1.5,
+            dashed: false,
+            dots: false,
+        }
     }
 
     /// Returns the points from x = `from` to `to`, with the curve clipped at both ends: a
@@ -316,7 +324,8 @@ mod tests {
             chart.add("validation", &validation, Color32::RED);
             chart
         };
-        let (chart, by_time) = (chart(XAxis::Iterations), chart(XAxis::Time));
+        let by_time = chart(XAxis::Time);
+        let chart = chart(XAxis::Iterations);
         assert_eq!(chart.label(12.0, 1.0).as_deref(), Some("iteration 10\ntraining 3.0000"));
         let both = "iteration 50\ntraining 3.0000\nvalidation 4.0000";
         assert_eq!(chart.label(50.4, 1.0).as_deref(), Some(both));

@@ -5,7 +5,7 @@ use eframe::egui::text::{LayoutJob, TextWrapping};
 use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, Ui, pos2, vec2};
 use egui_plot::{PlotPoint, PlotResponse};
 
-use crate::gui::samples::Selection;
+use crate::gui::state::Selection;
 use crate::gui::token_text::readable;
 use crate::protocol::Sample;
 use crate::text::grouped;
@@ -39,17 +39,17 @@ const MARK: f32 = 4.0;
 const MARK_DISTANCE: f32 = 7.0;
 
 /// A sample, and its place on the curve in plot coordinates.
-pub(super) struct Mark<'a> {
+pub(super) struct SampleMark<'a> {
     pub sample: &'a Sample,
     pub place: PlotPoint,
 }
 
-pub(super) struct Space {
+pub(super) struct RibbonSpace {
     rect: Rect,
     lines: usize,
 }
 
-impl Space {
+impl RibbonSpace {
     /// Allocates the space; `None` where the chart has no room for it.
     pub fn allocate(ui: &mut Ui) -> Option<Self> {
         let room = ui.available_height();
@@ -70,14 +70,14 @@ impl Space {
 /// sample, a click keeps it.
 pub(super) fn show(
     ui: &Ui,
-    space: Option<Space>,
+    space: Option<RibbonSpace>,
     drawn: &PlotResponse<()>,
-    marks: &[Mark<'_>],
+    marks: &[SampleMark<'_>],
     selection: &mut Selection,
 ) {
     let Some(shown) = selection.shown(marks.len()) else { return };
     let frame = *drawn.transform.frame();
-    let place = |mark: &Mark<'_>| {
+    let place = |mark: &SampleMark<'_>| {
         let place = drawn.transform.position_from_point(&mark.place);
         pos2(place.x, place.y.clamp(frame.top(), frame.bottom()))
     };
@@ -93,7 +93,7 @@ pub(super) fn show(
 }
 
 struct Ribbon<'a> {
-    marks: &'a [Mark<'a>],
+    marks: &'a [SampleMark<'a>],
     places: Vec<Pos2>,
     /// The marks in the visible part of the chart.
     visible: Vec<usize>,
@@ -117,7 +117,7 @@ impl Ribbon<'_> {
         }
     }
 
-    fn cards(&self, ui: &Ui, space: Space, selection: &mut Selection) {
+    fn cards(&self, ui: &Ui, space: RibbonSpace, selection: &mut Selection) {
         let most = ((self.frame.width() + GAP) / (NARROWEST + GAP)) as usize;
         // Of several texts at one iteration, the first is the run's own; others answer prompts.
         let mut first = self.visible.clone();

@@ -24,7 +24,7 @@ const THIN: f32 = 5.0;
 
 /// Draws the bar and its legend: the memory that the run needs, by class, and that of `others`, of
 /// the `total` of the device. `now` is the last step of an active run.
-pub(in crate::gui) fn show(
+pub fn show(
     ui: &mut Ui,
     forecast: &Forecast,
     others: Option<u64>,
@@ -51,8 +51,7 @@ pub(in crate::gui) fn show(
     let at = |bytes: u64| bar.left() + bar.width() * (bytes as f64 / scale as f64) as f32;
     let mut start = 0;
     for segment in &segments {
-        let (left, right) = (at(start), at(start + segment.bytes));
-        let rect = Rect::from_min_max(pos2(left, bar.top()), pos2(right, bar.bottom()));
+        let rect = Rect::from_x_y_ranges(at(start)..=at(start + segment.bytes), bar.y_range());
         ui.painter().rect_filled(rect, 0.0, segment.color);
         let MemorySegment { name, help, bytes: count, .. } = segment;
         let id = response.id.with(name);
@@ -61,13 +60,13 @@ pub(in crate::gui) fn show(
         start += segment.bytes;
     }
     // The memory in use as a thin line below the bar, with a mark at its peak.
-    let (top, bottom) = (bar.bottom() + 2.0, bar.bottom() + 2.0 + THIN);
+    let line = egui::Rangef::new(bar.bottom() + 2.0, bar.bottom() + 2.0 + THIN);
     if let Some(held) = now.and_then(|step| step.vram_bytes) {
-        let rect = Rect::from_min_max(pos2(bar.left(), top), pos2(at(held), bottom));
+        let rect = Rect::from_x_y_ranges(bar.left()..=at(held), line);
         ui.painter().rect_filled(rect, 0.0, theme::good(ui));
     }
     if let Some(peak) = now.and_then(|step| step.vram_peak_bytes) {
-        ui.painter().vline(at(peak), top..=bottom, (2.0, theme::good(ui)));
+        ui.painter().vline(at(peak), line, (2.0, theme::good(ui)));
     }
     if let Some(budget) = budget {
         let bottom = bar.bottom() + thin;

@@ -1,45 +1,29 @@
 //! The dialogs of the runs: name and note, and removal.
 
-use std::path::PathBuf;
-
 use eframe::egui::{RichText, TextEdit, Ui};
 
-use crate::gui::platform::IS_PAGE;
+use crate::gui::intent::Intent;
+use crate::gui::state::RunDialog;
+use crate::gui::target::IS_PAGE;
+use crate::gui::theme;
 use crate::gui::widgets::{self, decision, dialog_field};
-use crate::gui::{Intent, theme};
 use crate::protocol::Request;
-use crate::runs::{About, RunSummary};
-
-pub(in crate::gui) enum Dialog {
-    Describe { run: PathBuf, name: String, about: About },
-    Remove { path: PathBuf, name: String },
-}
-
-impl Dialog {
-    pub fn describe(run: &RunSummary) -> Self {
-        let (name, about) = (run.name.clone(), run.about.clone());
-        Dialog::Describe { run: run.path.clone(), name, about }
-    }
-
-    pub fn remove(run: &RunSummary) -> Self {
-        Dialog::Remove { path: run.path.clone(), name: run.title().into() }
-    }
-}
+use crate::runs::About;
 
 const WIDTH: f32 = 340.0;
 
-pub(super) fn show(ui: &Ui, open: &mut Option<Dialog>) -> Option<Intent> {
+pub(super) fn show(ui: &Ui, open: &mut Option<RunDialog>) -> Option<Intent> {
     let dialog = open.as_mut()?;
     let is_confirmed = widgets::dialog(ui, "runs dialog", WIDTH, |ui| match dialog {
-        Dialog::Describe { name, about, .. } => describe(ui, name, about),
-        Dialog::Remove { name, .. } => remove(ui, name),
+        RunDialog::Describe { name, about, .. } => describe(ui, name, about),
+        RunDialog::Remove { name, .. } => remove(ui, name),
     })?;
     Some(Intent::Ask(match open.take().filter(|_| is_confirmed)? {
-        Dialog::Describe { run, about: About { name, note }, .. } => {
+        RunDialog::Describe { run, about: About { name, note }, .. } => {
             let about = About { name: name.trim().into(), note: note.trim().into() };
             Request::Describe { run, about }
         }
-        Dialog::Remove { path, .. } => Request::Remove { path },
+        RunDialog::Remove { path, .. } => Request::Remove { path },
     }))
 }
 

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui::Ui;
 
-use super::Dialog;
-use crate::gui::charts::Overlay;
-use crate::gui::platform::IS_PAGE;
+use crate::gui::export;
+use crate::gui::intent::Intent;
+use crate::gui::state::{Overlay, RunDialog};
+use crate::gui::target::IS_PAGE;
 use crate::gui::widgets::button;
-use crate::gui::{Intent, export};
 use crate::protocol::Request;
 use crate::runs::{RunState, RunSummary};
 
@@ -18,7 +18,7 @@ pub(super) fn items(
     run: &RunSummary,
     overlays: &[Overlay],
     shown: Option<&Path>,
-    dialog: &mut Option<Dialog>,
+    dialog: &mut Option<RunDialog>,
 ) -> Option<Intent> {
     let path = || run.path.clone();
     let no_checkpoint = (!run.has_checkpoint).then_some("It has no checkpoint yet.");
@@ -35,9 +35,10 @@ pub(super) fn items(
     intent = intent.or(entry(ui, "New run from it", no_checkpoint, help, fork));
     let is_overlaid = overlays.iter().any(|known| known.run == run.path);
     let is_shown = shown == Some(run.path.as_path());
-    let (text, help) = match is_overlaid {
-        true => ("Hide its curves", "Draw only the curves of the shown run"),
-        false => ("Compare", "Draw its curves with the curves of the shown run"),
+    let (text, help) = if is_overlaid {
+        ("Hide its curves", "Draw only the curves of the shown run")
+    } else {
+        ("Compare", "Draw its curves with the curves of the shown run")
     };
     let disabled = match shown {
         None => Some("Show another run first."),
@@ -47,21 +48,24 @@ pub(super) fn items(
     intent = intent.or(entry(ui, text, disabled, help, overlay));
     ui.separator();
     if run.has_checkpoint {
-        intent = intent.or(export::entries(ui, &run.path));
+        intent = intent.or(export::entries(ui, &run.path, &run.path));
         ui.separator();
     }
     if button(ui, "Rename...", None, "Give it another name in this list, and a note") {
-        *dialog = Some(Dialog::describe(run));
+        *dialog = Some(RunDialog::describe(run));
         ui.close();
     }
     if !IS_PAGE {
         let open = Intent::OpenFolder(path());
         intent = intent.or(entry(ui, "Open folder", None, "Show its files", open));
     }
-    let [desktop, page] =
-        ["Move it to the trash, with its checkpoints", "Delete it from this browser"];
-    if button(ui, "Delete...", running, if IS_PAGE { page } else { desktop }) {
-        *dialog = Some(Dialog::remove(run));
+    let help = if IS_PAGE {
+        "Delete it from this browser"
+    } else {
+        "Move it to the trash, with its checkpoints"
+    };
+    if button(ui, "Delete...", running, help) {
+        *dialog = Some(RunDialog::remove(run));
         ui.close();
     }
     if intent.is_some() {

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use eframe::egui::{self, Rect, Sense, TextStyle, Ui, pos2, vec2};
 
-use super::{GAP, Library, menu};
-use crate::gui::{Intent, theme};
+use super::menu;
+use crate::gui::intent::Intent;
+use crate::gui::state::Library;
+use crate::gui::theme;
 use crate::runs::{RunState, RunSummary};
 use crate::text::{age, percent_done};
 
@@ -45,6 +47,9 @@ pub(super) fn show(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> 
     });
     intent
 }
+
+/// Space between columns, in points.
+pub(super) const GAP: f32 = 8.0;
 
 /// Room for the dot of the state and for the button of the menu, in points.
 const DOT: f32 = 14.0;

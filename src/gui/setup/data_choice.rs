@@ -2,76 +2,37 @@
 
 use eframe::egui::{self, Ui, text::LayoutJob};
 
-use super::row;
 use crate::config::{BUILTIN_STORIES, Config};
 use crate::data::TokenizerKind;
-use crate::gui::form::SettingsForm;
-use crate::gui::platform::{self, Choice, IS_PAGE};
-use crate::gui::widgets::{button, note, weak_note};
-use crate::gui::{Intent, Shared, theme};
+use crate::gui::intent::{FileChoice, Intent};
+use crate::gui::state::{DataJob, Paste, SettingsForm, Shared};
+use crate::gui::target::IS_PAGE;
+use crate::gui::widgets::{button, labelled_row, note, weak_note};
+use crate::gui::{platform, theme};
 use crate::protocol::{Request, StoredData, Texts};
-use crate::text::{bytes, bytes_of, count_in_words, percent};
+use crate::text::{count_in_words, percent};
 
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
 const PASTE_TIMEOUT: f64 = 0.5;
 
 const EXCERPT_LINES: usize = 3;
 
-/// The data that is being prepared or was just chosen.
-#[derive(Default)]
-pub(in crate::gui) struct DataChoice {
-    /// A download or a text in preparation. No other data can be chosen meanwhile.
-    pub busy: Option<Busy>,
-    /// Data that was tokenized, and sentences about what was skipped in it.
-    pub warnings: (String, Vec<String>),
-    paste: Paste,
-}
-
-pub(in crate::gui) enum Busy {
-    /// A text that is being tokenized, and the completed fraction, 0 to 1.
-    Preparing(String, f32),
-    /// The bytes that are here, and all of them if the server tells.
-    Fetching { name: String, done: u64, all: Option<u64> },
-}
-
-impl Busy {
-    /// Draws the progress. Returns the request of the stop button.
-    fn show(&self, ui: &mut Ui) -> Option<Intent> {
-        let bar = |ui: &mut Ui, share: f32, text: String| {
-            ui.add(egui::ProgressBar::new(share).text(egui::RichText::new(text).small()))
-        };
-        match self {
-            Self::Preparing(name, share) => {
-                bar(ui, *share, format!("Preparing {name}"));
-                None
-            }
-            Self::Fetching { name, done, all } => {
-                let share = all.map_or(0.0, |all| *done as f32 / all.max(1) as f32);
-                let amount = all.map_or_else(|| bytes(*done), |all| bytes_of(*done, all));
-                bar(ui, share, amount);
-                let stop = |ui: &mut Ui| button(ui, "Stop", None, "Keep what has arrived");
-                let name = |ui: &mut Ui| weak_note(ui, format!("Fetching {name}"));
-                let stopped = egui::Sides::new().shrink_left().show(ui, name, stop).1;
-                stopped.then_some(Intent::Ask(Request::StopGet))
-            }
-        }
-    }
-}
-
-/// A request for the text on the clipboard.
-#[derive(Default)]
-struct Paste {
-    /// When it was requested, in seconds of egui's clock.
-    requested: Option<f64>,
-    /// True if the last request found no text.
-    was_empty: bool,
+/// Draws the progress of a job. Returns the request of the stop button.
+fn progress(ui: &mut Ui, DataJob { name, share, fetched }: &DataJob) -> Option<Intent> {
+    let text = fetched.clone().unwrap_or_else(|| format!("Preparing {name}"));
+    ui.add(egui::ProgressBar::new(*share).text(egui::RichText::new(text).small()));
+    fetched.as_ref()?;
+    let stop = |ui: &mut Ui| button(ui, "Stop", None, "Keep what has arrived");
+    let name = |ui: &mut Ui| weak_note(ui, format!("Fetching {name}"));
+    let stopped = egui::Sides::new().shrink_left().show(ui, name, stop).1;
+    stopped.then_some(Intent::Ask(Request::StopGet))
 }
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let pasted = shared.data.paste.text(ui);
     let form = &shared.settings.form;
     let selected = form.text("data");
-    row(ui, "Data", |ui, _| match selected.as_str() {
+    labelled_row(ui, "Data", |ui, _| match selected.as_str() {
         "" => ui.weak("none yet"),
         BUILTIN_STORIES => ui.label("built-in stories"),
         path => ui.add(egui::Label::new(path).truncate()),
@@ -81,12 +42,18 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     for warning in warnings.iter().filter(|_| *prepared == selected) {
         note(ui, warning, theme::warning(ui));
     }
-    let stopped = shared.data.busy.as_ref().and_then(|busy| busy.show(ui));
-    let is_idle = shared.data.busy.is_none();
+    let stopped = shared.data.job.as_ref().and_then(|job| progress(ui, job));
+    let is_idle = shared.data.job.is_none();
     let buttons = |ui: &mut Ui| buttons(ui, shared);
     let intent = ui.add_enabled_ui(is_idle, |ui| ui.horizontal_wrapped(buttons).inner).inner;
-    let no_text = "The clipboard has no text.";
-    weak_note(ui, if shared.data.paste.was_empty { no_text } else { platform::drop_hint() });
+    let hint = if shared.data.paste.was_empty {
+        "The clipboard has no text."
+    } else if shared.no_drop {
+        ""
+    } else {
+        platform::DROP_HINT
+    };
+    weak_note(ui, hint);
     intent.or(pasted).or(stopped)
 }
 
@@ -95,7 +62,7 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let stories = button(ui, "Built-in stories", None, help);
     let mut chosen = stories.then(|| BUILTIN_STORIES.to_string());
     let files = button(ui, "Files...", None, platform::TEXTS_HINT);
-    let files = files.then_some(Intent::Choose(Choice::Texts));
+    let files = files.then_some(Intent::Choose(FileChoice::Texts));
     if !shared.library.data.is_empty() {
         ui.menu_button("Stored", |ui| {
             for StoredData { spec, name } in &shared.library.data {
@@ -120,7 +87,7 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     }
     let help = "A list of good texts to fetch, with their licences";
     let list = button(ui, "Get a text...", None, help).then_some(Intent::ListTexts);
-    files.or(folder.then_some(Intent::Choose(Choice::DataFolder))).or(list)
+    files.or(folder.then_some(Intent::Choose(FileChoice::DataFolder))).or(list)
 }
 
 fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {

@@ -2,9 +2,8 @@
 
 use eframe::egui::{self, Align, Key as Press, Modifiers, RichText, Ui};
 
-use super::visible;
 use crate::config::{KEYS, Key, ValueKind};
-use crate::gui::form::{SettingsForm, is_same};
+use crate::gui::state::{SettingsForm, is_same};
 use crate::gui::theme;
 use crate::gui::widgets::{cell, note};
 
@@ -87,6 +86,15 @@ fn help(form: &SettingsForm, key: &Key) -> String {
         text += &format!("\nIn this preset: {}", visible(preset));
     }
     text
+}
+
+/// Returns a value for display, with empty text and white space made visible.
+fn visible(text: &str) -> String {
+    match text {
+        "" => "empty".into(),
+        text if text.trim() != text => format!("{text:?}"),
+        text => text.into(),
+    }
 }
 
 fn editor(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> egui::Response {

@@ -6,7 +6,7 @@ use wasm_bindgen::prelude::JsValue;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{File, HtmlInputElement};
 
-use crate::gui::Intent;
+use crate::gui::intent::Intent;
 use crate::protocol::{Request, Texts};
 use crate::text::bytes;
 use crate::web::{document, error_text};
@@ -23,7 +23,7 @@ const MODELS: &str = "models";
 pub(super) async fn texts(files: &[File]) -> Result<Intent, String> {
     let size = files.iter().map(|file| file.size()).sum::<f64>() as u64;
     if size > MAX_TEXT {
-        let (size, max) = (bytes(size), bytes(MAX_TEXT));
+        let [size, max] = [size, MAX_TEXT].map(bytes);
         return Err(format!(
             "these texts have {size}, but a page takes at most {max}: use wgpt on the desktop"
         ));

@@ -12,48 +12,59 @@ use eframe::{WebRunner, egui};
 use wasm_bindgen::prelude::JsValue;
 use web_sys::{File, HtmlCanvasElement};
 
-use super::{Choice, Outbox};
+use super::outbox::Outbox;
 use crate::doctor::FrontEnd;
-use crate::gui::{App, Intent, Options, Shared};
-use crate::protocol::{Destination, Request};
+use crate::gui::intent::{FileChoice, Intent};
+use crate::gui::options::Options;
+use crate::gui::state::{SettingsForm, Shared};
+use crate::protocol::{Destination, Progress, Request};
 use crate::web::{document, error_text};
+use crate::worker::browser::RUNS;
 use files::FileDialog;
-use status::Status;
-pub(in crate::gui) use url::overrides;
+use status::PageStatus;
 
-/// The folder in which runs are created and listed.
-pub(in crate::gui) use crate::worker::browser::RUNS;
+pub const TEXTS_HINT: &str = "Your own text, in UTF-8. It stays on this computer.";
 
-pub(in crate::gui) const TEXTS_HINT: &str = "Your own text, in UTF-8. It stays on this computer.";
+pub const DROP_HINT: &str = "Texts can be dropped on this page too, or pasted with Ctrl+V.";
 
-pub(in crate::gui) fn drop_hint() -> &'static str {
-    "Texts can be dropped on this page too, or pasted with Ctrl+V."
+/// Returns the options that the page's URL gives.
+pub fn environment() -> Options {
+    Options { overrides: url::overrides(), runs: RUNS.into(), ..Options::default() }
+}
+
+/// Draws nothing: a page connects to nothing, so it has no list of texts to fetch.
+pub fn texts(_: &egui::Ui, _: &mut Shared) -> Option<Intent> {
+    None
 }
 
 /// Describes the page, which creates runs in `runs`.
-pub(in crate::gui) fn open_front_end(runs: &Path) -> FrontEnd {
+pub fn open_front_end(runs: &Path) -> FrontEnd {
     FrontEnd { display: None, runs: runs.to_path_buf(), settings: None }
 }
 
-/// Draws the window on a canvas from now on.
-pub async fn open(canvas: HtmlCanvasElement, options: Options) -> Result<(), JsValue> {
-    let create: eframe::AppCreator<'static> =
-        Box::new(move |creation| Ok(Box::new(App::new(creation, options))));
-    WebRunner::new().start(canvas, eframe::WebOptions::default(), create).await
+/// Draws the app that `create` returns on a canvas from now on.
+pub async fn open<A: eframe::App + 'static>(
+    canvas: HtmlCanvasElement,
+    options: Options,
+    create: impl FnOnce(&eframe::CreationContext<'_>, Options) -> A + 'static,
+) -> Result<(), JsValue> {
+    let creator: eframe::AppCreator<'static> =
+        Box::new(move |creation| Ok(Box::new(create(creation, options))));
+    WebRunner::new().start(canvas, eframe::WebOptions::default(), creator).await
 }
 
-pub(in crate::gui) struct Platform {
+pub struct Platform {
     outbox: Outbox,
     /// The last dialog: the browser calls it when files are chosen.
     dialog: Option<FileDialog>,
     /// The fragment of the URL as it was written last, without its `#`.
     fragment: Option<String>,
-    status: Status,
+    status: PageStatus,
 }
 
 impl Platform {
     pub fn new(outbox: Outbox, _: &Options) -> Self {
-        Self { outbox, dialog: None, fragment: None, status: Status::default() }
+        Self { outbox, dialog: None, fragment: None, status: PageStatus::default() }
     }
 
     pub fn read_dropped(&self) {
@@ -63,20 +74,20 @@ impl Platform {
     }
 
     /// Reports the state of the window: in the URL and in the page's status.
-    pub fn report(&mut self, shared: &Shared, pace: Duration) {
-        if let Some(changed) = url::update(&mut self.fragment, &shared.settings.form) {
+    pub fn report(&mut self, form: &SettingsForm, progress: &Progress, pace: Duration) {
+        if let Some(changed) = url::update(&mut self.fragment, form) {
             self.outbox.send(Intent::Override(changed));
         }
-        self.status.update(&self.outbox.ctx, &shared.shown.progress, pace);
+        self.status.update(&self.outbox.ctx, progress, pace);
     }
 
     /// Opens a dialog for texts or the zip of a model. Exports need none.
-    pub fn choose(&mut self, choice: Choice) {
+    pub fn choose(&mut self, choice: FileChoice) {
         let accept = match choice {
-            Choice::Texts => files::TEXTS,
-            Choice::DataFolder | Choice::RunsFolder | Choice::Model => files::ZIPS,
+            FileChoice::Texts => files::TEXTS,
+            FileChoice::DataFolder | FileChoice::RunsFolder | FileChoice::Model => files::ZIPS,
             // The best checkpoint of the run, or a model, as a zip for the browser's downloads.
-            Choice::Export(checkpoint, _) => {
+            FileChoice::Export(checkpoint, _) => {
                 // `runs/NAME` of a checkpoint in it.
                 let checkpoint = checkpoint.components().take(2).collect();
                 let request = Request::Export { checkpoint, to: Destination::Zip };

@@ -6,7 +6,7 @@ use eframe::egui::Context;
 use wasm_bindgen::prelude::JsValue;
 use web_sys::Element;
 
-use crate::gui::control;
+use crate::gui::status::status;
 use crate::protocol::{Progress, RunPhase};
 use crate::web::document;
 
@@ -19,13 +19,13 @@ const TEXT: f64 = 5.0;
 
 /// The last contents of the element.
 #[derive(Default)]
-pub(super) struct Status {
+pub(super) struct PageStatus {
     updated: Option<f64>,
     text: String,
     text_updated: f64,
 }
 
-impl Status {
+impl PageStatus {
     pub fn update(&mut self, ctx: &Context, progress: &Progress, pace: Duration) {
         let now = ctx.input(|input| input.time);
         let pause = pace.as_secs_f64().max(ATTRIBUTES);
@@ -39,13 +39,14 @@ impl Status {
         let Some(element) = element else { return };
         // A screen reader without an attribute is all that a failure costs.
         let _ = set_attributes(&element, progress);
-        let (status, _) = control::status(progress);
+        let (status, _) = status(progress);
         let is_new_state = !self.text.starts_with(&status);
         if is_new_state || now - self.text_updated >= TEXT {
             let text = sentence(&status, progress);
             if text != self.text {
                 element.set_text_content(Some(&text));
-                (self.text, self.text_updated) = (text, now);
+                self.text = text;
+                self.text_updated = now;
             }
         }
     }

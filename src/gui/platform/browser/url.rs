@@ -5,8 +5,8 @@ use web_sys::Location;
 
 use crate::config::{KEYS, Layer, preset_names};
 use crate::data::is_builtin;
-use crate::gui::form::SettingsForm;
-use crate::gui::platform::Overrides;
+use crate::gui::intent::Overrides;
+use crate::gui::state::SettingsForm;
 
 const OF_THIS_BROWSER: &[&str] = &["data", "init_from", "out_dir"];
 
@@ -64,13 +64,14 @@ fn replace(fragment: &str) -> Result<(), JsValue> {
     window.history()?.replace_state_with_url(&JsValue::NULL, "", Some(&url))
 }
 
-pub(in crate::gui) fn overrides() -> Overrides {
+pub(super) fn overrides() -> Overrides {
     let mut found = Overrides::default();
     for pair in fragment().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=').unwrap_or((pair, ""));
         // HTML forms write spaces as `+`.
         let decoded = js_sys::decode_uri_component(&text.replace('+', " ")).map(String::from);
-        let (name, text) = (name.replace('-', "_"), decoded.unwrap_or_else(|_| text.into()));
+        let name = name.replace('-', "_");
+        let text = decoded.unwrap_or_else(|_| text.into());
         found.replace_all = true;
         if name == PRESET && preset_names().all(|known| known != text) {
             found.problems.push(format!("the page's URL: `{text}` is not a preset"));

@@ -1,9 +1,12 @@
 //! The window of a program: dialogs of the system, environment variables, its file manager.
 
+mod display;
 #[cfg(windows)]
 pub(crate) mod explorer;
+#[cfg(target_os = "linux")]
 mod notification;
 mod screenshot;
+mod texts;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -11,30 +14,38 @@ use std::time::Duration;
 
 use eframe::egui;
 
-use super::{Choice, Outbox, Overrides, chosen, recognize};
+use super::outbox::Outbox;
+use super::paths::{chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
-use crate::gui::{Intent, Options, Shared};
+use crate::gui::intent::{FileChoice, Intent, Overrides};
+use crate::gui::options::Options;
+use crate::gui::state::SettingsForm;
+use crate::protocol::Progress;
 
+pub use display::{front_end, open_front_end};
 use screenshot::Screenshot;
-pub(crate) use window::front_end;
+pub use texts::texts;
 pub use window::open;
-pub(in crate::gui) use window::open_front_end;
 
 /// The first folder in which runs are created and listed.
-pub(in crate::gui) const RUNS: &str = "out";
+const RUNS: &str = "out";
 
-pub(in crate::gui) const TEXTS_HINT: &str =
-    "Your own text: .txt, .jsonl, .parquet, or any other text in UTF-8";
+pub const TEXTS_HINT: &str = "Your own text: .txt, .jsonl, .parquet, or any other text in UTF-8";
 
-pub(in crate::gui) fn drop_hint() -> &'static str {
-    // winit has no drag and drop on Wayland.
-    match std::env::var_os("WAYLAND_DISPLAY") {
-        Some(_) => "",
-        None => "Files and folders can be dropped on this window too.",
+pub const DROP_HINT: &str = "Files and folders can be dropped on this window too.";
+
+/// Returns the options that the environment variables give.
+pub fn environment() -> Options {
+    Options {
+        overrides: overrides(),
+        runs: RUNS.into(),
+        // winit has no drag and drop on Wayland.
+        no_drop: std::env::var_os("WAYLAND_DISPLAY").is_some(),
+        ..Options::default()
     }
 }
 
-pub(in crate::gui) fn overrides() -> Overrides {
+fn overrides() -> Overrides {
     let variable = |name| std::env::var(name).ok().filter(|text: &String| !text.is_empty());
     let settings = std::env::vars_os().filter_map(|(name, text)| {
         let key = name.to_str()?.strip_prefix(VARIABLE_PREFIX)?.to_ascii_lowercase();
@@ -51,10 +62,10 @@ pub(in crate::gui) fn overrides() -> Overrides {
 
 /// Opens a dialog and waits until it is closed. Returns the chosen paths, none if it was cancelled;
 /// `None` if the system has no dialog.
-fn dialog(choice: &Choice) -> Option<Vec<PathBuf>> {
+fn dialog(choice: &FileChoice) -> Option<Vec<PathBuf>> {
     let dialog = rfd::FileDialog::new().set_title(choice.title());
     let chosen = match choice {
-        Choice::Texts => {
+        FileChoice::Texts => {
             let kinds = &["txt", "jsonl", "parquet", "gz", "zst", "bin"];
             let dialog = dialog.add_filter("Texts", kinds).add_filter("All files", &["*"]);
             dialog.pick_files()
@@ -67,7 +78,7 @@ fn dialog(choice: &Choice) -> Option<Vec<PathBuf>> {
     if cfg!(any(windows, target_os = "macos")) { Some(chosen.unwrap_or_default()) } else { chosen }
 }
 
-pub(in crate::gui) struct Platform {
+pub struct Platform {
     outbox: Outbox,
     screenshot: Option<Screenshot>,
 }
@@ -88,8 +99,7 @@ impl Platform {
     }
 
     /// Reports the state of the window: takes the requested screenshot.
-    pub fn report(&mut self, shared: &Shared, _pace: Duration) {
-        let progress = &shared.shown.progress;
+    pub fn report(&mut self, _: &SettingsForm, progress: &Progress, _pace: Duration) {
         let ctx = &self.outbox.ctx;
         if let Some(due) = self.screenshot.take_if(|shot| shot.is_due(ctx, progress)) {
             self.outbox.send(Intent::Close);
@@ -98,7 +108,7 @@ impl Platform {
     }
 
     /// Opens a dialog, on a thread: it blocks until it is closed.
-    pub fn choose(&mut self, choice: Choice) {
+    pub fn choose(&mut self, choice: FileChoice) {
         let outbox = self.outbox.clone();
         std::thread::spawn(move || {
             let intent = match dialog(&choice) {
@@ -119,6 +129,9 @@ impl Platform {
         if !ctx.input(|input| input.focused) {
             let attention = egui::UserAttentionType::Informational;
             ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
+            // Windows and macOS show notifications only for installed programs: there, the request for
+            // attention has to do.
+            #[cfg(target_os = "linux")]
             notification::show(title, text);
         }
     }

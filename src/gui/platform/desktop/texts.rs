@@ -2,27 +2,31 @@
 
 use eframe::egui::{self, RichText, ScrollArea, Ui};
 
-use super::widgets::{button, dialog, weak_note};
-use super::{Intent, Shared};
+use crate::gui::intent::Intent;
+use crate::gui::state::{DataJob, Shared};
+use crate::gui::widgets::{button, dialog, weak_note};
 use crate::hub::{CATALOG, CatalogRow};
+use crate::protocol::Request;
 
 const WIDTH: f32 = 560.0;
 const HEIGHT: f32 = 440.0;
 
 /// Draws the list while it is open.
-pub(super) fn show(ui: &Ui, shared: &mut Shared) -> Option<Intent> {
-    if !shared.lists_texts {
+pub fn texts(ui: &Ui, shared: &mut Shared) -> Option<Intent> {
+    if !shared.dialogs.lists_texts {
         return None;
     }
-    let busy = shared.data.busy.is_some().then_some("Something else is being fetched or prepared.");
+    let busy = shared.data.job.is_some().then_some("Something else is being fetched or prepared.");
     let mut chosen = None;
     let ended = dialog(ui, "texts to fetch", WIDTH, |ui| {
         chosen = list(ui, busy);
         ui.add_space(6.0);
         (ui.button("Close").clicked() || chosen.is_some()).then_some(false)
     });
-    shared.lists_texts = ended.is_none();
-    chosen.map(|name| Intent::Get(name.into()))
+    shared.dialogs.lists_texts = ended.is_none();
+    let name = chosen?.to_string();
+    shared.data.job = Some(DataJob::fetching(name.clone(), 0, None));
+    Some(Intent::Ask(Request::Get { name, folder: shared.settings.data_folder() }))
 }
 
 /// Draws the list. Returns the name of what is to be fetched.

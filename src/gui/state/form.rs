@@ -8,13 +8,14 @@ use crate::config::{
     Config, ConfigError, InvalidValue, KEYS, Key, Layer, preset_names, resolve, run_name,
 };
 use crate::protocol::{DataInfo, RunSettings};
+use crate::text::capitalize;
 
-pub(super) type Typed = BTreeMap<String, String>;
+pub type Typed = BTreeMap<String, String>;
 
 /// A configuration that is being edited.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "SavedForm")]
-pub(super) struct SettingsForm {
+pub struct SettingsForm {
     // Reading takes it from `SavedForm`, not from a text that is 'static.
     #[serde(skip_deserializing)]
     preset: &'static str,
@@ -63,8 +64,14 @@ impl From<SavedForm> for SettingsForm {
 
 impl SettingsForm {
     fn new(preset: &'static str, typed: Typed) -> Self {
-        let (base, resolved) = (base(preset), Ok(Config::default()));
-        let mut form = Self { preset, typed, data: None, base, resolved, errors: BTreeMap::new() };
+        let mut form = Self {
+            preset,
+            typed,
+            data: None,
+            base: base(preset),
+            resolved: Ok(Config::default()),
+            errors: BTreeMap::new(),
+        };
         form.refresh();
         form
     }
@@ -82,10 +89,10 @@ impl SettingsForm {
             let base = base(preset);
             wanted.iter().filter(|(name, text)| base.get(*name) != Some(*text)).count()
         });
-        let (preset, data) = (nearest.unwrap_or(DEFAULT_PRESET), self.data.take());
+        let preset = nearest.unwrap_or(DEFAULT_PRESET);
         let base = base(preset);
         wanted.retain(|name, text| base.get(name) != Some(text));
-        *self = Self { data, ..Self::new(preset, wanted) };
+        *self = Self { data: self.data.take(), ..Self::new(preset, wanted) };
     }
 
     pub fn preset(&self) -> &'static str {
@@ -97,8 +104,8 @@ impl SettingsForm {
     pub fn set_preset(&mut self, name: &str) {
         let Some(preset) = preset_names().find(|known| *known == name) else { return };
         let before = std::mem::replace(&mut self.base, base(preset));
-        let (base, typed) = (&self.base, &mut self.typed);
-        typed.retain(|name, text| {
+        let base = &self.base;
+        self.typed.retain(|name, text| {
             let is_kept = KEPT_ACROSS_PRESETS.contains(&name.as_str());
             let stays = is_kept || before.get(name) == base.get(name);
             stays && base.get(name) != Some(text)
@@ -209,7 +216,7 @@ fn lookup(name: &str) -> Option<&'static Key> {
 }
 
 /// Returns true if a key parses two texts to the same value, as `1e-3` and `0.001`.
-pub(super) fn is_same(key: &Key, a: &str, b: &str) -> bool {
+pub fn is_same(key: &Key, a: &str, b: &str) -> bool {
     a == b || matches!((key.kind.parse(a), key.kind.parse(b)), (Ok(a), Ok(b)) if a == b)
 }
 
@@ -220,7 +227,7 @@ fn base(preset: &str) -> Typed {
 }
 
 /// Returns the values of a configuration as they would be typed.
-pub(super) fn values(config: &Config) -> Typed {
+pub fn values(config: &Config) -> Typed {
     let table = toml::Table::try_from(config).unwrap_or_default();
     let text = |key: &Key| match table.get(key.name) {
         Some(toml::Value::String(text)) => text.clone(),
@@ -243,13 +250,6 @@ fn field_message(error: &ConfigError) -> String {
     };
     let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
     capitalize(&(text + &hint))
-}
-
-/// Returns `text` with its first character in upper case.
-pub(super) fn capitalize(text: &str) -> String {
-    let mut characters = text.chars();
-    let first = characters.next().into_iter().flat_map(char::to_uppercase);
-    first.chain(characters).collect()
 }
 
 #[cfg(test)]

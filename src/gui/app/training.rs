@@ -1,0 +1,173 @@
+//! Shows, starts and continues runs, and follows their trainers.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eframe::egui;
+
+use super::controller::Controller;
+use crate::disk::absolute;
+use crate::gui::layout::Pane;
+use crate::gui::state::{ChatState, Shared, WhenClosed};
+use crate::gui::target::IS_PAGE;
+use crate::protocol::{Progress, RunPhase, RunSettings, SelfTestOptions, StartRun};
+use crate::runs::Tail;
+use crate::worker::Ended;
+
+/// The time between two reads of the record of another process's run.
+const FOLLOW: Duration = Duration::from_millis(200);
+
+impl Controller {
+    /// Applies the events of the trainer since the last frame, and notices its end.
+    pub fn take_events(&mut self, ctx: &egui::Context) {
+        let Some(trainer) = &mut self.shared.shown.trainer else { return };
+        let (events, ended) = trainer.receive();
+        // The end of a process is noticed even where nothing wakes the window for it.
+        let again = if trainer.is_own { Duration::from_secs(1) } else { FOLLOW };
+        ctx.request_repaint_after(again);
+        if self.shared.shown.is_live() {
+            self.apply(&events);
+        }
+        if let Some(ended) = ended {
+            self.ended(ended);
+        }
+    }
+
+    /// Shows a run as it is recorded, and follows it if another process trains it.
+    pub fn show(&mut self, run: PathBuf, progress: Progress, tail: Tail) {
+        if self.shared.shown.folder.as_ref() != Some(&run) {
+            self.end_text();
+            self.shared.samples.chat.clear();
+            self.shared.samples.inside.clear();
+        }
+        let followed = self.requests.client.follow(&run, tail);
+        let is_followed = followed.is_some();
+        let shown = &mut self.shared.shown;
+        shown.progress = Progress { run: Some(run.clone()), ..progress };
+        if !shown.has_own_trainer() {
+            shown.trainer = followed;
+        }
+        let has_ended = shown.progress.has_ended() || shown.progress.state == RunPhase::Idle;
+        match shown.trainer.as_ref().filter(|trainer| trainer.run == run) {
+            Some(trainer) if !trainer.is_set_up => shown.progress.starting(),
+            None if !is_followed && !has_ended => shown.progress.interrupted(),
+            _ => {}
+        }
+        shown.has_finished = false;
+        shown.folder = Some(run.clone());
+        // Its curves are drawn in any case.
+        self.shared.library.overlays.retain(|overlay| overlay.run != run);
+        self.requests.describe_model(&self.shared.shown);
+        match self.shared.shown.progress.state {
+            RunPhase::Idle => {
+                // A model without a record can only be tried.
+                self.panels.bring_up(Pane::Samples.title());
+                self.shared.samples.focus = true;
+            }
+            RunPhase::Interrupted if self.options.resume => self.continue_run(run),
+            _ => {}
+        }
+        self.options.resume = false;
+    }
+
+    /// Returns true if another run can start, and warns if not. Stops following the run of another
+    /// process.
+    fn can_start(&mut self) -> bool {
+        if self.shared.shown.has_own_trainer() {
+            self.warn("a run of this window is training: stop it first".into());
+            return false;
+        }
+        self.shared.shown.trainer = None;
+        true
+    }
+
+    pub fn start_run(&mut self) {
+        let Shared { settings, shown, fit, .. } = &mut self.shared;
+        let form = &settings.form;
+        // A run of this window holds memory, which is not why no other can start.
+        let refusal = if shown.has_own_trainer() { None } else { fit.refusal(form) };
+        if let Some(problem) = form.problem().or(refusal.map(|refusal| refusal.reason)) {
+            return self.warn(format!("not started: {problem}"));
+        }
+        let settings = form.settings();
+        if !self.can_start() {
+            return;
+        }
+        let Some(run) = self.new_run_folder() else { return };
+        self.shared.shown.progress = Progress::default();
+        self.requests.run = None;
+        self.launch(absolute(&run), settings);
+    }
+
+    /// Returns the folder that `out_dir` names, else one that does not exist yet.
+    fn new_run_folder(&self) -> Option<PathBuf> {
+        let Shared { settings, library, .. } = &self.shared;
+        let name = settings.form.run_name();
+        let numbered = |number: u32| settings.runs.join(format!("{name}-{number}"));
+        let is_listed = |run: &Path| library.runs.iter().any(|known| known.path == run);
+        match settings.form.text("out_dir").trim() {
+            "" => (1..).map(numbered).find(|run| !run.exists() && !is_listed(run)),
+            // The storage of a page has one folder for all runs.
+            name if IS_PAGE => Some(settings.runs.join(name.replace('/', "-"))),
+            path => Some(PathBuf::from(path)),
+        }
+    }
+
+    pub fn continue_run(&mut self, run: PathBuf) {
+        if !self.can_start() {
+            return;
+        }
+        if self.shared.shown.folder.as_ref() == Some(&run) {
+            return self.launch(run, RunSettings::Recorded);
+        }
+        self.shared.shown.progress = Progress::default();
+        self.launch(run.clone(), RunSettings::Recorded);
+        self.requests.show(run);
+    }
+
+    fn launch(&mut self, run: PathBuf, run_settings: RunSettings) {
+        self.end_text();
+        let Shared { settings, shown, .. } = &mut self.shared;
+        let device = settings.device.clone();
+        let stop_on_close = settings.when_closed == WhenClosed::Stop;
+        shown.progress.starting();
+        shown.has_finished = false;
+        let self_test =
+            SelfTestOptions { skip: self.options.no_self_test, ..SelfTestOptions::default() };
+        let start = StartRun::new(run.clone(), run_settings);
+        let start = StartRun { device, self_test, quiet: true, ..start };
+        match self.requests.client.start(start, stop_on_close) {
+            Ok(trainer) => shown.trainer = Some(trainer),
+            Err(error) => self.fail(format!("the trainer could not be started: {error}")),
+        }
+        if self.shared.shown.folder.as_ref() != Some(&run) {
+            self.shared.samples.chat = ChatState::default();
+        }
+        self.shared.shown.folder = Some(run);
+        self.requests.listed = None;
+    }
+
+    /// Takes the end of the trainer. Its events have the reason, unless it was killed.
+    fn ended(&mut self, ended: Ended) {
+        let shown = &mut self.shared.shown;
+        let Some(trainer) = shown.trainer.take() else { return };
+        self.requests.listed = None;
+        // More memory of the device is free now.
+        self.requests.device = None;
+        let is_shown = shown.folder.as_ref() == Some(&trainer.run);
+        if is_shown && shown.progress.has_ended() {
+            return;
+        }
+        let name = trainer.run.display();
+        let text = match ended {
+            Ended::Killed => format!("the process of {name} was killed"),
+            Ended::Code(code) => format!("the trainer of {name} exited with code {code}"),
+            Ended::Silent => format!("the process of {name} ended without saying why"),
+        };
+        if is_shown {
+            self.fail(text);
+        } else if !matches!(ended, Ended::Code(0) | Ended::Silent) {
+            self.warn(text);
+        }
+    }
+}

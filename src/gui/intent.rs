@@ -1,0 +1,93 @@
+//! The actions that a panel, a shortcut, a dialog or the system requests.
+
+use std::path::PathBuf;
+
+use crate::protocol::{Command, Request, SampleInput, Texts};
+
+#[derive(Debug, PartialEq)]
+#[allow(dead_code, reason = "some come only from a page, others only from a program")]
+pub enum Intent {
+    /// Sends a command to the shown run.
+    Send(Command),
+    /// Sends a command to the run that this window has started, if any.
+    SendToOwnRun(Command),
+    Ask(Request),
+    Start,
+    /// Shows the list of texts and models to fetch.
+    ListTexts,
+    /// Replaces the settings of the form by the demo's, and starts it.
+    Demo,
+    Continue(PathBuf),
+    /// Shows a run or a model, and follows the run if it trains in another process.
+    Show(PathBuf),
+    /// Draws the curves of these runs, and of no others, with the shown run's curves.
+    Overlay(Vec<PathBuf>),
+    /// Brings up the prompt, to generate text with the shown run.
+    Try,
+    /// Generates text with the shown run or model, which does not train.
+    Generate(SampleInput),
+    Choose(FileChoice),
+    /// Asks for a path in the window, because the system has no dialog.
+    TypePath(FileChoice),
+    UseData(PathBuf),
+    /// Shows that a text is being read.
+    Reading(String),
+    /// Tokenizes texts and puts the data into the form.
+    Prepare(Texts),
+    ListRuns(PathBuf),
+    Override(Overrides),
+    /// Warns that a file could not be read, for this reason.
+    Unreadable(String),
+    OpenFolder(PathBuf),
+    /// Closes the window without a question.
+    Close,
+}
+
+/// What a file dialog asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileChoice {
+    Texts,
+    /// A folder with tokens or texts. On a page, the zip of a model.
+    DataFolder,
+    /// A folder with runs. On a page, the zip of a model.
+    RunsFolder,
+    /// The folder of a model. On a page, its zip.
+    Model,
+    /// A folder for this checkpoint. On a page, a zip among the browser's downloads.
+    Export(PathBuf, ExportFormat),
+}
+
+/// The format in which a model is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    HuggingFace,
+    #[allow(dead_code, reason = "a page exports zips of Hugging Face folders")]
+    Gguf,
+    #[allow(dead_code, reason = "a page exports zips of Hugging Face folders")]
+    Page,
+}
+
+impl FileChoice {
+    pub fn title(&self) -> &'static str {
+        match self {
+            Self::Texts | Self::DataFolder => "Data to train on",
+            Self::RunsFolder => "Folder with runs",
+            Self::Model => "Folder of a model",
+            Self::Export(_, ExportFormat::Gguf) => "Folder for the file",
+            Self::Export(..) => "Empty folder for the model",
+        }
+    }
+}
+
+/// Settings from environment variables and flags, or from the page's URL.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    pub preset: Option<String>,
+    /// The device as `--device` takes it.
+    pub device: Option<String>,
+    pub settings: Vec<(String, String)>,
+    /// True if they replace everything that was typed before.
+    pub replace_all: bool,
+    /// Errors of the parts that could not be read.
+    pub problems: Vec<String>,
+}

@@ -1,0 +1,64 @@
+//! The dialogs of the window.
+
+use std::path::PathBuf;
+
+use crate::gui::intent::FileChoice;
+use crate::runs::{About, RunSummary};
+
+#[derive(Default)]
+pub struct Dialogs {
+    pub help: HelpState,
+    pub closing: Closing,
+    /// A path that is being typed, on systems that have no file dialog.
+    pub path: Option<PathEntry>,
+    /// True while the list of texts to fetch is open.
+    pub lists_texts: bool,
+}
+
+#[derive(Default)]
+pub struct HelpState {
+    pub is_open: bool,
+    /// True once the details were requested.
+    pub is_requested: bool,
+    /// The details of this machine, once they were read.
+    pub details: Option<String>,
+}
+
+/// A window that is to close while a run that it has started trains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Closing {
+    #[default]
+    No,
+    /// A dialog asks what happens to the run.
+    Asking,
+    Yes,
+}
+
+pub struct PathEntry {
+    pub choice: FileChoice,
+    pub text: String,
+    /// Why the path was not taken.
+    pub error: Option<String>,
+}
+
+impl PathEntry {
+    pub fn new(choice: FileChoice) -> Self {
+        Self { choice, text: String::new(), error: None }
+    }
+}
+
+/// A dialog about a stored run or model.
+pub enum RunDialog {
+    Describe { run: PathBuf, name: String, about: About },
+    Remove { path: PathBuf, name: String },
+}
+
+impl RunDialog {
+    pub fn describe(run: &RunSummary) -> Self {
+        Self::Describe { run: run.path.clone(), name: run.name.clone(), about: run.about.clone() }
+    }
+
+    pub fn remove(run: &RunSummary) -> Self {
+        Self::Remove { path: run.path.clone(), name: run.title().into() }
+    }
+}

@@ -1,0 +1,39 @@
+//! A text whose tokens the shown model scores.
+
+use crate::gui::intent::Intent;
+use crate::protocol::{SampleInput, ScoredToken};
+
+#[derive(Debug, Default)]
+pub struct InsideState {
+    /// True if this is shown in place of the samples.
+    pub is_open: bool,
+    pub text: String,
+    pub tokens: Vec<ScoredToken>,
+    pub is_reading: bool,
+}
+
+impl InsideState {
+    /// Adds tokens. Those of a text that is no longer read are left out.
+    pub fn scored(&mut self, tokens: Vec<ScoredToken>, done: bool) {
+        if self.is_reading {
+            self.tokens.extend(tokens);
+            self.is_reading = !done;
+        }
+    }
+
+    /// Ends the reading; the tokens so far stay. Returns true if a text was being read.
+    pub fn end(&mut self) -> bool {
+        std::mem::take(&mut self.is_reading)
+    }
+
+    /// Forgets the tokens: another model is shown.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+    }
+
+    /// Opens this with a text, and requests its tokens.
+    pub fn look_into(&mut self, text: String) -> Intent {
+        *self = Self { is_open: true, is_reading: true, text: text.clone(), tokens: Vec::new() };
+        Intent::Generate(SampleInput::Text(text))
+    }
+}

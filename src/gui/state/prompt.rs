@@ -1,0 +1,83 @@
+//! A prompt for the shown run or model, and the options of the text.
+
+use crate::protocol::{Progress, RunPhase, ScoredToken};
+
+#[derive(Debug, Default)]
+pub struct PromptState {
+    pub text: String,
+    pub options: TextOptions,
+    /// The text that is being generated while the run does not train.
+    pub writing: Option<PartialText>,
+    /// The number of samples and log lines that the run had when a text was requested from it while
+    /// it trains. It answers with one of the two.
+    pub requested: Option<(usize, usize)>,
+}
+
+/// A text that is being generated, as far as it is known.
+#[derive(Debug, Default)]
+pub struct PartialText {
+    pub prompt: String,
+    pub text: String,
+    /// The tokens of the text, if their probabilities were requested.
+    pub tokens: Vec<ScoredToken>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TextOptions {
+    /// The divisor of the logits; 0 takes the most likely token.
+    pub temperature: f64,
+    /// Draws from this many of the most likely tokens; 0 draws from all.
+    pub top_k: u32,
+    pub tokens: u32,
+    /// True to get the probability of each token.
+    pub probabilities: bool,
+}
+
+impl Default for TextOptions {
+    /// The options of a run's own samples, with as many tokens as fill the panel.
+    fn default() -> Self {
+        Self { temperature: 0.8, top_k: 200, tokens: 300, probabilities: false }
+    }
+}
+
+impl PromptState {
+    /// Returns why no text can be generated now.
+    pub fn obstacle(&self, progress: &Progress) -> Option<&'static str> {
+        match progress.state {
+            RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting(_) => {
+                Some("The run is starting.")
+            }
+            RunPhase::Running | RunPhase::Paused => {
+                self.requested.map(|_| "The run is generating a text.")
+            }
+            _ if progress.run.is_none() => Some("Show a run or a model first, under Runs."),
+            _ if progress.has_ended() && progress.checkpoints.is_empty() => {
+                Some("This run has no checkpoint to generate from.")
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Checkpoint, Event, StopReason};
+
+    #[test]
+    fn a_text_needs_a_model() {
+        let state = PromptState::default();
+        let mut progress = Progress::default();
+        assert_eq!(state.obstacle(&progress), Some("Show a run or a model first, under Runs."));
+        progress.run = Some("models/gpt2".into());
+        assert_eq!(state.obstacle(&progress), None);
+        progress.state = RunPhase::Finished(StopReason::Finished);
+        assert!(state.obstacle(&progress).unwrap().contains("no checkpoint"));
+        let path = "out/a/checkpoints/00000010".into();
+        progress.apply(&Event::Checkpoint(Checkpoint { iter: 10, path, best: true }));
+        progress.state = RunPhase::Finished(StopReason::Finished);
+        assert_eq!(state.obstacle(&progress), None);
+        progress.starting();
+        assert_eq!(state.obstacle(&progress), Some("The run is starting."));
+    }
+}

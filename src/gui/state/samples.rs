@@ -1,0 +1,95 @@
+//! The samples that are shown, a prompt for more, and a conversation.
+
+use eframe::egui;
+
+use super::chat::ChatState;
+use super::inside::InsideState;
+use super::prompt::PromptState;
+
+#[derive(Debug, Default)]
+pub struct SampleState {
+    pub selection: Selection,
+    pub prompt: PromptState,
+    pub chat: ChatState,
+    pub inside: InsideState,
+    /// True to give the field for a prompt or a message, whichever is shown, the focus in the next
+    /// frame.
+    pub focus: bool,
+}
+
+/// The content of the panel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleView {
+    Conversation,
+    Texts,
+    Inside,
+}
+
+impl SampleState {
+    pub fn view(&self) -> SampleView {
+        if self.inside.is_open {
+            SampleView::Inside
+        } else if self.chat.is_offered && self.chat.is_open {
+            SampleView::Conversation
+        } else {
+            SampleView::Texts
+        }
+    }
+}
+
+/// The sample that the panels show: the sample under the pointer, else the chosen sample, else the
+/// newest. Samples are counted from 0.
+#[derive(Debug, Default)]
+pub struct Selection {
+    /// `None` shows each new sample as it arrives.
+    pub chosen: Option<usize>,
+    pub pointed_at: Option<usize>,
+    /// The sample under the pointer in the pass that is being drawn.
+    pub next: Option<usize>,
+}
+
+impl Selection {
+    /// Returns the shown one of `count` samples.
+    pub fn shown(&self, count: usize) -> Option<usize> {
+        // The run displayed now may have fewer samples than the one before.
+        let known = self.pointed_at.or(self.chosen).filter(|&index| index < count);
+        known.or(count.checked_sub(1))
+    }
+
+    /// Shows one of `count` samples until another is chosen; the newest follows new ones.
+    pub fn choose(&mut self, index: usize, count: usize) {
+        self.chosen = Some(index).filter(|&index| index + 1 < count);
+    }
+
+    /// Ends a pass over all panels. The sample under the pointer is shown from the next pass on, so
+    /// that panels drawn earlier and later agree.
+    pub fn end_pass(&mut self, ctx: &egui::Context) {
+        let next = self.next.take();
+        if self.pointed_at != next {
+            self.pointed_at = next;
+            ctx.request_repaint();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pointer_comes_before_the_choice_and_that_before_the_newest() {
+        let mut selection = Selection::default();
+        let ctx = egui::Context::default();
+        assert_eq!((selection.shown(0), selection.shown(5)), (None, Some(4)));
+        selection.choose(1, 5);
+        selection.next = Some(2);
+        assert_eq!(selection.shown(5), Some(1), "not before the pass ends");
+        selection.end_pass(&ctx);
+        assert_eq!(selection.shown(5), Some(2));
+        selection.end_pass(&ctx);
+        assert_eq!((selection.shown(5), selection.chosen), (Some(1), Some(1)));
+        assert_eq!(selection.shown(1), Some(0), "another run has fewer");
+        selection.choose(4, 5);
+        assert_eq!(selection.chosen, None);
+    }
+}

@@ -1,0 +1,225 @@
+//! The times that a run may take, with what is best trained in each.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Local, NaiveDateTime, NaiveTime, TimeZone};
+
+use super::fit::FitState;
+use super::form::SettingsForm;
+use crate::plan::{DataSize, DeviceSpeed, Limits, Recipe, RecipeQuestion, TIMES, recipe};
+
+/// The preset whose settings a recipe starts from.
+const BASE: &str = "gpt2";
+
+/// The choice after [`TIMES`]: until the moment that is typed.
+const MOMENT: usize = TIMES.len();
+
+/// The recipes for the present data and device, and the one in the form.
+#[derive(Default)]
+pub struct TimeState {
+    pub chosen: Option<usize>,
+    /// The choice that was clicked or typed in the last frame.
+    pub clicked: Option<usize>,
+    pub moment: String,
+    /// The seconds until the moment; `None` if it is not in the future.
+    pub until: Option<u64>,
+    inputs: Option<RecipeInputs>,
+    pub recipes: Vec<Option<Recipe>>,
+    /// The settings of the form that come from a recipe.
+    applied: Vec<(&'static str, String)>,
+    /// True once the speed of the device was requested.
+    pub is_measured: bool,
+}
+
+#[derive(Clone, PartialEq)]
+pub struct RecipeInputs {
+    data: DataSize,
+    vocab: u32,
+    limits: Limits,
+    pub speed: Option<DeviceSpeed>,
+    /// The settings that a person has typed.
+    typed: Vec<(String, String)>,
+}
+
+impl RecipeInputs {
+    fn recipe(&self, form: &SettingsForm, seconds: u64) -> Option<Recipe> {
+        let assumed = DeviceSpeed::assumed(self.limits.kernels);
+        // The settings of another preset are not typed.
+        let mut base = SettingsForm::of_preset(BASE);
+        base.set("data", form.text("data"));
+        self.typed.iter().for_each(|(key, text)| base.set(key, text.as_str()));
+        recipe(RecipeQuestion {
+            config: base.config().ok()?,
+            is_set: &|key| self.typed.iter().any(|(typed, _)| typed == key),
+            vocab: self.vocab,
+            data: self.data,
+            limits: &self.limits,
+            speed: self.speed.as_ref().unwrap_or(&assumed),
+            time: Duration::from_secs(seconds),
+        })
+    }
+}
+
+impl TimeState {
+    /// Returns what recipes are made from, once the size of the data is known.
+    pub fn inputs(&self, form: &SettingsForm, fit: &FitState) -> Option<RecipeInputs> {
+        let Ok(info) = form.data.as_ref()? else { return None };
+        let config = form.config().ok()?;
+        let is_typed = |(key, text): &(&str, &str)| {
+            let of_recipe = self.applied.iter().any(|(known, value)| known == key && value == text);
+            // A preset that brings its data is not typed.
+            !of_recipe && *key != "data" && *key != "max_time"
+        };
+        let typed = form.changes().filter(is_typed);
+        Some(RecipeInputs {
+            data: DataSize { train: info.train_tokens, val: info.val_tokens },
+            vocab: form.vocab_size()?,
+            limits: fit.limits(config.vram_budget, config.dtype),
+            speed: fit.speed().cloned(),
+            typed: typed.map(|(key, text)| (key.to_string(), text.to_string())).collect(),
+        })
+    }
+
+    /// Makes the recipes again if something has changed, and puts the chosen one into the form. While a
+    /// run of this window trains, the time until the moment stays: a minute later the form would no
+    /// longer show the settings of the run.
+    pub fn update(&mut self, form: &mut SettingsForm, inputs: RecipeInputs, is_training: bool) {
+        let clicked = self.clicked.take();
+        let until = if clicked.is_none() && is_training {
+            self.until
+        } else {
+            seconds_until(&self.moment, &Local::now())
+        };
+        let is_new = self.inputs.as_ref() != Some(&inputs);
+        let is_later = until != self.until;
+        if is_new || is_later {
+            let times = TIMES.iter().map(|(_, seconds)| Some(*seconds)).chain([until]);
+            self.recipes = times.map(|seconds| inputs.recipe(form, seconds?)).collect();
+            self.inputs = Some(inputs);
+            self.until = until;
+        }
+        let clicked = clicked.filter(|choice| self.recipes[*choice].is_some());
+        self.chosen = clicked.or(self.chosen);
+        if is_new || clicked.is_some() || is_later && self.chosen == Some(MOMENT) {
+            self.apply(form);
+        }
+    }
+
+    /// Puts the recipe for the chosen time into the form, in place of the former one.
+    fn apply(&mut self, form: &mut SettingsForm) {
+        let Some(recipe) = self.recipe().cloned() else { return };
+        let data = form.text("data");
+        for (key, text) in std::mem::take(&mut self.applied) {
+            if form.text(key) == text {
+                form.reset(key);
+            }
+        }
+        form.set_preset(BASE);
+        form.set("data", data);
+        let typed = self.inputs.iter().flat_map(|inputs| &inputs.typed);
+        typed.for_each(|(key, text)| form.set(key, text.as_str()));
+        recipe.set.iter().for_each(|(key, text)| form.set(key, text.as_str()));
+        self.applied = recipe.set;
+    }
+
+    /// Forgets the chosen time: a person has chosen a preset.
+    pub fn clear(&mut self) {
+        self.chosen = None;
+        self.applied.clear();
+    }
+
+    /// Describes the settings of the chosen recipe.
+    pub fn title(&self) -> Option<String> {
+        self.recipe()?;
+        Some(match TIMES.get(self.chosen?) {
+            Some((name, _)) => format!("Chosen for {name}"),
+            None => format!("Chosen until {}", self.moment.trim().trim_start_matches("until ")),
+        })
+    }
+
+    /// Returns the recipe for the chosen time.
+    pub fn recipe(&self) -> Option<&Recipe> {
+        self.recipes.get(self.chosen?)?.as_ref()
+    }
+}
+
+/// Returns the seconds from `now` to the moment of `text`, in whole minutes: `7:30` is the next
+/// such moment, `2026-11-28 07:30` has its date. `None` if it is no moment or not in the future.
+fn seconds_until<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<u64> {
+    let text = text.trim().trim_start_matches("until ");
+    // `7:3` is about to become `7:30`.
+    text.rsplit_once(':').filter(|(_, minute)| minute.len() == 2)?;
+    let today = now.date_naive();
+    let moments = match NaiveTime::parse_from_str(text, "%H:%M") {
+        Ok(time) => [today, today.succ_opt()?].map(|day| day.and_time(time)),
+        Err(_) => [NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M").ok()?; 2],
+    };
+    let mut minutes = moments.into_iter().filter_map(|moment| {
+        let at = now.timezone().from_local_datetime(&moment).earliest()?;
+        u64::try_from(at.signed_duration_since(now).num_minutes()).ok()
+    });
+    Some(60 * minutes.find(|minutes| *minutes > 0)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+
+    use super::*;
+    use crate::config::{Dtype, Precision};
+    use crate::plan::{DeviceProfile, gpu_named};
+    use crate::protocol::DataInfo;
+
+    const NIGHT: usize = 2;
+
+    fn data(train_tokens: u64) -> Option<Result<DataInfo, String>> {
+        let val_tokens = train_tokens / 10;
+        Some(Ok(DataInfo { vocab_size: 65, train_tokens, val_tokens, ..DataInfo::default() }))
+    }
+
+    #[test]
+    fn a_chosen_time_fills_the_form_and_typed_settings_stay() {
+        let mut times = TimeState::default();
+        let mut form = SettingsForm::default();
+        form.set("data", "data/mine");
+        form.data = data(1_000_000_000);
+        let mut fit = FitState::default();
+        let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap(), Precision::FLOAT32);
+        fit.set_device(DeviceProfile { speed, ..DeviceProfile::default() });
+        let mut choose = |form: &mut SettingsForm, choice: usize| {
+            times.clicked = Some(choice);
+            let inputs = times.inputs(form, &fit).unwrap();
+            times.update(form, inputs, false);
+            form.config().unwrap().parameters(65)
+        };
+        let minutes = choose(&mut form, 0);
+        form.set("learning_rate", "1e-4");
+        let night = choose(&mut form, NIGHT);
+        assert!(minutes < night, "{minutes}, {night}");
+        let texts = ["learning_rate", "data", "max_time"].map(|key| form.text(key));
+        assert_eq!(texts, ["1e-4", "data/mine", "8h"]);
+        assert_eq!(form.config().unwrap().dtype, Dtype::Auto);
+        // Less data, a smaller model.
+        form.data = data(1_000_000);
+        assert!(choose(&mut form, NIGHT) < night);
+    }
+
+    #[test]
+    fn a_moment_is_the_next_one_or_has_a_date() {
+        let now = Utc.with_ymd_and_hms(2026, 11, 27, 22, 15, 30).unwrap();
+        for (text, minutes) in [
+            ("23:00", 44),
+            (" until 7:30 ", 9 * 60 + 14),
+            ("2026-11-28 07:30", 9 * 60 + 14),
+            // It begins in less than a minute.
+            ("22:16", 24 * 60),
+            ("22:15", 24 * 60 - 1),
+        ] {
+            assert_eq!(seconds_until(text, &now), Some(60 * minutes), "{text}");
+        }
+        let wrong = ["24:00", "7:60", "7:3", "2026-02-30 07:30", "2026-11-28", "soon", ""];
+        for text in wrong.into_iter().chain(["2026-11-27 22:00"]) {
+            assert_eq!(seconds_until(text, &now), None, "{text}");
+        }
+    }
+}
