@@ -19,16 +19,22 @@ use crate::text::grouped;
 /// The control bar, with input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
 pub(super) struct ControlBar {
-    /// The learning rate being typed; `None` while the field is not edited.
-    rate: Option<String>,
+    rate: RateField,
+    stopping: bool,
+    /// The attempt that the run waits for, and since when, in seconds of the window's clock.
+    waiting: Option<(u32, f64)>,
+}
+
+/// The field for the learning rate.
+#[derive(Debug, Default)]
+struct RateField {
+    /// `None` while the field is not edited.
+    typed: Option<String>,
     /// The iteration at which a learning rate was sent, and the rate: shown until the next step
     /// event.
     sent: Option<(u64, f64)>,
     /// Why the typed learning rate was rejected.
     error: Option<String>,
-    stopping: bool,
-    /// The attempt that the run waits for, and since when, in seconds of the window's clock.
-    waiting: Option<(u32, f64)>,
 }
 
 impl ControlBar {
@@ -62,7 +68,7 @@ impl ControlBar {
         let row = ui.horizontal_wrapped(|ui| {
             let clicked = self.buttons(ui, progress, live);
             ui.separator();
-            clicked.or(self.learning_rate(ui, progress, live))
+            clicked.or(self.rate.show(ui, progress, live))
         });
         ui.add_space(2.0);
         row.inner
@@ -117,20 +123,20 @@ impl ControlBar {
             export::menu(ui, progress, newest.map(|newest| newest.path.as_path()), missing);
         exported.or(intent)
     }
+}
 
-    /// Draws the learning rate as a text field. A number entered there holds for the rest of the run.
-    fn learning_rate(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
+impl RateField {
+    /// Draws the field. A number entered there holds for the rest of the run.
+    fn show(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let enabled = live && matches!(progress.state, RunPhase::Running | RunPhase::Paused);
         if !enabled {
-            self.rate = None;
-            self.sent = None;
-            self.error = None;
+            *self = Self::default();
         }
         let step = progress.last_step.as_ref();
         let sent = self.sent.filter(|(at, _)| step.is_some_and(|step| step.iter == *at));
         let current = sent.map(|(_, rate)| rate).or(step.map(|step| step.lr));
         let current = current.map(|rate| format!("{rate:.3e}")).unwrap_or_default();
-        let mut text = self.rate.clone().unwrap_or(current);
+        let mut text = self.typed.clone().unwrap_or(current);
         let label = ui.weak("learning rate");
         let edit = egui::TextEdit::singleline(&mut text).desired_width(72.0);
         let edit = ui.add_enabled(enabled, edit.font(egui::TextStyle::Monospace));
@@ -143,7 +149,7 @@ impl ControlBar {
         let entered = entered(ui, &edit);
         if edit.changed() {
             self.error = None;
-            self.rate = Some(text.clone());
+            self.typed = Some(text.clone());
         }
         if let Some(error) = &self.error {
             ui.colored_label(theme::error(ui), error);
@@ -152,7 +158,7 @@ impl ControlBar {
             return None;
         }
         // Losing the focus without Enter discards what was typed.
-        let typed = self.rate.take().filter(|_| entered)?;
+        let typed = self.typed.take().filter(|_| entered)?;
         let Some(value) = parse_rate(&typed) else {
             self.error = Some(format!("{typed:?} is not a learning rate; try 3e-4"));
             return None;

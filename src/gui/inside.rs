@@ -1,4 +1,4 @@
-//! "Look inside a text": the loss of each token of a text that the person gives.
+//! "Look inside a text": the loss of each token of pasted text.
 
 use eframe::egui::{Button, ScrollArea, TextEdit, Ui, text::LayoutJob};
 

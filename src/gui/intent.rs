@@ -30,7 +30,7 @@ pub enum Intent {
     /// Asks for a path in the window, because the system has no dialog.
     TypePath(FileChoice),
     UseData(PathBuf),
-    /// Shows that a text is being read.
+    /// Shows that text is being read.
     Reading(String),
     /// Tokenizes texts and puts the data into the form.
     Prepare(Texts),
@@ -83,7 +83,7 @@ impl FileChoice {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
     pub preset: Option<String>,
-    /// The device as `--device` takes it.
+    /// A value of `--device`.
     pub device: Option<String>,
     pub settings: Vec<(String, String)>,
     /// True if they replace everything that was typed before.

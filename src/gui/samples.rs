@@ -71,7 +71,7 @@ fn texts(
     requested
 }
 
-/// Returns why the model cannot read a text now.
+/// Returns why the model cannot score text now.
 fn inside_obstacle(prompt: &PromptState, progress: &Progress) -> Option<&'static str> {
     match progress.state {
         RunPhase::Running | RunPhase::Paused => Some("You can look inside once the run has ended."),
@@ -135,7 +135,7 @@ fn selector(ui: &mut Ui, progress: &Progress, selection: &mut Selection, mut ind
     });
 }
 
-/// Draws a sample after its prompt, with its tokens colored if that is wanted and they are known.
+/// Draws a sample after its prompt. Its tokens are colored on request, if they are known.
 fn draw(ui: &mut Ui, prompt: &str, text: &str, tokens: &[ScoredToken], by_probability: bool) {
     let mut job = token_text::prompt(ui, prompt);
     if by_probability && !tokens.is_empty() {

@@ -16,38 +16,8 @@ mod data_choice;
 mod setting_rows;
 mod time_choice;
 
-/// Titles of the presets.
-const TITLES: &[(&str, &str)] = &[
-    ("demo", "Demo: a tiny model, done in minutes"),
-    ("chat", "Chat: a tiny model that answers, done in minutes"),
-    ("shakespeare-char", "Small, 10.7M: nanoGPT's Shakespeare by character"),
-    ("gpt2-15m", "15M: GPT-2's shape, for an hour on a small GPU"),
-    ("gpt2-30m", "30M: GPT-2's shape"),
-    ("gpt2-60m", "60M: GPT-2's shape"),
-    ("gpt2", "GPT-2, 124M"),
-    ("gpt2-medium", "GPT-2 medium, 350M"),
-    ("gpt2-large", "GPT-2 large, 774M"),
-    ("gpt2-xl", "GPT-2 XL, 1558M"),
-    ("llama-15m", "15M: Llama's shape, for an hour on a small GPU"),
-    ("llama-30m", "30M: Llama's shape"),
-    ("llama-60m", "60M: Llama's shape"),
-    ("llama-124m", "124M: Llama's shape"),
-    ("smollm2-135m", "SmolLM2, 135M"),
-    ("smollm2-360m", "SmolLM2, 360M"),
-    ("qwen3-0.6b", "Qwen3, 0.6B"),
-    ("card-4gb", "A night on a graphics card with 4 GB: 51M"),
-    ("card-6gb", "A night on a graphics card with 6 GB: 51M"),
-    ("card-8gb", "A night on a graphics card with 8 GB: 65M"),
-    ("card-12gb", "A night on a graphics card with 12 GB: 82M"),
-    ("card-16gb", "A night on a graphics card with 16 GB: 124M"),
-    ("card-24gb", "A night on a graphics card with 24 GB: 200M"),
-    ("largest-4gb", "The largest that fits 4 GB: GPT-2, 124M"),
-    ("largest-6gb", "The largest that fits 6 GB: GPT-2 medium, 350M"),
-    ("largest-8gb", "The largest that fits 8 GB: GPT-2 medium, 350M"),
-    ("largest-12gb", "The largest that fits 12 GB: GPT-2 large, 774M"),
-    ("largest-16gb", "The largest that fits 16 GB: GPT-2 large, 774M"),
-    ("largest-24gb", "The largest that fits 24 GB: GPT-2 XL, 1558M"),
-];
+/// A line for each preset: its name and its title.
+const TITLES: &str = include_str!("../../assets/presets/titles.txt");
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let chosen = data_choice::show(ui, shared);
@@ -169,7 +139,8 @@ fn device(ui: &mut Ui, choice: &mut String, devices: &[DeviceLine]) {
 }
 
 fn title(preset: &str) -> &str {
-    TITLES.iter().find(|(name, _)| *name == preset).map_or(preset, |(_, title)| title)
+    let mut titles = TITLES.lines().filter_map(|line| line.split_once(' '));
+    titles.find(|(name, _)| *name == preset).map_or(preset, |(_, title)| title)
 }
 
 #[cfg(test)]
@@ -181,6 +152,6 @@ mod tests {
         for name in preset_names() {
             assert_ne!(title(name), name);
         }
-        assert_eq!(TITLES.len(), preset_names().count());
+        assert_eq!(TITLES.lines().count(), preset_names().count());
     }
 }

@@ -1,5 +1,5 @@
-//! Text whose tokens are colored by their probability. The tooltip of a token lists the likeliest tokens
-//! in its place.
+//! Text with tokens colored by their probability. The tooltip of a token lists the likeliest tokens in its
+//! place.
 
 use std::ops::Range;
 
@@ -9,8 +9,8 @@ use eframe::egui::{
 
 use crate::protocol::{ProbabilityClass, ScoredToken, TextLoss, probability_text};
 
-/// Returns the background of a class; likely tokens have none. One hue, so that only the lightness counts:
-/// color-blind people see it, too. Text of the strongest color is readable on all of them.
+/// Returns the background of a class; likely tokens have none. The colors of one hue differ only in
+/// lightness, which color-blind people see too. Text of the strongest color is readable on all of them.
 fn background(dark: bool, class: ProbabilityClass) -> Color32 {
     let (on_dark, on_light) = match class {
         ProbabilityClass::Likely => return Color32::TRANSPARENT,
@@ -23,16 +23,15 @@ fn background(dark: bool, class: ProbabilityClass) -> Color32 {
     Color32::from_rgb(r, g, b)
 }
 
-/// Returns the format of text that is to be read: the brightest of the window, and larger than captions
-/// and settings.
+/// Returns the format of generated text: the brightest of the window, and larger than captions and
+/// settings.
 pub fn format(ui: &Ui) -> TextFormat {
     let mut font = TextStyle::Body.resolve(ui.style());
     font.size += 2.0;
     TextFormat::simple(font, ui.visuals().strong_text_color())
 }
 
-/// Returns a text in which bytes that are no character are dots: the fonts of the window have no sign for
-/// them, and would draw boxes.
+/// Replaces bytes that are not characters by dots, because the fonts of the window would draw boxes.
 pub fn readable(text: &str) -> String {
     text.replace('\u{fffd}', "\u{b7}")
 }
@@ -48,7 +47,7 @@ pub fn prompt(ui: &Ui, prompt: &str) -> LayoutJob {
     job
 }
 
-/// Draws the tokens after what `job` has already.
+/// Draws the tokens after the text that `job` already has.
 pub fn show(ui: &mut Ui, mut job: LayoutJob, tokens: &[ScoredToken]) {
     let format = format(ui);
     let dark = ui.visuals().dark_mode;

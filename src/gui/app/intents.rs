@@ -13,7 +13,7 @@ use crate::gui::state::{
 };
 use crate::protocol::{Progress, Request, SampleInput, SampleRequest, Texts, View};
 
-/// The CPU as `--device` takes it.
+/// The CPU, as a value of `--device`.
 const CPU: &str = "cpu";
 
 impl Controller {
@@ -40,7 +40,10 @@ impl Controller {
             }
             Intent::Generate(input) => self.generate(input),
             Intent::Choose(choice) => self.platform.choose(choice),
-            Intent::TypePath(choice) => self.shared.dialogs.path = Some(PathEntry::new(choice)),
+            Intent::TypePath(choice) => {
+                let entry = PathEntry { choice, text: String::new(), error: None };
+                self.shared.dialogs.path = Some(entry);
+            }
             Intent::UseData(data) => {
                 self.shared.settings.form.set("data", data.display().to_string());
             }

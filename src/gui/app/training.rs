@@ -33,7 +33,7 @@ impl Controller {
         }
     }
 
-    /// Shows a run as it is recorded, and follows it if another process trains it.
+    /// Shows the record of a run, and follows the run if another process trains it.
     pub fn show(&mut self, run: PathBuf, progress: Progress, tail: Tail) {
         if self.shared.shown.folder.as_ref() != Some(&run) {
             self.end_text();

@@ -152,7 +152,7 @@ impl Ribbon<'_> {
     fn circles(&self, ui: &Ui) {
         let painter = ui.painter_at(self.frame.expand(2.0 * MARK));
         let fill = ui.visuals().extreme_bg_color;
-        for at in apart(&self.visible, &self.places) {
+        for at in spaced(&self.visible, &self.places) {
             painter.circle(self.places[at], MARK, fill, (1.5, ui.visuals().text_color()));
         }
         if self.visible.contains(&self.shown) {
@@ -200,8 +200,8 @@ fn spread(wanted: &[f32], distance: f32, range: egui::Rangef) -> Vec<f32> {
     centers
 }
 
-/// Returns the marks that are far enough apart to be told from each other, the newest first.
-fn apart(visible: &[usize], places: &[Pos2]) -> Vec<usize> {
+/// Returns the marks that do not overlap, the newest first.
+fn spaced(visible: &[usize], places: &[Pos2]) -> Vec<usize> {
     let mut right = f32::INFINITY;
     let mut drawn = Vec::new();
     for &at in visible.iter().rev() {
@@ -283,6 +283,6 @@ mod tests {
     #[test]
     fn marks_keep_their_distance() {
         let places: Vec<Pos2> = [0.0, 3.0, 10.0, 12.0].map(|x| pos2(x, 0.0)).into();
-        assert_eq!(apart(&[0, 1, 2, 3], &places), [3, 1]);
+        assert_eq!(spaced(&[0, 1, 2, 3], &places), [3, 1]);
     }
 }

@@ -52,7 +52,8 @@ pub(super) fn items(
         ui.separator();
     }
     if button(ui, "Rename...", None, "Give it another name in this list, and a note") {
-        *dialog = Some(RunDialog::describe(run));
+        let name = run.name.clone();
+        *dialog = Some(RunDialog::Describe { run: path(), name, about: run.about.clone() });
         ui.close();
     }
     if !IS_PAGE {
@@ -65,7 +66,7 @@ pub(super) fn items(
         "Move it to the trash, with its checkpoints"
     };
     if button(ui, "Delete...", running, help) {
-        *dialog = Some(RunDialog::remove(run));
+        *dialog = Some(RunDialog::Remove { path: path(), name: run.title().into() });
         ui.close();
     }
     if intent.is_some() {

@@ -92,7 +92,7 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
 
 fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
     match &form.data {
-        // The start button says that data are missing.
+        // The start button says that there is no data.
         _ if selected.is_empty() => {}
         None => weak_note(ui, "Reading..."),
         Some(Err(error)) => {

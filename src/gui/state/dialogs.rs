@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::gui::intent::FileChoice;
-use crate::runs::{About, RunSummary};
+use crate::runs::About;
 
 #[derive(Default)]
 pub struct Dialogs {
@@ -41,24 +41,8 @@ pub struct PathEntry {
     pub error: Option<String>,
 }
 
-impl PathEntry {
-    pub fn new(choice: FileChoice) -> Self {
-        Self { choice, text: String::new(), error: None }
-    }
-}
-
 /// A dialog about a stored run or model.
 pub enum RunDialog {
     Describe { run: PathBuf, name: String, about: About },
     Remove { path: PathBuf, name: String },
-}
-
-impl RunDialog {
-    pub fn describe(run: &RunSummary) -> Self {
-        Self::Describe { run: run.path.clone(), name: run.name.clone(), about: run.about.clone() }
-    }
-
-    pub fn remove(run: &RunSummary) -> Self {
-        Self::Remove { path: run.path.clone(), name: run.title().into() }
-    }
 }

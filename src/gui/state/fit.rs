@@ -168,13 +168,13 @@ mod tests {
         FitState { device: Some(device), ..FitState::default() }
     }
 
-    /// A device with 8 GiB, of which the budget `auto` is 6 GiB.
+    /// A device with 8 GiB and an automatic budget of 6 GiB.
     fn device() -> FitState {
         device_with((6 << 30) + (8 << 30) / 20, None)
     }
 
-    /// A device whose memory holds GPT-2 large only without its optimizer, in a machine with this
-    /// much memory for that.
+    /// A device that holds GPT-2 large only without its optimizer, in a machine with this much memory for
+    /// the optimizer.
     fn small_device(host_budget: u64) -> FitState {
         device_with(8 << 30, Some(host_budget))
     }

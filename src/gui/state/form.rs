@@ -16,7 +16,7 @@ pub type Typed = BTreeMap<String, String>;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "SavedForm")]
 pub struct SettingsForm {
-    // Reading takes it from `SavedForm`, not from a text that is 'static.
+    // Read through `SavedForm`, because nothing that is read is 'static.
     #[serde(skip_deserializing)]
     preset: &'static str,
     /// Settings whose text differs from the preset's.

@@ -1,4 +1,4 @@
-//! A text whose tokens the shown model scores.
+//! Text that the shown model scores, token by token.
 
 use crate::gui::intent::Intent;
 use crate::protocol::{SampleInput, ScoredToken};
@@ -13,7 +13,7 @@ pub struct InsideState {
 }
 
 impl InsideState {
-    /// Adds tokens. Those of a text that is no longer read are left out.
+    /// Adds tokens, unless the text is no longer being read.
     pub fn scored(&mut self, tokens: Vec<ScoredToken>, done: bool) {
         if self.is_reading {
             self.tokens.extend(tokens);
@@ -21,7 +21,7 @@ impl InsideState {
         }
     }
 
-    /// Ends the reading; the tokens so far stay. Returns true if a text was being read.
+    /// Ends the reading; the tokens so far stay. Returns true if text was being read.
     pub fn end(&mut self) -> bool {
         std::mem::take(&mut self.is_reading)
     }
@@ -31,7 +31,7 @@ impl InsideState {
         self.tokens.clear();
     }
 
-    /// Opens this with a text, and requests its tokens.
+    /// Opens this with `text`, and requests its tokens.
     pub fn look_into(&mut self, text: String) -> Intent {
         *self = Self { is_open: true, is_reading: true, text: text.clone(), tokens: Vec::new() };
         Intent::Generate(SampleInput::Text(text))

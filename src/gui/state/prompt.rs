@@ -8,12 +8,12 @@ pub struct PromptState {
     pub options: TextOptions,
     /// The text that is being generated while the run does not train.
     pub writing: Option<PartialText>,
-    /// The number of samples and log lines that the run had when a text was requested from it while
-    /// it trains. It answers with one of the two.
+    /// The number of samples and log lines that the run had when text was requested from it during
+    /// training. It answers with one of the two.
     pub requested: Option<(usize, usize)>,
 }
 
-/// A text that is being generated, as far as it is known.
+/// The part of a text that has been generated so far.
 #[derive(Debug, Default)]
 pub struct PartialText {
     pub prompt: String,

@@ -12,8 +12,8 @@ const OF_THIS_BROWSER: &[&str] = &["data", "init_from", "out_dir"];
 
 const PRESET: &str = "preset";
 
-/// Writes the form into the URL, whose fragment was `known` before. Returns the settings that the user
-/// has written there.
+/// Writes the form into the URL. Returns the settings if the user has changed them there: then its fragment
+/// is not the `known` one.
 pub(super) fn update(known: &mut Option<String>, form: &SettingsForm) -> Option<Overrides> {
     let now = fragment()?;
     let before = known.get_or_insert_with(|| now.clone());
@@ -33,7 +33,7 @@ fn location() -> Option<Location> {
     web_sys::window().map(|window| window.location())
 }
 
-/// The part behind the `#`, as it is encoded there.
+/// Returns the part after the `#`, still encoded.
 fn fragment() -> Option<String> {
     let hash = location()?.hash().ok()?;
     Some(hash.strip_prefix('#').unwrap_or(&hash).to_string())
