@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::rows::Sizes;
+use super::rows::RunMemory;
 use super::{Kernels, Limits, Plan};
 use crate::config::{Config, words};
 use crate::text::{bytes, bytes_of};
@@ -113,9 +113,9 @@ const MIN_PAGE: u64 = 8 << 20;
 
 impl Forecast {
     pub(crate) fn of(plan: Plan, config: &Config, vocab: u32, limits: &Limits) -> Self {
-        let sizes = Sizes::new(config, vocab, limits, &plan);
-        let mut rows = sizes.rows();
-        let [largest_tensor, next, ..] = sizes.largest_tensors();
+        let memory = RunMemory::new(config, vocab, limits, &plan);
+        let mut rows = memory.rows();
+        let [largest_tensor, next, ..] = memory.largest_tensors();
         let held = total(&rows);
         let overhead = match limits.kernels {
             Kernels::Cpu => Some(HOST_SLACK + held / HOST_FRAGMENTATION),
@@ -129,7 +129,7 @@ impl Forecast {
         for row in &rows {
             *classes.entry(row.class).or_insert(0) += row.bytes;
         }
-        let host_rows = sizes.host_rows();
+        let host_rows = memory.host_rows();
         let predicted_bytes = total(&rows);
         let of_device = if limits.unified { predicted_bytes } else { 0 };
         let host_budget = limits.host_budget.filter(|_| !host_rows.is_empty());

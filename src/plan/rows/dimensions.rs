@@ -1,0 +1,81 @@
+//! The dimensions of a model, and counts of its weights.
+
+use crate::config::{self, Arch, Config};
+
+/// The dimensions of a model. Counts are in elements.
+#[derive(Clone, Copy)]
+pub(super) struct Dimensions<'a> {
+    pub config: &'a Config,
+    pub layers: u64,
+    pub heads: u64,
+    pub width: u64,
+    /// The widths of q, k and v side by side, of attention's output, of the MLP's first product and of the
+    /// input of its second one.
+    pub qkv: u64,
+    pub attention: u64,
+    pub up: u64,
+    pub ffn: u64,
+    /// Rows of the embedding, including padding.
+    pub vocab: u64,
+    pub matrices: u64,
+    pub parameters: u64,
+}
+
+impl<'a> Dimensions<'a> {
+    pub fn new(config: &'a Config, vocab: u32) -> Self {
+        let vocab = config::padded_vocab(vocab).into();
+        Self {
+            config,
+            layers: config.n_layer.get().into(),
+            heads: config.n_head.get().into(),
+            width: config.n_embd.get().into(),
+            qkv: config.qkv_width(),
+            attention: config.attention_width(),
+            up: config.up_width(),
+            ffn: config.ffn_size().into(),
+            vocab,
+            matrices: config.block_matrices(),
+            parameters: config.parameters(vocab),
+        }
+    }
+
+    pub fn is_gpt2(&self) -> bool {
+        self.config.arch == Arch::Gpt2
+    }
+
+    /// Counts the elements of the token embedding.
+    pub fn embedding(&self) -> u64 {
+        self.vocab * self.width
+    }
+
+    /// Counts the elements of the embeddings of tokens and positions, and of a head that is neither.
+    pub fn embeddings(&self) -> u64 {
+        self.parameters - self.config.parameters(0) + self.config.positions()
+    }
+
+    /// Counts the elements of the largest matrix of a block, in GPT-2 `[C, 4 C]`.
+    pub fn largest_matrix(&self) -> u64 {
+        self.width * self.up.max(self.qkv)
+    }
+
+    /// Counts the parameters of a norm.
+    pub fn norm(&self) -> u64 {
+        self.width * if self.config.bias { 2 } else { 1 }
+    }
+
+    /// Counts the values that a norm saves of a row: RMSNorm has no mean.
+    pub fn norm_statistics(&self) -> u64 {
+        if self.is_gpt2() { 2 } else { 1 }
+    }
+
+    /// Counts the parameters of a block without its layer norms, whose gradients are partial sums.
+    pub fn block_parameters(&self) -> u64 {
+        self.matrices / self.layers + self.config.block_vectors() - 2 * self.norm()
+    }
+
+    /// Counts the elements per token of the copy of q, k and v that Qwen3 rotates, because it saves them as
+    /// they were before their norms.
+    pub fn rotated(&self) -> u64 {
+        if self.config.arch == Arch::Qwen3 { self.qkv } else { 0 }
+    }
+}

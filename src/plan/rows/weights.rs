@@ -1,0 +1,108 @@
+//! The memory of weights and optimizer state, which live for the whole run.
+//!
+//! With the optimizer in host memory, AdamW's master weights and two moments are on the host only.
+//! Gradients are copied to the host and new weights to the device, in pieces. Muon computes on the device,
+//! so its momentum crosses the bus both ways, one matrix after the other. In f32 the device's weights are
+//! the master weights of its matrices; in half precision their master weights cross the bus too.
+
+use super::dimensions::Dimensions;
+use super::ops::OpMemory;
+use crate::plan::sharding::largest_part;
+use crate::plan::{Class, Limits, MAX_SHARDS, Plan, Row, STAGED_ELEMENTS};
+
+/// The largest piece that crosses the bus at once, in bytes of f32.
+const PIECE: u64 = 4 * STAGED_ELEMENTS as u64;
+
+/// Pieces on the device: two in staging memory on their way to the host, one on its way back and its copy.
+const DEVICE_PIECES: u64 = 4;
+
+/// Pieces on the host: the device's in mapped memory, and AdamW's gradient, weight and moments.
+const HOST_PIECES: u64 = 2 * DEVICE_PIECES;
+
+pub(super) struct WeightMemory<'a> {
+    model: Dimensions<'a>,
+    ops: OpMemory,
+    /// The most bytes that the device binds.
+    largest_tensor: u64,
+    is_offloaded: bool,
+    /// Weights whose state is on this rank: all, or those of the largest shard.
+    muon: u64,
+    adamw: u64,
+}
+
+impl<'a> WeightMemory<'a> {
+    pub fn new(model: Dimensions<'a>, ops: OpMemory, limits: &Limits, plan: &Plan) -> Self {
+        let [muon, adamw] = if limits.shards_optimizer() {
+            largest_part(model.config, model.vocab, limits.optimizer_shards as usize)
+        } else {
+            let muon = model.config.muon_weights();
+            [muon, model.parameters - muon]
+        };
+        let largest_tensor = limits.largest_tensor.unwrap_or(u64::MAX);
+        Self { model, ops, largest_tensor, is_offloaded: plan.offload_optimizer, muon, adamw }
+    }
+
+    /// Returns true if matrices and embeddings are in half precision, with master weights on the host.
+    pub fn are_half(&self) -> bool {
+        self.is_offloaded && self.ops.precision.is_half()
+    }
+
+    /// The copy of a weight that a product makes in the dtype of activations, if it does.
+    pub fn cast(&self, name: &str, elements: u64) -> Row {
+        let precision = self.ops.precision;
+        let is_cast = self.ops.are_unfused()
+            && precision.is_half()
+            && !precision.keeps_half_weights()
+            && !self.are_half();
+        self.ops.row(name, Class::Workspace, if is_cast { elements } else { 0 })
+    }
+
+    /// Returns the size of the embedding in f32, in bytes. An embedding that is larger than the device
+    /// binds is split; then this is the size of a shard.
+    pub fn embedding_shard(&self) -> u64 {
+        let embedding = 4 * self.model.embedding();
+        embedding.div_ceil(embedding.div_ceil(self.largest_tensor).clamp(1, MAX_SHARDS as u64))
+    }
+
+    /// Lists what the device holds. With an offloaded optimizer these are the weights and pieces on their
+    /// way; in half precision all weights with two dimensions are half.
+    pub fn on_device(&self) -> Vec<Row> {
+        let Dimensions { parameters, matrices, .. } = self.model;
+        if self.is_offloaded {
+            let wide = matrices + self.model.embeddings();
+            let of_weight = if self.are_half() { 2 } else { 4 };
+            let bytes = of_weight * wide + 4 * (parameters - wide);
+            return vec![
+                Row::new("parameters", Class::Weights, bytes),
+                Row::new("staging", Class::Slack, DEVICE_PIECES * self.piece()),
+            ];
+        }
+        let has_copies = self.ops.precision.keeps_half_weights();
+        let copied = if has_copies { matrices + self.model.embedding() } else { 0 };
+        vec![
+            Row::f32("parameters", Class::Weights, parameters),
+            self.ops.row("half copies of weight matrices", Class::Weights, copied),
+            Row::f32("AdamW moments", Class::Optimizer, 2 * self.adamw),
+            Row::f32("Muon momentum", Class::Optimizer, self.muon),
+        ]
+    }
+
+    pub fn on_host(&self) -> Vec<Row> {
+        if !self.is_offloaded {
+            return Vec::new();
+        }
+        let masters = if self.are_half() { self.model.parameters } else { self.adamw };
+        let mut rows = vec![
+            Row::f32("master weights", Class::Weights, masters),
+            Row::f32("AdamW moments", Class::Optimizer, 2 * self.adamw),
+            Row::f32("Muon momentum", Class::Optimizer, self.muon),
+            Row::new("staging", Class::Slack, HOST_PIECES * self.piece()),
+        ];
+        rows.retain(|row| row.bytes > 0);
+        rows
+    }
+
+    fn piece(&self) -> u64 {
+        PIECE.min(self.embedding_shard().max(4 * self.model.largest_matrix()))
+    }
+}
