@@ -225,7 +225,7 @@ pub(super) enum Subcommands {
         /// Run folders, or the folder of a sweep
         #[arg(required = true, value_name = "RUN")]
         runs: Vec<PathBuf>,
-        /// Page to write, *.html or *.md, with curves over tokens, time and compute
+        /// Page to write, *.html, with curves over tokens, time and compute
         #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
         output: Option<PathBuf>,
         /// Print one JSON object
@@ -384,8 +384,7 @@ pub(super) struct BenchArgs {
     /// Compare the steps with PyTorch's times, the output of scripts/torch_cpu.py
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub torch: Option<PathBuf>,
-    /// Measure GPT-2 124M, or the given model, with the best plan in each dtype; write FILE, *.json,
-    /// and a picture next to it
+    /// Measure GPT-2 124M, or the given model, with the best plan in each dtype; write FILE, *.json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "only", "profile", "torch"])]
     pub card: Option<PathBuf>,
     /// Print one JSON object

@@ -1,5 +1,5 @@
-//! `wgpt bench --card`: the benchmark row of a device, with its speed in each dtype, as a small file
-//! and a picture to send.
+//! `wgpt bench --card`: the benchmark row of a device, with its speed in each dtype, as a small file to
+//! send.
 
 use std::path::Path;
 
@@ -12,13 +12,10 @@ use crate::bench;
 use crate::config::{Config, Dtype, Layer};
 use crate::disk;
 use crate::protocol::{Failure, Reply, Request};
-use crate::report;
-use crate::text::count;
 use crate::version::VERSION;
 use crate::worker::ask;
 
-/// Measures every dtype of the device and writes the file, and a picture next to it. Each dtype has its
-/// own process, because only the end of a process surely returns the memory of a device.
+/// Measures every dtype of the device and writes the file. Each dtype has its own process, because only the end of a process surely returns the memory of a device.
 pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), Failure> {
     if path.extension().is_none_or(|ending| ending != "json") {
         let text = format!("{}: not the name of a benchmark row", path.display());
@@ -48,27 +45,21 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
         None
     };
     let rows = rows(path, &info.name, &mode.abilities(&info).dtypes(), measure)?;
-    let parameters = architecture.parameters();
-    let is_software = !info.kind.is_gpu();
     let card = json!({
         "wgpt": VERSION,
         "device": info.line(),
         "driver": info.driver,
         // They are not ranked among GPUs.
-        "is_software": is_software,
-        "parameters": parameters,
+        "is_software": !info.kind.is_gpu(),
+        "parameters": architecture.parameters(),
         "block_size": config.block_size,
         "rows": rows,
     });
     disk::write(path, format!("{card:#}\n")).map_err(Failure::file(path))?;
-    let parameters = count(parameters as u64);
-    let title = format!("GPT-2 with {parameters} parameters on {}", info.name);
-    let picture = path.with_extension("svg");
-    report::write_picture(&picture, &report::benchmark_picture(&title, is_software, &rows))?;
     for row in &rows {
-        output!("{}", report::benchmark_summary(row));
+        output!("{row}");
     }
-    output!("{} {}", path.display(), picture.display());
+    output!("{}", path.display());
     Ok(())
 }
 

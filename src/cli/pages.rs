@@ -14,9 +14,7 @@ pub(super) fn report(
 ) -> Result<(), Failure> {
     let run = run.map_or_else(|| newest_run(global.quiet), Ok)?;
     let page = page.unwrap_or_else(|| run.join(report::REPORT_FILE));
-    if !matches!(extension(&page).as_deref(), Some("html" | "htm")) {
-        return Err(not_a_page(&page, "-o takes a file called *.html"));
-    }
+    check_page(&page)?;
     report::write(&page, &report::run_page(&RunRecord::read(&run)?))?;
     output!("{}", page.display());
     Ok(())
@@ -46,21 +44,17 @@ pub(super) fn compare(runs: &[PathBuf], page: Option<PathBuf>, json: bool) -> Re
         }
         return Ok(());
     };
-    let page = match extension(&path).as_deref() {
-        Some("html" | "htm") => comparison.html(),
-        Some("md") => comparison.markdown(&path)?,
-        _ => return Err(not_a_page(&path, "-o takes a file called *.html or *.md")),
-    };
-    report::write(&path, &page)?;
+    check_page(&path)?;
+    report::write(&path, &comparison.html())?;
     output!("{}", path.display());
     Ok(())
 }
 
-/// Returns the ending of a file's name, in lowercase.
-fn extension(path: &Path) -> Option<String> {
-    Some(path.extension()?.to_str()?.to_ascii_lowercase())
-}
-
-fn not_a_page(path: &Path, hint: &'static str) -> Failure {
-    Failure::usage(format!("{}: not the name of a page", path.display()), hint)
+fn check_page(path: &Path) -> Result<(), Failure> {
+    let ending = path.extension().map(|ending| ending.to_ascii_lowercase());
+    if ending.is_some_and(|ending| ending == "html" || ending == "htm") {
+        return Ok(());
+    }
+    let text = format!("{}: not the name of a page", path.display());
+    Err(Failure::usage(text, "-o takes a file called *.html"))
 }

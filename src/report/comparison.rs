@@ -1,15 +1,13 @@
 //! Runs side by side.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::chart::chart;
-use super::page::{fill, page, write_picture};
+use super::page::{fill, page};
 use super::record::{Over, RunRecord, shown};
-use crate::protocol::Failure;
-use crate::text::{Table, escape_html, escape_markdown};
+use crate::text::{Table, escape_html};
 
 /// Runs, and the settings in which they differ.
 pub(crate) struct Comparison {
@@ -28,7 +26,6 @@ impl Comparison {
     }
 
     /// Compares the settings of a sweep, with the curves of their first seed.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn of_sweep(sweep: super::Sweep) -> Self {
         let (results, json) = (sweep.table(), json!(sweep));
         Self { results, sweep: Some(json), ..Self::new(sweep.first_runs()) }
@@ -73,25 +70,6 @@ impl Comparison {
         values.extend(self.charts());
         let template = include_str!("../../assets/pages/comparison.html");
         page(&self.title(), &fill(template, escape_html, &values))
-    }
-
-    /// Returns the comparison in Markdown, and writes its charts into the folder of `path`.
-    pub fn markdown(&self, path: &Path) -> Result<String, Failure> {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let mut images = Vec::new();
-        for (name, chart) in self.charts().iter().filter(|(_, chart)| !chart.is_empty()) {
-            let file = format!("{stem}-{name}.svg");
-            write_picture(&path.with_file_name(&file), chart)?;
-            let target = escape_markdown(&file);
-            images.push(format!("![validation loss over {name}](<{target}>)"));
-        }
-        let values = [
-            ("title", self.title()),
-            ("results", self.results.markdown()),
-            ("images", images.join("\n\n")),
-            ("settings", self.settings.markdown()),
-        ];
-        Ok(fill(include_str!("../../assets/pages/comparison.md"), escape_markdown, &values))
     }
 
     fn title(&self) -> String {
@@ -165,13 +143,8 @@ mod tests {
         let config = run("", "data = '<script>'").config;
         let runs = [RunRecord { config, ..record("<b>", &events) }, run("a", "")];
         let comparison = Comparison::new(runs.into());
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("ab.md");
-        let markdown = comparison.markdown(&path).unwrap();
-        let svg = std::fs::read_to_string(folder.path().join("ab-tokens.svg")).unwrap();
-        for page in [comparison.html(), markdown, svg] {
-            assert!(page.contains("&lt;b"), "{page}");
-            assert!(!page.contains("<b>") && !page.contains("<script>"), "{page}");
-        }
+        let page = comparison.html();
+        assert!(page.contains("&lt;b") && page.contains("<svg"), "{page}");
+        assert!(!page.contains("<b>") && !page.contains("<script>"), "{page}");
     }
 }

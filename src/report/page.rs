@@ -50,7 +50,7 @@ pub(super) fn page(title: &str, content: &str) -> String {
 }
 
 /// Writes a chart as [`write`] does a page.
-pub(crate) fn write_picture(path: &Path, svg: &str) -> Result<(), Failure> {
+pub(super) fn write_picture(path: &Path, svg: &str) -> Result<(), Failure> {
     write(path, &format!("{MARK}\n{svg}"))
 }
 

@@ -188,18 +188,14 @@ fn runs_are_compared() {
     assert!((0.95..=1.0).contains(&ratio), "{ratio}");
     assert_eq!(object["settings"]["seed"], serde_json::json!(["1337", "7"]));
 
-    ok(path, &["compare", "a", "b", "-o", "ab.html"]);
-    let page = read(path, "ab.html");
+    ok(path, &["compare", "a", "b", "-o", "new/ab.html"]);
+    let page = read(path, "new/ab.html");
     assert_eq!(page.matches("<svg").count(), 3, "over tokens, time and compute");
-    ok(path, &["compare", "a", "b", "-o", "new/ab.md"]);
-    let page = read(path, "new/ab.md");
-    assert!(page.contains("| seed | 1337 | 7 |") && page.contains("](<ab-tokens.svg>)"), "{page}");
-    assert!(read(path, "new/ab-compute.svg").contains("<polyline"));
 
     fs::write(path.join("mine.html"), "mine").unwrap();
     for (args, word) in [
         (&["a", "nowhere"][..], "nowhere: not a run"),
-        (&["a", "b", "-o", "ab.txt"][..], "*.html or *.md"),
+        (&["a", "b", "-o", "ab.txt"][..], "*.html"),
         (&["a", "b", "-o", "mine.html"][..], "not made by wgpt"),
         (&["a"][..], "nothing to compare it with"),
     ] {
@@ -225,7 +221,6 @@ fn a_card_has_a_row_for_each_dtype() {
     );
     assert!(card["rows"][0]["tokens_per_s"].as_f64().unwrap() > 0.0, "{card}");
     assert_eq!(card["rows"].as_array().unwrap().len(), 1);
-    assert!(read(path, "card.svg").contains("not ranked"));
     fs::write(path.join("card.json"), "{}").unwrap();
     let refused = run(path, &args);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
