@@ -1,12 +1,12 @@
 //! Checks every variant of every kernel in `shaders/`: it parses, validates, respects the limits that
 //! WebGPU guarantees, and becomes HLSL for DirectX 12 and MSL for Metal. Every file is part of a kernel.
-//! `memory_model` checks the SPIR-V of kernels with cooperative matrices.
+//! `spirv_memory_model` checks the SPIR-V of kernels with cooperative matrices.
 
 #![cfg(feature = "wgpu")]
 
 #[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
-#[path = "shaders/memory_model.rs"]
-mod memory_model;
+#[path = "shaders/spirv_memory_model.rs"]
+mod spirv_memory_model;
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -18,7 +18,7 @@ use naga::{AddressSpace, Block, Expression, Function, Handle, ScalarKind, Shader
 use naga::{Statement, Type, TypeInner};
 use wgpt::config::Matrices;
 use wgpt::gpu::kernel::{ParamType, Spec};
-use wgpt::gpu::memory_model::with_memory_model;
+use wgpt::gpu::spirv_memory_model::with_memory_model;
 use wgpt::ops::kernel_variants;
 
 #[test]

@@ -50,15 +50,16 @@ const RULES: &[Rule] = &[
     Rule {
         // Each exception gives its reason in its `allow`.
         pattern: r"\bunsafe_code\b",
-        places: "except lib.rs main.rs cli/allocator.rs ops/shared/cube/mod.rs ops/shared/cpu/product.rs gpu/cuda.rs \
-                 gpu/granted.rs gpu/instance.rs gpu/matrices.rs gpu/threads.rs gpu/vulkan.rs ranks/mpi.rs",
+        places: "except lib.rs main.rs cli/allocator.rs ops/shared/cube/mod.rs ops/shared/cpu/product.rs ranks/mpi.rs \
+                 gpu/device/cuda.rs gpu/device/threads.rs gpu/device/adapter/query.rs \
+                 gpu/device/adapter/instance.rs gpu/device/adapter/matrices.rs gpu/device/adapter/vulkan.rs",
         reason: "unsafe code",
     },
     Rule {
         // The exceptions serve something that is global itself: the browser's file system, Vulkan's drivers,
         // cubecl's observer, the allocator and the memory that CPU ops reuse. The recorder is for tests.
         pattern: r"(?<!')\bstatic\s+(mut\b|\w+\s*:[^=;]*(Mutex|RwLock|\bAtomic|\bOnce|Lazy|Cell\b|Condvar))",
-        places: "except cli/allocator.rs disk/pool/mounted.rs disk/recorder.rs gpu/stopwatch.rs gpu/vulkan.rs \
+        places: "except cli/allocator.rs disk/pool/mounted.rs disk/recorder.rs gpu/launch/observer.rs gpu/device/adapter/vulkan.rs \
                  ops/shared/cpu/memory.rs",
         reason: "global mutable state",
     },
@@ -70,7 +71,7 @@ const RULES: &[Rule] = &[
     Rule {
         // The last two do not run in browsers: a data format, and CUDA's driver.
         pattern: r"\bstd::(\{[^;]*\b)?fs\b",
-        places: "except disk/ cli/ gui/platform/desktop/ data/source/parquet gpu/cuda.rs",
+        places: "except disk/ cli/ gui/platform/desktop/ data/source/parquet gpu/device/cuda.rs",
         reason: "use `disk` for files",
     },
     Rule {

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-use super::{Backend, DeviceId};
 use crate::config::Dtype;
-use crate::protocol::{Cause, Exit, Failure};
+use crate::plan::Backend;
+use crate::protocol::{Cause, DeviceId, Exit, Failure};
 
 #[derive(Clone, Debug, Error)]
 pub enum DeviceError {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::DeviceError;
+use super::error::DeviceError;
 
 /// Watches a device and holds its first failure, which the driver reported on one of its threads, or
 /// which [`check`](Self::check) found because the device was silent for too long.

@@ -2,7 +2,7 @@
 //! launch for each, the host would take longer than the device.
 //!
 //! WGSL has no arrays of buffers, so the source of these kernels is written out for each tensor of a
-//! launch (`repeat` in `gpu/unroll.rs`). A table in the uniforms has a row for each, and each
+//! launch (`repeat` in `gpu/launch/unroll.rs`). A table in the uniforms has a row for each, and each
 //! workgroup takes a span of one. It goes over it in a loop: on a software adapter, which runs the
 //! code of every tensor with masked lanes, the loops of the others end after a masked iteration.
 

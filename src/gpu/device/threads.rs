@@ -1,0 +1,86 @@
+//! The threads that compute on the CPU: those of rayon's pool, which the library `gemm` uses, too, and the
+//! thread that trains.
+//!
+//! They treat denormals (numbers below 1e-38) as zero. Some processors take over a hundred cycles for an
+//! instruction that reads or writes a denormal, and the gradients of a run that diverges have many.
+
+use rayon::ThreadPoolBuilder;
+
+/// Starts the threads, and makes this thread one of them. Otherwise it would hand each of a step's hundreds
+/// of loops to another thread and wait for it, which takes two context switches.
+pub fn compute_on_this_thread() {
+    flush_denormals();
+    // As the only one, it would make other threads wait until it computes.
+    let several = std::thread::available_parallelism().is_ok_and(|threads| threads.get() > 1);
+    let threads = compute_threads();
+    let threads = if several { threads.use_current_thread() } else { threads };
+    // An error means that the threads already exist.
+    let _ = threads.build_global();
+}
+
+/// Starts the threads if they don't exist yet, for a thread that leaves the computing to them.
+pub fn start_compute_threads() {
+    let _ = compute_threads().build_global();
+}
+
+fn compute_threads() -> ThreadPoolBuilder {
+    ThreadPoolBuilder::new().start_handler(|_| flush_denormals())
+}
+
+/// Makes this thread read and write denormals as zero.
+#[allow(unsafe_code, reason = "only assembly reaches the register that controls floating point")]
+fn flush_denormals() {
+    // SAFETY: only the calling thread's control register changes, and there only the bits for denormals.
+    // Rust assumes that they are not set, so an expression of constants may still be a denormal. No
+    // rounding and no exception changes.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        // MXCSR: FTZ is bit 15, DAZ is bit 6.
+        let mut control = 0_u32;
+        std::arch::asm!(
+            "stmxcsr [{at}]",
+            "or dword ptr [{at}], 0x8040",
+            "ldmxcsr [{at}]",
+            at = in(reg) &raw mut control,
+            options(nostack),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        // FPCR: FZ is bit 24.
+        std::arch::asm!(
+            "mrs {control}, fpcr",
+            "orr {control}, {control}, #0x1000000",
+            "msr fpcr, {control}",
+            control = out(reg) _,
+            options(nomem, nostack),
+        );
+    }
+}
+
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+    use crate::config::Precision;
+    use crate::gpu::device::select::SelectedDevice;
+
+    #[test]
+    fn threads_that_compute_read_and_write_denormals_as_zero() {
+        let products = |_| {
+            let [small, denormal] = [f32::MIN_POSITIVE, f32::from_bits(1)];
+            [black_box(small) * black_box(0.5), black_box(denormal) * black_box(1e30)]
+        };
+        assert!(products(()).iter().all(|product| *product > 0.0), "a thread as any other");
+        let pool = compute_threads().num_threads(2).build().unwrap();
+        assert_eq!(pool.broadcast(|_| products(())), [[0.0; 2]; 2]);
+        let own = std::thread::spawn(move || {
+            let cpu = SelectedDevice::cpu(String::new());
+            cpu.open(Precision::FLOAT32).unwrap();
+            products(())
+        });
+        assert_eq!(own.join().unwrap(), [0.0; 2]);
+    }
+}

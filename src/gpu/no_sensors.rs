@@ -1,0 +1,38 @@
+//! A browser reports nothing about its device.
+
+use super::{DeviceInfo, OpenDevice, ReportedMemory};
+use crate::plan::{DeviceHealth, MemoryHolder};
+
+#[derive(Default)]
+pub struct DeviceReading {
+    pub memory: Option<ReportedMemory>,
+    pub health: DeviceHealth,
+}
+
+pub struct DeviceMonitor;
+
+impl DeviceMonitor {
+    pub fn start(_device: &OpenDevice) -> Self {
+        Self
+    }
+
+    pub fn latest(&self) -> DeviceReading {
+        DeviceReading::default()
+    }
+}
+
+pub fn reported_memory(_info: &DeviceInfo) -> Option<ReportedMemory> {
+    None
+}
+
+pub fn memory_holders(_info: &DeviceInfo) -> Vec<MemoryHolder> {
+    Vec::new()
+}
+
+pub fn device_health(_info: &DeviceInfo) -> Option<DeviceHealth> {
+    None
+}
+
+pub fn host_memory() -> Option<ReportedMemory> {
+    None
+}

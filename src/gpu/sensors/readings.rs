@@ -1,0 +1,153 @@
+//! The memory and the health of a device, as the system reports them.
+
+use std::path::Path;
+
+use super::fdinfo;
+use super::host::host_memory;
+use super::nvidia::Nvidia;
+use super::sysfs::Sysfs;
+use crate::disk;
+use crate::gpu::device::{Adapter, granted_memory, memory_adapter};
+use crate::gpu::memory::{GrantedMemory, PhysicalDevice, ReportedMemory, utilization};
+use crate::plan::{Backend, DeviceHealth, MemoryHolder};
+use crate::protocol::DeviceInfo;
+
+/// The number of PCI's register of vendors.
+const NVIDIA: &str = "10de:";
+
+/// The most programs that [`Sensors::holders`] names.
+const MAX_HOLDERS: usize = 4;
+
+#[derive(Debug)]
+pub struct Sensors {
+    shares_memory: bool,
+    adapter: Option<Adapter>,
+    physical: Option<PhysicalDevice>,
+    pci: Option<String>,
+    nvidia: Option<Nvidia>,
+    sysfs: Option<Sysfs>,
+}
+
+impl Sensors {
+    /// Finds the sensors of a device. `adapter` and `physical` are known for an open device.
+    pub fn of(
+        info: &DeviceInfo,
+        adapter: Option<Adapter>,
+        physical: Option<PhysicalDevice>,
+    ) -> Self {
+        let pci = info.pci.as_deref().map(str::to_ascii_lowercase);
+        let ids = info.adapter.as_ref().and_then(|adapter| adapter.ids.as_deref());
+        // The library wakes NVIDIA's GPUs up, so only these load it.
+        let is_nvidia =
+            info.id.backend == Backend::Cuda || ids.is_some_and(|ids| ids.starts_with(NVIDIA));
+        let nvidia = pci.as_deref().filter(|_| is_nvidia).and_then(Nvidia::open);
+        let sysfs = pci.as_deref().and_then(|pci| Sysfs::of(Path::new("/sys"), pci));
+        Self { shares_memory: info.kind.shares_memory(), adapter, physical, pci, nvidia, sysfs }
+    }
+
+    /// Returns the memory of the device, or `None` if nothing reports it.
+    pub fn memory(&self) -> Option<ReportedMemory> {
+        let adapter = self.adapter.as_ref();
+        if self.shares_memory {
+            let host = host_memory()?;
+            // macOS grants a GPU a part of the machine's memory.
+            let adapter = adapter.filter(|_| cfg!(target_os = "macos"));
+            let granted = adapter.and_then(granted_memory).and_then(of_driver);
+            return Some(granted.filter(|granted| granted.free < host.free).unwrap_or(host));
+        }
+        let granted = adapter.and_then(granted_memory).filter(|granted| granted.total > 0);
+        if let Some(memory) = granted.and_then(of_driver) {
+            return Some(memory);
+        }
+        let nvidia = self.nvidia.as_ref().and_then(Nvidia::memory);
+        let system = nvidia.or_else(|| self.sysfs.as_ref()?.memory());
+        if let Some([total, free]) = system {
+            return Some(ReportedMemory { total, free, excess: 0, source: DRIVER });
+        }
+        let GrantedMemory { total, .. } = granted?;
+        Some(ReportedMemory { total, free: total, excess: 0, source: "only its size is known" })
+    }
+
+    pub fn health(&mut self) -> DeviceHealth {
+        let nvidia = self.nvidia.as_ref().and_then(Nvidia::health);
+        let health = nvidia.or_else(|| Some(self.sysfs.as_mut()?.health()));
+        let utilization = self.physical.as_ref().and_then(utilization);
+        DeviceHealth { utilization, ..health.unwrap_or_default() }
+    }
+
+    /// Returns the programs that hold the most memory of the GPU, without this one, as far as the
+    /// system reports them.
+    pub fn holders(&self) -> Vec<MemoryHolder> {
+        let Some(pci) = self.pci.as_deref().filter(|_| !self.shares_memory) else {
+            return Vec::new();
+        };
+        let proc = Path::new("/proc");
+        let mut processes = match &self.nvidia {
+            Some(nvidia) => nvidia.holders(),
+            None => fdinfo::holders(proc, pci),
+        };
+        processes.retain(|(pid, bytes)| *pid != std::process::id() && *bytes > 0);
+        processes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let named = processes.into_iter().take(MAX_HOLDERS).map(|(pid, bytes)| {
+            let name = disk::read_to_string(proc.join(pid.to_string()).join("comm"));
+            let name = name.map_or_else(|_| "process".into(), |name| name.trim().to_string());
+            MemoryHolder { name: format!("{name} ({pid})"), bytes }
+        });
+        named.collect()
+    }
+}
+
+/// Returns the memory of a device, or `None` if nothing reports it. For the CPU, integrated GPUs and
+/// software renderers this is the system's memory.
+pub fn reported_memory(info: &DeviceInfo) -> Option<ReportedMemory> {
+    Sensors::of(info, memory_adapter(info), None).memory()
+}
+
+/// Returns the programs that hold the most memory of a GPU, as far as the system reports them.
+pub fn memory_holders(info: &DeviceInfo) -> Vec<MemoryHolder> {
+    Sensors::of(info, None, None).holders()
+}
+
+/// Returns the health of a device that need not be open, without its utilization.
+pub fn device_health(info: &DeviceInfo) -> Option<DeviceHealth> {
+    Sensors::of(info, None, None).health().known()
+}
+
+/// The source of what a driver grants.
+const DRIVER: &str = "the graphics driver";
+
+/// Returns the memory that a driver grants; `None` if it reports only the size.
+fn of_driver(granted: GrantedMemory) -> Option<ReportedMemory> {
+    let GrantedMemory { total, budget, used } = granted;
+    let budget = budget.filter(|budget| *budget > 0)?.min(total);
+    let [free, excess] = [budget.saturating_sub(used), used.saturating_sub(budget)];
+    Some(ReportedMemory { total, free, excess, source: DRIVER })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_grant_below_what_is_used_leaves_nothing_free() {
+        let of = |budget, used| of_driver(GrantedMemory { total: 8 * GIB, budget, used });
+        let free =
+            |memory: Option<ReportedMemory>| memory.map(|memory| (memory.free, memory.excess));
+        assert_eq!(free(of(Some(3 * GIB), GIB)), Some((2 * GIB, 0)));
+        assert_eq!(free(of(Some(3 * GIB), 4 * GIB)), Some((0, GIB)));
+        // No grant is larger than the memory, and one of 0 is a driver that reports nothing.
+        assert_eq!(free(of(Some(9 * GIB), 0)), Some((8 * GIB, 0)));
+        assert_eq!(free(of(Some(0), 0)), None);
+        assert_eq!(free(of(None, 0)), None);
+    }
+
+    #[test]
+    fn a_device_without_an_address_has_no_sensors() {
+        let mut sensors = Sensors::of(&DeviceInfo::cpu(), None, None);
+        assert_eq!(sensors.health().known(), None);
+        assert_eq!(sensors.holders(), []);
+        assert!(sensors.memory().is_some(), "the CPU's memory is the machine's");
+    }
+}
