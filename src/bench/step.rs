@@ -19,7 +19,7 @@ use crate::train::{Masters, Optimizer};
 
 /// A model with everything that a training step needs, on meaningless tokens.
 pub struct TrainingStep {
-    model: Option<Gpt>,
+    model: Gpt,
     optimizer: Optimizer,
     batch: MicroBatch,
     loss: CrossEntropy,
@@ -84,7 +84,7 @@ impl TrainingStep {
         });
         Self {
             optimizer,
-            model: Some(model),
+            model,
             batch: MicroBatch { tokens, targets, sequences: plan.micro_batch },
             loss: CrossEntropy { vocab, chunk: plan.loss_chunk, scale: 1.0 / rows as f32 },
             pass: Pass { mode, dropout },
@@ -97,16 +97,14 @@ impl TrainingStep {
 
     /// Queues the gradients of an update's micro-batches, and does not wait for them.
     pub fn gradients(&self) -> WeightGradients {
+        let Self { model, batch, loss, pass, grad_checkpoint, .. } = self;
         let mut sums = WeightGradients::default();
-        if let Some(model) = &self.model {
-            if self.accumulation > 1 {
-                sums = WeightGradients::zeros(model);
-            }
-            sums = sums.scaled(self.optimizer.loss_scale());
-            let (batch, loss, pass) = (&self.batch, self.loss, self.pass);
-            for _ in 0..self.accumulation {
-                model.add_gradients(batch, loss, pass, self.grad_checkpoint, &mut sums, None);
-            }
+        if self.accumulation > 1 {
+            sums = WeightGradients::zeros(model);
+        }
+        sums = sums.scaled(self.optimizer.loss_scale());
+        for _ in 0..self.accumulation {
+            model.add_gradients(batch, *loss, *pass, *grad_checkpoint, &mut sums, None);
         }
         sums
     }
@@ -114,13 +112,10 @@ impl TrainingStep {
     /// Queues one update, and does not wait for it unless the optimizer is in host memory.
     pub fn step(&mut self) {
         let grads = self.gradients().into_vec();
-        let Some(model) = self.model.take() else { return };
         self.step += 1;
         let tokens = self.batch.tokens.len() * self.accumulation;
-        let update = self.optimizer.update(model, grads, self.step, 1e-4, tokens);
-        let (model, norm) = pollster::block_on(update);
-        self.model = Some(model);
-        self.norm = Some(norm);
+        let update = self.optimizer.update(&mut self.model, grads, self.step, 1e-4, tokens);
+        self.norm = Some(pollster::block_on(update));
     }
 
     /// Reads the gradient norm of the last update, which depends on every kernel of the backward

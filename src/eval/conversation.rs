@@ -62,21 +62,21 @@ pub struct Conversation {
     context: usize,
     /// False if prompts have an empty thought, for models that think before they answer.
     pub thinks: bool,
-    system: Option<Said>,
-    turns: VecDeque<Vec<Said>>,
+    system: Option<Utterance>,
+    turns: VecDeque<Vec<Utterance>>,
 }
 
 /// A message of the conversation, with its tokens in wgpt's template: those of an answer are the ones that
 /// the model has drawn. A model folder's template writes the whole conversation anew for each answer.
 #[derive(Clone, Debug)]
-struct Said {
+struct Utterance {
     message: Message,
     ids: Option<Vec<u32>>,
 }
 
 /// The tokens that the model continues with an answer.
 #[derive(Debug, PartialEq)]
-pub struct Prompt {
+pub struct ChatPrompt {
     ids: Vec<u32>,
     room: usize,
     /// The number of old messages that the conversation forgot to make room.
@@ -156,7 +156,7 @@ impl Conversation {
     ///
     /// # Errors
     /// If the message leaves no room for an answer, or cannot be tokenized. It is not added then.
-    pub fn ask(&mut self, text: &str, most: usize) -> Result<Prompt, ChatError> {
+    pub fn ask(&mut self, text: &str, most: usize) -> Result<ChatPrompt, ChatError> {
         let said = self.said(Message::new(Role::User, text))?;
         let alone: Vec<_> = self.system.iter().chain([&said]).collect();
         let left = self.check(&said, &alone, 1)? + 1;
@@ -174,7 +174,7 @@ impl Conversation {
             };
             if ids.len() + reserve <= self.context || self.turns.len() == 1 {
                 let room = most.min(self.context.saturating_sub(ids.len()));
-                return Ok(Prompt { ids, room, forgotten });
+                return Ok(ChatPrompt { ids, room, forgotten });
             }
             forgotten += self.turns.pop_front().map_or(0, |turn| turn.len());
         }
@@ -182,12 +182,12 @@ impl Conversation {
 
     pub fn answer<'a>(
         &'a self,
-        prompt: &Prompt,
+        prompt: &ChatPrompt,
         model: &'a Gpt,
         options: SampleOptions,
         mode: OpsMode,
-    ) -> Answer<'a> {
-        Answer {
+    ) -> ChatAnswer<'a> {
+        ChatAnswer {
             template: &self.template,
             sampler: Sampler::new(model, &prompt.ids, options, mode),
             room: prompt.room,
@@ -204,16 +204,16 @@ impl Conversation {
         } else if let Some(turn) = self.turns.back_mut() {
             let text = self.template.base().decode(answer);
             let ids = [self.template.opening(), answer, &[self.template.end()]].concat();
-            turn.push(Said { message: Message::new(Role::Assistant, text), ids: Some(ids) });
+            turn.push(Utterance { message: Message::new(Role::Assistant, text), ids: Some(ids) });
         }
     }
 
-    fn said(&self, message: Message) -> Result<Said, ChatError> {
-        Ok(Said { ids: self.template.message(&message)?, message })
+    fn said(&self, message: Message) -> Result<Utterance, ChatError> {
+        Ok(Utterance { ids: self.template.message(&message)?, message })
     }
 
     /// Returns the tokens that the answer to some messages follows.
-    fn prompt(&self, said: &[&Said]) -> Result<Vec<u32>, ChatError> {
+    fn prompt(&self, said: &[&Utterance]) -> Result<Vec<u32>, ChatError> {
         if !self.template.is_of_folder() {
             let messages = said.iter().flat_map(|said| said.ids.as_deref().unwrap_or_default());
             let begin = std::iter::once(self.template.begin());
@@ -227,7 +227,12 @@ impl Conversation {
 
     /// Checks that the prompt of `all` messages leaves room for `others` tokens; `said` is the one that was
     /// added. Returns the tokens that are left then.
-    fn check(&self, said: &Said, all: &[&Said], others: usize) -> Result<usize, ChatError> {
+    fn check(
+        &self,
+        said: &Utterance,
+        all: &[&Utterance],
+        others: usize,
+    ) -> Result<usize, ChatError> {
         let prompt = self.prompt(all)?.len();
         self.context.checked_sub(prompt + others).ok_or_else(|| {
             let Message { role, content } = &said.message;
@@ -238,7 +243,7 @@ impl Conversation {
     }
 }
 
-pub struct Answer<'a> {
+pub struct ChatAnswer<'a> {
     template: &'a ChatTemplate,
     sampler: Sampler<'a>,
     room: usize,
@@ -247,7 +252,7 @@ pub struct Answer<'a> {
     has_ended: bool,
 }
 
-impl Answer<'_> {
+impl ChatAnswer<'_> {
     /// Returns the next characters. The text may be empty, since a token can be a part of a
     /// character. Returns `None` at the end of the answer.
     pub async fn next(&mut self) -> Option<String> {
@@ -281,7 +286,7 @@ mod tests {
         Conversation::with(ChatTemplate::new(Tokenizer::Byte), context)
     }
 
-    fn text(prompt: &Prompt) -> String {
+    fn text(prompt: &ChatPrompt) -> String {
         Tokenizer::Chat(ChatTemplate::new(Tokenizer::Byte).into()).decode(&prompt.ids)
     }
 
@@ -354,7 +359,7 @@ mod tests {
     #[test]
     fn a_folders_template_writes_the_conversation_anew() {
         let mut conversation = thinking(60);
-        let text = |prompt: Prompt| chat_ml().decode(&prompt.ids);
+        let text = |prompt: ChatPrompt| chat_ml().decode(&prompt.ids);
         let first = conversation.ask("q1", 4).unwrap();
         assert_eq!(text(first), "<|im_start|>user\nq1<|im_end|><|im_start|>assistant\n");
         conversation.record(&chat_ml().encode("<think>hm</think>a1").unwrap());

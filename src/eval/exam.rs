@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::loss::Evaluation;
-use super::quiz::{Answer, EncodedQuestion, answer, encode};
+use super::quiz::{EncodedQuestion, QuizAnswer, answer, encode};
 use crate::data::{DataError, Questions, Tokenizer};
 use crate::disk::{self, File};
 use crate::model::Gpt;
@@ -103,7 +103,7 @@ impl Exam {
         let score = &mut self.score;
         self.open.retain(|question| {
             let losses = losses.get(&question.line).filter(|losses| question.has(losses.len()));
-            let answer = losses.map(|losses| Answer::new(question, losses.clone()));
+            let answer = losses.map(|losses| QuizAnswer::new(question, losses.clone()));
             answer.inspect(|answer| score.count(answer)).is_none()
         });
         Ok(self.score.answered)
@@ -117,7 +117,7 @@ impl Exam {
         mut show: impl FnMut(&Score),
     ) -> Result<Score, ExamError> {
         let Self { open, mut score, mut results, .. } = self;
-        let mut answered = |answers: Vec<Answer>| {
+        let mut answered = |answers: Vec<QuizAnswer>| {
             for answer in &answers {
                 if !answer.losses.iter().all(|loss| loss.is_finite()) {
                     return Err(ExamError::NotFinite);
@@ -137,7 +137,7 @@ impl Exam {
 }
 
 impl Score {
-    fn count(&mut self, answer: &Answer) {
+    fn count(&mut self, answer: &QuizAnswer) {
         self.answered += 1;
         self.right += usize::from(answer.is_right());
         self.right_by_sum += usize::from(answer.is_right_by_sum());
@@ -180,7 +180,7 @@ impl fmt::Display for Score {
 }
 
 /// Opens or creates a file of results. Returns the results that it has.
-fn open_results(path: &Path, header: &ResultsHeader) -> Result<(File, Vec<Answer>), ExamError> {
+fn open_results(path: &Path, header: &ResultsHeader) -> Result<(File, Vec<QuizAnswer>), ExamError> {
     let error = |source| ExamError::File { path: path.to_path_buf(), source };
     let text = match disk::read_to_string(path) {
         Ok(text) => text,
@@ -200,13 +200,13 @@ fn open_results(path: &Path, header: &ResultsHeader) -> Result<(File, Vec<Answer
     Ok((file, lines))
 }
 
-fn append(file: &mut File, answers: &[Answer]) -> io::Result<()> {
+fn append(file: &mut File, answers: &[QuizAnswer]) -> io::Result<()> {
     let text: String = answers.iter().map(|answer| format!("{}\n", json!(answer))).collect();
     file.write_all(text.as_bytes()).and_then(|()| file.flush())
 }
 
 /// Reads the whole lines of a file of results.
-fn read(path: &Path, text: &str, header: &ResultsHeader) -> Result<Vec<Answer>, ExamError> {
+fn read(path: &Path, text: &str, header: &ResultsHeader) -> Result<Vec<QuizAnswer>, ExamError> {
     let other = |line, what| ExamError::OtherResults { path: path.to_path_buf(), line, what };
     let mut lines = (1..).zip(text.lines());
     let found = lines.next().and_then(|(_, line)| serde_json::from_str::<ResultsHeader>(line).ok());
@@ -231,7 +231,7 @@ mod tests {
         ResultsHeader { model: model.into(), questions: "q".into() }
     }
 
-    fn answer(line: u64, label: usize) -> Answer {
+    fn answer(line: u64, label: usize) -> QuizAnswer {
         let text = json!({
             "line": line, "label": label, "choice": 1, "losses": [2.5, 1.0 / 3.0], "tokens": [1, 9],
         });

@@ -9,7 +9,7 @@ use crate::data::{DataError, Dataset, Split, Tokenizer};
 use crate::model::{Gpt, MicroBatch, Pass, scalar};
 use crate::ops::{CrossEntropy, OpsMode};
 
-/// The settings of an evaluation. Of these, only `block_size` changes the result.
+/// The settings of an evaluation. Only `block_size` changes the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Evaluation {
     /// Tokens of a window; at most the model's context.
@@ -25,7 +25,7 @@ pub struct LossSum {
     /// The bits of the sum in nats. As JSON, a float would lose its last bit, and NaN.
     nats: u64,
     tokens: u64,
-    /// The bytes that they stand for; `None` if the tokenizer is unknown.
+    /// The bytes of text in these tokens; `None` if the tokenizer is unknown.
     bytes: Option<u64>,
 }
 
@@ -75,7 +75,9 @@ pub async fn sum_losses(
     let windows = split.windows(evaluation.block_size);
     let pass = Pass { mode: evaluation.mode, dropout: None };
     let lengths = dataset.tokenizer.as_ref().map(Tokenizer::byte_lengths);
-    let (mut sum, mut bytes, mut tokens) = (0.0, 0u64, 0u64);
+    let mut sum = 0.0;
+    let mut bytes = 0;
+    let mut tokens = 0;
     for (chunk, chosen) in chosen.chunks(evaluation.sequences).enumerate() {
         if stop((chunk * evaluation.sequences) as u64) {
             return Ok(None);

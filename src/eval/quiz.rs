@@ -34,7 +34,7 @@ struct Candidate {
 
 /// The answer to a question, which is also a line of a file of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct QuizAnswer {
     pub line: u64,
     label: usize,
     /// The ending with the lowest mean loss.
@@ -44,7 +44,7 @@ pub struct Answer {
     tokens: Vec<usize>,
 }
 
-impl Answer {
+impl QuizAnswer {
     /// Returns the answer to a question from the mean losses of its endings.
     pub fn new(question: &EncodedQuestion, losses: Vec<f64>) -> Self {
         let &EncodedQuestion { line, label, .. } = question;
@@ -108,11 +108,12 @@ impl Quiz {
         evaluation: &Evaluation,
         stop: &mut impl FnMut(u64) -> bool,
     ) -> Option<u64> {
-        let (mut answered, mut right) = (0, 0);
+        let mut answered = 0;
+        let mut right = 0;
         if stop(answered) {
             return None;
         }
-        let mut count = |answers: Vec<Answer>| {
+        let mut count = |answers: Vec<QuizAnswer>| {
             answered += answers.len() as u64;
             right += answers.iter().filter(|answer| answer.is_right()).count() as u64;
             if stop(answered) { Err(()) } else { Ok(()) }
@@ -172,7 +173,7 @@ pub async fn answer<E>(
     model: &Gpt,
     mut questions: Vec<EncodedQuestion>,
     evaluation: &Evaluation,
-    answered: &mut impl FnMut(Vec<Answer>) -> Result<(), E>,
+    answered: &mut impl FnMut(Vec<QuizAnswer>) -> Result<(), E>,
 ) -> Result<(), E> {
     questions.sort_by_key(|question| (std::cmp::Reverse(question.time()), question.line));
     let mut rest = &questions[..];
@@ -187,7 +188,7 @@ pub async fn answer<E>(
         let mut losses =
             values(losses).await.iter::<f32>().map(f64::from).collect::<Vec<_>>().into_iter();
         let answer = |question: &EncodedQuestion| {
-            Answer::new(question, losses.by_ref().take(question.candidates.len()).collect())
+            QuizAnswer::new(question, losses.by_ref().take(question.candidates.len()).collect())
         };
         answered(now.iter().map(answer).collect())?;
     }
@@ -206,7 +207,9 @@ fn count_within(questions: &[EncodedQuestion], room: usize) -> usize {
 
 /// Returns the sequences of questions, padded to `time` positions, and the spans of their endings.
 fn batch(questions: &[EncodedQuestion], time: usize) -> (MicroBatch, Vec<Range<usize>>) {
-    let (mut tokens, mut targets, mut spans) = (Vec::new(), Vec::new(), Vec::new());
+    let mut tokens = Vec::new();
+    let mut targets = Vec::new();
+    let mut spans = Vec::new();
     for candidate in questions.iter().flat_map(|question| &question.candidates) {
         let ids = &candidate.tokens;
         tokens.extend_from_slice(&ids[..ids.len() - 1]);
@@ -276,9 +279,9 @@ mod tests {
     fn the_choice_is_by_mean_loss() {
         let question = question("a", ["b", "cde"]);
         let encoded = encode(path(), &question, &Tokenizer::Byte, 8).unwrap();
-        let answer = Answer::new(&encoded, vec![1.5, 1.25]);
+        let answer = QuizAnswer::new(&encoded, vec![1.5, 1.25]);
         // The sums are 3 and 5.
         assert_eq!((answer.choice, answer.is_right(), answer.is_right_by_sum()), (1, false, true));
-        assert_eq!(Answer::new(&encoded, vec![1.5, 1.5]).choice, 0, "the first of equal ones");
+        assert_eq!(QuizAnswer::new(&encoded, vec![1.5, 1.5]).choice, 0, "the first of equal ones");
     }
 }

@@ -48,7 +48,8 @@ pub async fn score_text(
     mode: OpsMode,
     take: &mut impl FnMut(Vec<ScoredToken>) -> bool,
 ) {
-    let (all, vocab) = (model.architecture().vocab_size, tokenizer.vocab_size() as usize);
+    let all = model.architecture().vocab_size;
+    let vocab = tokenizer.vocab_size() as usize;
     let mut stream = ScoredStream::new(tokenizer);
     let Some(&first) = ids.first() else { return };
     if take(vec![stream.first(first)]) {

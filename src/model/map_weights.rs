@@ -14,16 +14,18 @@ pub(crate) struct FlatWeight {
     pub shape: Shape,
 }
 
-/// Replaces each weight of `model`, in its order, by what `change` makes of it. The model no longer
-/// holds a weight that `change` gets, so that it can be written in place.
-pub(crate) fn map_weights(model: Gpt, change: impl FnMut(FlatWeight) -> FlatWeight) -> Gpt {
-    model.map(&mut EachWeight(change))
+/// Replaces each weight of `model`, in its order, by the result of `change`.
+fn map_weights(model: &mut Gpt, change: impl FnMut(FlatWeight) -> FlatWeight) {
+    // A mapper takes a model. A clone shares the weights.
+    *model = model.clone().map(&mut EachWeight(change));
 }
 
-/// Takes the weights out of a model, in its order, which has placeholders until [`put_weights`].
-pub(crate) fn take_weights(model: Gpt) -> (Gpt, Vec<FlatWeight>) {
-    let (mut taken, mut placeholder) = (Vec::new(), None);
-    let model = map_weights(model, |weight| {
+/// Takes the weights out of a model, in its order, which has placeholders until [`put_weights`]. It no longer
+/// holds a weight then, so that each can be written in place.
+pub(crate) fn take_weights(model: &mut Gpt) -> Vec<FlatWeight> {
+    let mut taken = Vec::new();
+    let mut placeholder = None;
+    map_weights(model, |weight| {
         let empty = || Tensor::empty([1], &weight.value.device());
         let value = placeholder.get_or_insert_with(empty).clone();
         let shape = Shape::from(vec![1; weight.shape.num_dims()]);
@@ -31,13 +33,13 @@ pub(crate) fn take_weights(model: Gpt) -> (Gpt, Vec<FlatWeight>) {
         taken.push(weight);
         placeholder
     });
-    (model, taken)
+    taken
 }
 
 /// Puts all weights into a model, in its order.
-pub(crate) fn put_weights(model: Gpt, weights: Vec<FlatWeight>) -> Gpt {
+pub(crate) fn put_weights(model: &mut Gpt, weights: Vec<FlatWeight>) {
     let mut weights = weights.into_iter();
-    map_weights(model, |placeholder| weights.next().unwrap_or(placeholder))
+    map_weights(model, |placeholder| weights.next().unwrap_or(placeholder));
 }
 
 struct EachWeight<F>(F);

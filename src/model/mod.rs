@@ -43,7 +43,7 @@ pub use gradients::{Take, WeightGradients};
 pub(crate) use hugging_face::{ARCHITECTURE_FILE, read_architecture, write_architecture};
 pub(crate) use init::RandomWeights;
 pub use loss_scale::LossScale;
-pub(crate) use map_weights::{FlatWeight, map_weights, put_weights, take_weights};
+pub(crate) use map_weights::{FlatWeight, put_weights, take_weights};
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use odds::TokenOdds;
 pub use sample::{SampleOptions, Sampler};

@@ -1,5 +1,5 @@
-//! What the ranks of a run agree on before it starts: that they train the same run, and which share
-//! of its global batch each computes.
+//! The agreement of the ranks before a run starts: they train the same run, and each computes a share
+//! of its global batch.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -28,7 +28,7 @@ pub const OWN_SETTINGS: [&str; 10] = [
 ];
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Introduction {
+struct RankIntroduction {
     settings: Map<String, Value>,
     data: String,
     line: RankLine,
@@ -53,9 +53,9 @@ pub fn agree(
     }
     let mut settings = common_settings(config);
     settings.insert("share".into(), fixed.into());
-    let (data, device) = (dataset.fingerprint.clone(), device.name.clone());
-    let line = RankLine { device, machine: super::machine(), sequences: 0 };
-    let ranks = group.collect(&Introduction { settings, data, line })?;
+    let data = dataset.fingerprint.clone();
+    let line = RankLine { device: device.name.clone(), machine: super::machine(), sequences: 0 };
+    let ranks = group.collect(&RankIntroduction { settings, data, line })?;
     check_same(&ranks)?;
     let recorded = group.share(recorded)?;
     let ranks = ranks.into_iter().map(|rank| rank.line).collect();
@@ -69,7 +69,7 @@ fn common_settings(config: &Config) -> Map<String, Value> {
 }
 
 /// Refuses ranks that would train another run than rank 0 does.
-fn check_same(ranks: &[Introduction]) -> Result<(), RanksError> {
+fn check_same(ranks: &[RankIntroduction]) -> Result<(), RanksError> {
     let Some((first, others)) = ranks.split_first() else { return Ok(()) };
     for (index, other) in others.iter().enumerate() {
         let rank = index + 1;
@@ -126,10 +126,10 @@ impl WeightSource for SharedWeights<'_> {
 mod tests {
     use super::*;
 
-    fn introduction() -> Introduction {
+    fn introduction() -> RankIntroduction {
         let settings = common_settings(&Config::default());
         let line = RankLine { device: "gpu".into(), machine: Some("box".into()), sequences: 0 };
-        Introduction { settings, data: "a".into(), line }
+        RankIntroduction { settings, data: "a".into(), line }
     }
 
     #[test]
@@ -139,10 +139,10 @@ mod tests {
         let config = Config { learning_rate: 0.5, ..Config::default() };
         for (other, wanted) in [
             (
-                Introduction { settings: common_settings(&config), ..same() },
+                RankIntroduction { settings: common_settings(&config), ..same() },
                 "rank 1 (box) has learning_rate = 0.5, rank 0 has 0.0006",
             ),
-            (Introduction { data: "b".into(), ..same() }, "other data"),
+            (RankIntroduction { data: "b".into(), ..same() }, "other data"),
         ] {
             let error = check_same(&[same(), other]).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");

@@ -66,10 +66,10 @@ impl Division {
         ranks: Vec<RankLine>,
         numbers: &[f64],
     ) -> Result<Self, RanksError> {
-        let (global, micro_batch) = (config.global_batch(), config.micro_batch().get().into());
-        match Shares::of(global, micro_batch, numbers) {
+        let sequences = config.global_batch();
+        match Shares::of(sequences, config.micro_batch().get().into(), numbers) {
             Some(shares) => Ok(Self::of(ranks, shares)),
-            None => Err(RanksError::TooMany { ranks: ranks.len(), sequences: global }),
+            None => Err(RanksError::TooMany { ranks: ranks.len(), sequences }),
         }
     }
 
@@ -173,7 +173,8 @@ mod tests {
 
     #[test]
     fn the_same_ranks_keep_their_shares() {
-        let (run, config) = (tempfile::tempdir().unwrap(), Config::default());
+        let run = tempfile::tempdir().unwrap();
+        let config = Config::default();
         let two = ranks(&[("gpu", "a"), ("cpu", "b")]);
         let of = |config: &Config, ranks: &[RankLine]| {
             Division::new(config, ranks.to_vec(), &[], Division::recorded(run.path())).unwrap()

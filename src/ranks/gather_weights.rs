@@ -16,18 +16,19 @@ use crate::gpu::{self, DeviceError, Reading, Watchdog};
 use crate::model::{FlatWeight, Gpt, STAGED_ELEMENTS, parameters, put_weights, take_weights};
 
 impl Sharding {
-    /// Brings the weights that other ranks have updated to this one. Also returns the time that the
+    /// Brings the weights that other ranks have updated to this one. Returns the time that the
     /// communication took.
     pub(crate) async fn gather_weights<E: From<RanksError> + From<DeviceError>>(
         &self,
-        mut model: Gpt,
+        model: &mut Gpt,
         group: &mut Group,
         watchdog: &Watchdog,
-    ) -> Result<(Gpt, Duration), E> {
-        let (streams, is_own) = Stream::all(&model, self, group.size());
+    ) -> Result<Duration, E> {
+        let (streams, is_own) = WeightStream::all(model, self, group.size());
         let mut halves = model.take_half_weights();
-        let (model, weights) = take_weights(model);
-        let mut exchange = Exchange { weights, streams, rank: self.rank, spent: Duration::ZERO };
+        let weights = take_weights(model);
+        let mut exchange =
+            WeightExchange { weights, streams, rank: self.rank, spent: Duration::ZERO };
         exchange.run::<E>(group, watchdog).await?;
         for (FlatWeight { id, value, shape }, is_own) in exchange.weights.iter().zip(is_own) {
             // The copy of a weight that another rank has updated.
@@ -37,21 +38,21 @@ impl Sharding {
                 halves.insert(*id, value.clone().cast(dtype).reshape(shape.clone()));
             }
         }
-        let mut model = put_weights(model, exchange.weights);
+        put_weights(model, exchange.weights);
         model.put_half_weights(halves);
-        Ok((model, exchange.spent))
+        Ok(exchange.spent)
     }
 }
 
 /// The weights of one rank.
-struct Stream {
+struct WeightStream {
     /// The indices of the tensors that hold them on this rank, with their elements. Devices may split
     /// an embedding into different shards, which are the same elements together.
     tensors: Vec<(usize, usize)>,
     elements: usize,
 }
 
-impl Stream {
+impl WeightStream {
     /// Returns the streams of all ranks, and for each tensor of `model` whether it is in that of this
     /// rank.
     fn all(model: &Gpt, sharding: &Sharding, ranks: usize) -> (Vec<Self>, Vec<bool>) {
@@ -83,23 +84,23 @@ impl Stream {
 }
 
 /// The exchange of a model's weights between ranks.
-struct Exchange {
+struct WeightExchange {
     /// Nothing else holds their values.
     weights: Vec<FlatWeight>,
     /// One for each rank.
-    streams: Vec<Stream>,
+    streams: Vec<WeightStream>,
     rank: usize,
     /// The time in the communication.
     spent: Duration,
 }
 
-impl Exchange {
+impl WeightExchange {
     async fn run<E: From<RanksError> + From<DeviceError>>(
         &mut self,
         group: &mut Group,
         watchdog: &Watchdog,
     ) -> Result<(), E> {
-        let rounds = |stream: &Stream| stream.elements.div_ceil(STAGED_ELEMENTS);
+        let rounds = |stream: &WeightStream| stream.elements.div_ceil(STAGED_ELEMENTS);
         let rounds = self.streams.iter().map(rounds).max().unwrap_or(0);
         let mut next = self.begin_reads(0);
         for round in 0..rounds {

@@ -32,7 +32,7 @@ impl Launch {
         Self::read(|name| std::env::var(name).ok())
     }
 
-    /// Returns the place of this process in words, for messages.
+    /// Returns the place of this process, for messages.
     pub fn label(&self) -> String {
         let machine = super::machine().map_or_else(String::new, |name| format!(" ({name})"));
         format!("rank {} of {}{machine}", self.rank, self.size)
@@ -42,8 +42,10 @@ impl Launch {
         let number = |name: &str| variable(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.into_iter().find_map(|known| {
             let [rank, size, local_rank] = known.map(number);
-            let (rank, size, is_mpich) = (rank?, size?, known == OF_MPICH);
+            let rank = rank?;
+            let size = size?;
             let local_rank = local_rank.or_else(|| number("SLURM_LOCALID")).unwrap_or(0);
+            let is_mpich = known == OF_MPICH;
             (size > 1 && rank < size).then_some(Self { rank, size, local_rank, is_mpich })
         })
     }

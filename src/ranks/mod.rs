@@ -5,7 +5,7 @@
 //! update: models stay equal without being sent. What depends on a clock or on a person, like a
 //! command, is decided by rank 0 and shared with all ([`Group::share`]).
 //!
-//! [`Link`] is the seam: messages between pairs of ranks, which are MPI's in a program and a channel's
+//! [`PeerTransport`] is the seam: messages between pairs of ranks, which are MPI's in a program and a channel's
 //! in tests.
 //!
 //! MPI carries messages and nothing else. Sums over ranks are wgpt's own ([`ring`]), so that the same
@@ -44,7 +44,7 @@ pub use error::RanksError;
 pub(crate) use launch::{Launch, MPI_LIBRARY};
 pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within, within_limit};
-use ring::{Link, Ring};
+use ring::{PeerTransport, Ring};
 pub use sharding::Sharding;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};
 #[cfg(test)]
@@ -76,15 +76,20 @@ impl Group {
     }
 
     /// The group of `size` ranks that wait at most `limit` for each other.
-    fn of(link: impl Link + 'static, rank: usize, size: usize, limit: Duration) -> Self {
-        let ring = Ring { link: Box::new(link), rank, size, limit };
+    fn of(
+        transport: impl PeerTransport + 'static,
+        rank: usize,
+        size: usize,
+        limit: Duration,
+    ) -> Self {
+        let ring = Ring { transport: Box::new(transport), rank, size, limit };
         Self { ring: Some(ring), ..Self::alone() }
     }
 
     /// Tells the watchdog of this rank's device when the rank waits for others, so that the device is
     /// not taken for hung.
-    pub fn set_watchdog(&mut self, watchdog: &Watchdog) {
-        self.watchdog = watchdog.clone();
+    pub fn watched_by(self, watchdog: &Watchdog) -> Self {
+        Self { watchdog: watchdog.clone(), ..self }
     }
 
     /// Returns the connection to the other ranks, and a guard for the time that they take to answer;
@@ -203,13 +208,13 @@ impl Group {
 
     pub fn finish(&mut self) {
         if let Some(ring) = &mut self.ring {
-            ring.link.finish();
+            ring.transport.finish();
         }
     }
 
     /// Returns a function that ends all ranks at once; `None` for a run in one process.
     pub fn abort(&self) -> Option<Abort> {
-        Some(self.ring.as_ref()?.link.abort())
+        Some(self.ring.as_ref()?.transport.abort())
     }
 }
 

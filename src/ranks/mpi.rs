@@ -1,15 +1,13 @@
-//! MPI's messages. The library is opened at run time: one program serves with and without MPI, and a
-//! machine without a library runs it as ever.
+//! MPI's messages. The library is opened at run time, so that the program also runs without one.
 //!
-//! MPI is an interface in C of which each family of libraries has its own handles:
+//! MPI is an interface in C. Each family of libraries has its own handles:
 //!
 //! - Open MPI 4 and 5 (`libmpi.so.40`): handles are addresses of objects that the library exports.
 //! - MPICH from 3.1 on, and the libraries that keep its binary interface, as Intel's, MVAPICH2 and
 //!   Cray's do (`libmpi.so.12`, `libmpich.so.12`): handles are 32-bit integers with fixed values.
 //!
-//! Others are refused by what they say of themselves. Of the interface only what carries messages of
-//! bytes is used, so that two handles suffice: the communicator of all processes, and the type of a
-//! byte.
+//! Other libraries are refused by their version. wgpt only exchanges messages of bytes, which takes two
+//! handles: the communicator of all processes, and the type of a byte.
 
 #![allow(unsafe_code, reason = "MPI is a library in C")]
 
@@ -21,7 +19,7 @@ use std::time::{Duration, Instant};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use super::launch::MPI_LIBRARY;
-use super::ring::{Link, MESSAGE_BYTES, Message};
+use super::ring::{Envelope, MESSAGE_BYTES, PeerTransport};
 use super::{Abort, Group, Launch, RanksError};
 
 /// The names of the libraries, for the linker of the system.
@@ -37,7 +35,7 @@ const MPICH: [&str; 1] = ["libmpi.12.dylib"];
 /// Names by which libraries of MPICH's family describe themselves.
 const OF_MPICH: [&str; 3] = ["MPICH", "Intel(R) MPI", "MVAPICH"];
 
-/// The part of a file's name that tells the interface of MPI 5, whose handles are others.
+/// A part of the file names of libraries with the interface of MPI 5, which has other handles.
 const STANDARD_INTERFACE: &str = "mpi_abi";
 
 /// `MPI_COMM_WORLD`, `MPI_BYTE` and `MPI_STATUS_IGNORE` of MPICH's family.
@@ -48,7 +46,7 @@ const MPICH_NO_STATUS: usize = 1;
 /// `MPI_THREAD_FUNNELED`: only the thread that opens the library calls it.
 const FUNNELED: c_int = 1;
 
-/// The longest text that a library says of itself is MPICH's, of 8192 bytes.
+/// The longest version text is MPICH's, of 8192 bytes.
 const VERSION_BYTES: usize = 1 << 14;
 
 /// The tag of all messages: they arrive in the order in which they were sent.
@@ -107,8 +105,7 @@ pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Group, RanksError
     Err(RanksError::UnknownLibrary { name: opened.name, version: opened.version })
 }
 
-/// Opens the library of a run on several ranks without connecting any; returns its file and what it says
-/// of itself.
+/// Opens the library of a run on several ranks without connecting any. Returns its version and its file.
 pub(super) fn library() -> Result<String, String> {
     let opened = Opened::find(false)?;
     let is_known = opened.open_mpi_handles().is_some() || opened.is_of_mpich();
@@ -135,8 +132,8 @@ impl Opened {
         };
         let mut reasons = Vec::new();
         for name in names {
-            // SAFETY: opening a library runs its initialisers, which those of MPI libraries are made
-            // for. Global symbols are what Open MPI's plugins link to.
+            // SAFETY: opening a library runs its initialisers, which MPI libraries are made for. Open MPI's
+            // plugins link to global symbols.
             match unsafe { Library::open(Some(&name), RTLD_NOW | RTLD_GLOBAL) } {
                 Ok(library) => {
                     let version = version(&library);
@@ -157,7 +154,7 @@ impl Opened {
     /// Returns Open MPI's communicator of all processes and its type of a byte; `None` if this is
     /// another library.
     fn open_mpi_handles(&self) -> Option<(*mut c_void, *mut c_void)> {
-        // SAFETY: the symbols are objects of which only the address is taken.
+        // SAFETY: only the addresses of these objects are taken.
         let address = |name: &str| unsafe {
             Some(self.library.get::<*mut c_void>(name.as_bytes()).ok()?.into_raw())
         };
@@ -186,8 +183,8 @@ impl Opened {
         byte: H,
         no_status: *mut c_void,
     ) -> Result<Functions<H>, RanksError> {
-        // SAFETY: the types are those of MPI's interface in C, whose handles are of type `H` in the
-        // library's family, and whose other arguments are the same in each.
+        // SAFETY: the types are those of MPI's interface in C. Its handles are of type `H` in the library's
+        // family, and its other arguments are the same in each.
         unsafe {
             Ok(Functions {
                 init: self.function("MPI_Init_thread")?,
@@ -206,7 +203,7 @@ impl Opened {
     }
 }
 
-/// Returns what a library says of itself, in one line.
+/// Returns a library's description of its version, in one line.
 fn version(library: &Library) -> String {
     let mut text = vec![0u8; VERSION_BYTES];
     let mut length: c_int = 0;
@@ -228,7 +225,7 @@ fn version(library: &Library) -> String {
 ///
 /// MPI may read and write the memory of a message until it is done with it, also after a time limit:
 /// that memory is never freed.
-struct MpiLink<H: 'static> {
+struct MpiTransport<H: 'static> {
     functions: Functions<H>,
     outgoing: &'static mut [u8],
     incoming: &'static mut [u8],
@@ -245,7 +242,9 @@ fn connect<H: Copy + 'static>(
     functions: Functions<H>,
     limit: Duration,
 ) -> Result<Group, RanksError> {
-    let (mut provided, mut rank, mut size) = (0, 0, 0);
+    let mut provided = 0;
+    let mut rank = 0;
+    let mut size = 0;
     // SAFETY: MPI allows null for the arguments of the program. This is the only call: the program
     // connects its ranks once. The other two follow it.
     let codes = unsafe {
@@ -256,7 +255,7 @@ fn connect<H: Copy + 'static>(
         ]
     };
     codes.into_iter().try_for_each(|code| check("start", code))?;
-    let (rank, size) = (rank as usize, size as usize);
+    let size = size as usize;
     if size != launch.size {
         return Err(RanksError::NotConnected {
             library: opened.version.clone(),
@@ -264,12 +263,13 @@ fn connect<H: Copy + 'static>(
             connected: size,
         });
     }
-    let (outgoing, incoming) = (message_memory(), message_memory());
-    Ok(Group::of(MpiLink { functions, outgoing, incoming }, rank, size, limit))
+    let transport =
+        MpiTransport { functions, outgoing: message_memory(), incoming: message_memory() };
+    Ok(Group::of(transport, rank as usize, size, limit))
 }
 
-impl<H: Copy + 'static> MpiLink<H> {
-    fn begin_send(&mut self, Message { rank, bytes }: Message) -> Result<H, RanksError> {
+impl<H: Copy + 'static> MpiTransport<H> {
+    fn begin_send(&mut self, Envelope { rank, bytes }: Envelope) -> Result<H, RanksError> {
         let Functions { send, world, byte, .. } = self.functions;
         let mut request = byte;
         let from = self.outgoing[..bytes].as_ptr().cast();
@@ -280,7 +280,7 @@ impl<H: Copy + 'static> MpiLink<H> {
         check("send a message", code).map(|()| request)
     }
 
-    fn begin_receive(&mut self, Message { rank, bytes }: Message) -> Result<H, RanksError> {
+    fn begin_receive(&mut self, Envelope { rank, bytes }: Envelope) -> Result<H, RanksError> {
         let Functions { receive, world, byte, .. } = self.functions;
         let mut request = byte;
         let into = self.incoming[..bytes].as_mut_ptr().cast();
@@ -318,8 +318,8 @@ impl<H: Copy + 'static> MpiLink<H> {
 
     fn try_exchange(
         &mut self,
-        send: Option<Message>,
-        receive: Option<Message>,
+        send: Option<Envelope>,
+        receive: Option<Envelope>,
         limit: Duration,
     ) -> Result<(), RanksError> {
         let begun = Instant::now();
@@ -334,20 +334,21 @@ impl<H: Copy + 'static> MpiLink<H> {
     }
 }
 
-impl<H: Copy + 'static> Link for MpiLink<H> {
+impl<H: Copy + 'static> PeerTransport for MpiTransport<H> {
     fn outgoing(&mut self) -> &mut [u8] {
         self.outgoing
     }
 
     fn exchange(
         &mut self,
-        send: Option<Message>,
-        receive: Option<Message>,
+        send: Option<Envelope>,
+        receive: Option<Envelope>,
         limit: Duration,
     ) -> Result<&[u8], RanksError> {
         if let Err(error) = self.try_exchange(send, receive, limit) {
             // MPI may still use the former memory.
-            (self.outgoing, self.incoming) = (message_memory(), message_memory());
+            self.outgoing = message_memory();
+            self.incoming = message_memory();
             return Err(error);
         }
         Ok(&self.incoming[..receive.map_or(0, |message| message.bytes)])

@@ -13,7 +13,7 @@ use crate::model::{Parameter, STAGED_ELEMENTS, values};
 
 /// A part of a tensor that rank 0 asks for.
 #[derive(Debug, Serialize, Deserialize)]
-struct Piece {
+struct StatePiece {
     name: String,
     first: usize,
     /// At most [`STAGED_ELEMENTS`].
@@ -36,13 +36,13 @@ impl OtherStates<'_> {
     ) -> Result<(), E> {
         for first in (0..elements).step_by(STAGED_ELEMENTS) {
             let elements = STAGED_ELEMENTS.min(elements - first);
-            let bytes = self.piece(Piece { name: name.to_string(), first, elements })?;
+            let bytes = self.piece(StatePiece { name: name.to_string(), first, elements })?;
             write(&bytes)?;
         }
         Ok(())
     }
 
-    fn piece(&mut self, piece: Piece) -> Result<Vec<u8>, RanksError> {
+    fn piece(&mut self, piece: StatePiece) -> Result<Vec<u8>, RanksError> {
         let missing = RanksError::Message { reason: format!("`{}` is missing", piece.name) };
         let length = size_of::<f32>() * piece.elements;
         let Some(group) = self.group.take() else { return Err(missing) };
@@ -54,7 +54,7 @@ impl OtherStates<'_> {
     /// Tells the other ranks that nothing more is asked for.
     pub fn end(self) -> Result<(), RanksError> {
         match self.group {
-            Some(group) => group.share(None::<Piece>).map(drop),
+            Some(group) => group.share(None::<StatePiece>).map(drop),
             None => Ok(()),
         }
     }
@@ -62,7 +62,7 @@ impl OtherStates<'_> {
 
 /// Sends rank 0 what it asks for of `states`, until it ends.
 pub async fn send(group: &mut Group, states: &[Parameter]) -> Result<(), RanksError> {
-    while let Some(Piece { name, first, elements }) = group.share(None::<Piece>)? {
+    while let Some(StatePiece { name, first, elements }) = group.share(None::<StatePiece>)? {
         let asked_for = |state: &&Parameter| state.name == name && !state.parts.is_empty();
         let bytes = match states.iter().find(asked_for) {
             Some(state) => bytes_of(state, first..first + elements).await,

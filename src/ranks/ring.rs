@@ -25,20 +25,20 @@ const LENGTH_BYTES: usize = 8;
 const VALUE_BYTES: usize = size_of::<f32>();
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
+pub(super) struct Envelope {
     pub rank: usize,
     /// At most [`MESSAGE_BYTES`].
     pub bytes: usize,
 }
 
-impl Message {
+impl Envelope {
     fn of_values(rank: usize, count: usize) -> Self {
         Self { rank, bytes: VALUE_BYTES * count }
     }
 }
 
 /// Messages between pairs of ranks, which arrive in the order in which they were sent.
-pub(super) trait Link {
+pub(super) trait PeerTransport {
     /// Returns the memory for the next message to be sent, [`MESSAGE_BYTES`].
     fn outgoing(&mut self) -> &mut [u8];
 
@@ -46,8 +46,8 @@ pub(super) trait Link {
     /// if there is one. Returns the bytes received.
     fn exchange(
         &mut self,
-        send: Option<Message>,
-        receive: Option<Message>,
+        send: Option<Envelope>,
+        receive: Option<Envelope>,
         limit: Duration,
     ) -> Result<&[u8], RanksError>;
 
@@ -59,9 +59,9 @@ pub(super) trait Link {
     }
 }
 
-/// Ranks that are connected by links.
+/// Ranks that are connected in a ring.
 pub(super) struct Ring {
-    pub link: Box<dyn Link>,
+    pub transport: Box<dyn PeerTransport>,
     pub rank: usize,
     pub size: usize,
     /// The time that a rank waits for another.
@@ -88,8 +88,8 @@ impl Ring {
                 return Ok(());
             }
             let send = to_send.map(|range| self.write(next, &values[range]));
-            let receive = range.as_ref().map(|range| Message::of_values(before, range.len()));
-            let message = self.link.exchange(send, receive, self.limit)?;
+            let receive = range.as_ref().map(|range| Envelope::of_values(before, range.len()));
+            let message = self.transport.exchange(send, receive, self.limit)?;
             read(message, &mut values[range.unwrap_or_default()], &take);
         }
     }
@@ -100,31 +100,35 @@ impl Ring {
     }
 
     /// Writes values into the memory for the next message, which is to `rank`.
-    fn write(&mut self, rank: usize, values: &[f32]) -> Message {
-        let outgoing = self.link.outgoing().as_chunks_mut::<VALUE_BYTES>().0;
+    fn write(&mut self, rank: usize, values: &[f32]) -> Envelope {
+        let outgoing = self.transport.outgoing().as_chunks_mut::<VALUE_BYTES>().0;
         for (bytes, value) in outgoing.iter_mut().zip(values) {
             *bytes = value.to_le_bytes();
         }
-        Message::of_values(rank, values.len())
+        Envelope::of_values(rank, values.len())
     }
 
     fn send(&mut self, to: usize, bytes: &[u8]) -> Result<(), RanksError> {
         let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - LENGTH_BYTES));
-        let outgoing = self.link.outgoing();
+        let outgoing = self.transport.outgoing();
         outgoing[..LENGTH_BYTES].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         outgoing[LENGTH_BYTES..LENGTH_BYTES + head.len()].copy_from_slice(head);
-        self.link.exchange(Some(Message { rank: to, bytes: HEAD_BYTES }), None, self.limit)?;
+        self.transport.exchange(
+            Some(Envelope { rank: to, bytes: HEAD_BYTES }),
+            None,
+            self.limit,
+        )?;
         for piece in rest.chunks(MESSAGE_BYTES) {
-            self.link.outgoing()[..piece.len()].copy_from_slice(piece);
-            let message = Message { rank: to, bytes: piece.len() };
-            self.link.exchange(Some(message), None, self.limit)?;
+            self.transport.outgoing()[..piece.len()].copy_from_slice(piece);
+            let message = Envelope { rank: to, bytes: piece.len() };
+            self.transport.exchange(Some(message), None, self.limit)?;
         }
         Ok(())
     }
 
     fn receive(&mut self, from: usize) -> Result<Vec<u8>, RanksError> {
-        let head = Message { rank: from, bytes: HEAD_BYTES };
-        let head = self.link.exchange(None, Some(head), self.limit)?;
+        let head = Envelope { rank: from, bytes: HEAD_BYTES };
+        let head = self.transport.exchange(None, Some(head), self.limit)?;
         let Some((length, head)) = head.split_first_chunk::<LENGTH_BYTES>() else {
             return Err(RanksError::Message { reason: "it is cut short".into() });
         };
@@ -132,8 +136,8 @@ impl Ring {
         let mut bytes = head[..head.len().min(length)].to_vec();
         while bytes.len() < length {
             let wanted = (length - bytes.len()).min(MESSAGE_BYTES);
-            let message = Message { rank: from, bytes: wanted };
-            bytes.extend_from_slice(self.link.exchange(None, Some(message), self.limit)?);
+            let message = Envelope { rank: from, bytes: wanted };
+            bytes.extend_from_slice(self.transport.exchange(None, Some(message), self.limit)?);
         }
         Ok(bytes)
     }
@@ -221,8 +225,8 @@ impl Ring {
             let ready = sent.get(out).filter(|_| out < own + arrived);
             let send = ready.map(|range| self.write(next, &values[range.clone()]));
             let range = received.get(arrived);
-            let receive = range.map(|range| Message::of_values(before, range.len()));
-            let message = self.link.exchange(send, receive, self.limit)?;
+            let receive = range.map(|range| Envelope::of_values(before, range.len()));
+            let message = self.transport.exchange(send, receive, self.limit)?;
             if let Some(range) = range {
                 let take = |value: &mut f32, read: f32| *value = read;
                 read(message, &mut values[range.clone()], take);

@@ -34,8 +34,8 @@ impl Sharding {
     }
 }
 
-/// Returns which of the tensors of these lengths have the elements `wanted` of all together, each with its
-/// own range of them.
+/// Returns the tensors of these lengths that have some of the elements `wanted` of all together, each with
+/// its own range.
 pub(super) fn overlaps(
     lengths: impl Iterator<Item = usize>,
     wanted: Range<usize>,
@@ -44,7 +44,8 @@ pub(super) fn overlaps(
     lengths.enumerate().filter_map(move |(index, length)| {
         let start = end;
         end += length;
-        let (from, to) = (wanted.start.max(start), wanted.end.min(end));
+        let from = wanted.start.max(start);
+        let to = wanted.end.min(end);
         (from < to).then(|| (index, from - start..to - start))
     })
 }

@@ -88,7 +88,7 @@ impl LeavingGradients {
     }
 }
 
-pub struct Sums {
+pub struct GradientSums {
     /// In the model's order.
     pub gradients: Vec<Tensor<1>>,
     /// `[1]`.
@@ -122,7 +122,7 @@ pub fn sum_over_ranks<E: From<RanksError> + From<DeviceError>>(
     watchdog: &Watchdog,
     mut gradients: LeavingGradients,
     loss: Tensor<1>,
-) -> Result<Sums, E> {
+) -> Result<GradientSums, E> {
     let mut summing = Summing {
         group,
         device: loss.device(),
@@ -177,7 +177,7 @@ impl Summing<'_> {
     }
 
     /// Sums the rest and the loss. `order` has the index of each gradient.
-    fn finish<E>(mut self, order: Vec<usize>) -> Result<Sums, E>
+    fn finish<E>(mut self, order: Vec<usize>) -> Result<GradientSums, E>
     where
         E: From<RanksError> + From<DeviceError>,
     {
@@ -191,7 +191,7 @@ impl Summing<'_> {
         let mut gradients: Vec<_> = order.into_iter().zip(self.done).collect();
         gradients.sort_by_key(|(index, _)| *index);
         let gradients = gradients.into_iter().map(|(_, gradient)| gradient).collect();
-        Ok(Sums { gradients, loss, waited })
+        Ok(GradientSums { gradients, loss, waited })
     }
 }
 

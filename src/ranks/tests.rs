@@ -107,12 +107,12 @@ fn one_rank_alone_has_its_own_values() {
 #[test]
 fn a_silent_rank_is_named_within_the_limit() {
     let limit = Duration::from_millis(500);
-    let links: Vec<_> = threads::links(3);
+    let transports: Vec<_> = threads::transports(3);
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        for (rank, link) in links.into_iter().enumerate() {
+        for (rank, transport) in transports.into_iter().enumerate() {
             scope.spawn(move || {
-                let mut group = Group::of(link, rank, 3, limit);
+                let mut group = Group::of(transport, rank, 3, limit);
                 match rank {
                     0 => {
                         let error = group.collect(&0).unwrap_err();

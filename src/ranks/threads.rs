@@ -3,11 +3,11 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::ring::{Link, MESSAGE_BYTES, Message};
+use super::ring::{Envelope, MESSAGE_BYTES, PeerTransport};
 use super::{Group, RanksError};
 
 /// A thread's channels to and from all others.
-pub(super) struct ThreadLink {
+pub(super) struct ChannelTransport {
     senders: Vec<Sender<Vec<u8>>>,
     receivers: Vec<Receiver<Vec<u8>>>,
     outgoing: Vec<u8>,
@@ -15,7 +15,7 @@ pub(super) struct ThreadLink {
 }
 
 /// Connects `size` threads, each pair by a channel in either direction.
-pub(super) fn links(size: usize) -> Vec<ThreadLink> {
+pub(super) fn transports(size: usize) -> Vec<ChannelTransport> {
     let mut receivers: Vec<Vec<Receiver<Vec<u8>>>> = (0..size).map(|_| Vec::new()).collect();
     let mut senders: Vec<Vec<Sender<Vec<u8>>>> = (0..size).map(|_| Vec::new()).collect();
     for from in &mut senders {
@@ -25,31 +25,31 @@ pub(super) fn links(size: usize) -> Vec<ThreadLink> {
             to.push(receiver);
         }
     }
-    let link = |(senders, receivers)| {
-        let (outgoing, incoming) = (vec![0; MESSAGE_BYTES], Vec::new());
-        ThreadLink { senders, receivers, outgoing, incoming }
+    let transport = |(senders, receivers)| {
+        let outgoing = vec![0; MESSAGE_BYTES];
+        ChannelTransport { senders, receivers, outgoing, incoming: Vec::new() }
     };
-    senders.into_iter().zip(receivers).map(link).collect()
+    senders.into_iter().zip(receivers).map(transport).collect()
 }
 
-impl Link for ThreadLink {
+impl PeerTransport for ChannelTransport {
     fn outgoing(&mut self) -> &mut [u8] {
         &mut self.outgoing
     }
 
     fn exchange(
         &mut self,
-        send: Option<Message>,
-        receive: Option<Message>,
+        send: Option<Envelope>,
+        receive: Option<Envelope>,
         limit: Duration,
     ) -> Result<&[u8], RanksError> {
         let silent = |rank| RanksError::Silent { rank, seconds: limit.as_secs() };
-        if let Some(Message { rank, bytes }) = send {
+        if let Some(Envelope { rank, bytes }) = send {
             let sent = self.senders[rank].send(self.outgoing[..bytes].to_vec());
             sent.map_err(|_| silent(rank))?;
         }
         self.incoming.clear();
-        if let Some(Message { rank, bytes }) = receive {
+        if let Some(Envelope { rank, bytes }) = receive {
             self.incoming = match self.receivers[rank].recv_timeout(limit) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -66,10 +66,10 @@ impl Link for ThreadLink {
 pub(crate) fn on_threads<T: Send>(size: usize, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let work = &work;
     std::thread::scope(|scope| {
-        let start = |(rank, link): (usize, ThreadLink)| {
-            scope.spawn(move || work(Group::of(link, rank, size, Duration::from_secs(60))))
+        let start = |(rank, transport): (usize, ChannelTransport)| {
+            scope.spawn(move || work(Group::of(transport, rank, size, Duration::from_secs(60))))
         };
-        let threads: Vec<_> = links(size).into_iter().enumerate().map(start).collect();
+        let threads: Vec<_> = transports(size).into_iter().enumerate().map(start).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     })
 }

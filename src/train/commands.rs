@@ -1,6 +1,8 @@
-//! The source of a run's commands.
+//! The commands to a run.
 
+use std::collections::VecDeque;
 use std::future::Future;
+use std::iter::from_fn;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -28,5 +30,37 @@ impl Commands for &Receiver<Command> {
 
     async fn idle(&mut self) {
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The commands that arrived during an evaluation, then those of the source.
+pub(super) struct CommandQueue<'a, C> {
+    source: &'a mut C,
+    waiting: VecDeque<Command>,
+}
+
+impl<'a, C: Commands> CommandQueue<'a, C> {
+    pub fn new(source: &'a mut C) -> Self {
+        Self { source, waiting: VecDeque::new() }
+    }
+
+    /// Takes the commands that have arrived. Returns true if one of those that wait is to stop the run.
+    pub fn wants_stop(&mut self) -> bool {
+        self.waiting.extend(from_fn(|| self.source.next()));
+        self.waiting.contains(&Command::Stop)
+    }
+}
+
+impl<C: Commands> Commands for CommandQueue<'_, C> {
+    fn next(&mut self) -> Option<Command> {
+        self.waiting.pop_front().or_else(|| self.source.next())
+    }
+
+    async fn yield_now(&mut self) {
+        self.source.yield_now().await;
+    }
+
+    async fn idle(&mut self) {
+        self.source.idle().await;
     }
 }

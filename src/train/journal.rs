@@ -30,7 +30,7 @@ impl<'a> Journal<'a> {
     pub fn emit(&mut self, event: Event) {
         // The reader of stdout may be slow.
         let silence = self.watchdog.allow_silence(Duration::MAX);
-        // A log line that a full disk does not take must not end the run.
+        // A full disk must not end the run at a log line.
         let _ = self.folder.record(&event);
         let failed = self.folder.scalars.append(&event);
         (self.emit)(&event);
@@ -46,11 +46,15 @@ impl<'a> Journal<'a> {
 
     /// Begins to report `task`, which has `total` parts, or an unknown number if that is 0. Views would
     /// stand still meanwhile.
-    pub fn report(&mut self, task: Task, total: u64) -> Reporter<'_> {
+    pub fn report(&mut self, task: Task, total: u64) -> TaskReporter<'_> {
         let interval = if task == Task::Step { STEP_INTERVAL } else { INTERVAL };
-        let (watchdog, emit) = (&self.watchdog, &mut *self.emit);
-        let working = Working { task, done: 0, total };
-        Reporter { working, watchdog, emit, interval, reported: Instant::now() }
+        TaskReporter {
+            working: Working { task, done: 0, total },
+            watchdog: &self.watchdog,
+            emit: self.emit,
+            interval,
+            reported: Instant::now(),
+        }
     }
 
     /// Returns the error of a run whose loss or gradient was not finite after `iter` updates.
@@ -75,7 +79,7 @@ impl<'a> Journal<'a> {
     }
 }
 
-pub(super) struct Reporter<'a> {
+pub(super) struct TaskReporter<'a> {
     working: Working,
     watchdog: &'a Watchdog,
     emit: &'a mut dyn FnMut(&Event),
@@ -83,7 +87,7 @@ pub(super) struct Reporter<'a> {
     reported: Instant,
 }
 
-impl Reporter<'_> {
+impl TaskReporter<'_> {
     /// Reports that `done` parts are done, if that is due.
     pub fn report(&mut self, done: u64) {
         if self.reported.elapsed() >= self.interval {
@@ -107,9 +111,10 @@ mod tests {
 
     #[test]
     fn only_work_that_lasts_is_reported() {
-        let (watchdog, mut seen) = (Watchdog::new(true), Vec::new());
+        let watchdog = Watchdog::new(true);
+        let mut seen = Vec::new();
         let working = |done| Working { task: Task::Evaluation, done, total: 9 };
-        let mut reporter = Reporter {
+        let mut reporter = TaskReporter {
             working: working(0),
             watchdog: &watchdog,
             emit: &mut |event: &Event| seen.push(event.clone()),

@@ -1,30 +1,34 @@
-//! The model of a run and its optimizer.
+//! The model of a run, its optimizer, and the device that computes with both.
 
-use burn::tensor::{Device, Tensor};
+use std::time::Duration;
 
-use super::job::Job;
+use burn::tensor::Tensor;
+
+use super::Result;
+use super::inputs::RunInputs;
 use super::optimizer::{Masters, Optimizer};
 use super::setup::Setup;
+use crate::gpu::OpenDevice;
 use crate::model::{Gpt, LossScale, RandomWeights, WeightError, WeightSource, saved_shape};
-use crate::protocol::Failure;
 use crate::ranks::{Sharding, SharedWeights};
 use crate::runs::checkpoint::SavedTensors;
 
-/// Why a learner has a model wherever it is read.
-const MODEL: &str = "the model exists between updates";
+/// The time after which a step waits for the device: to know that it still answers, and to keep its
+/// queue short.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Learner {
-    /// `None` only during an update.
-    model: Option<Gpt>,
+    pub device: OpenDevice,
+    pub model: Gpt,
     pub optimizer: Optimizer,
     /// The last update of this process.
-    pub last_update: Option<Update>,
+    pub last_update: Option<LastUpdate>,
     /// Updates skipped before this process, because their gradients were not finite.
     pub skipped: u64,
 }
 
 /// The results of an update, still on the device.
-pub(super) struct Update {
+pub(super) struct LastUpdate {
     pub loss: Tensor<1>,
     pub norm: Tensor<1>,
     pub learning_rate: f64,
@@ -32,9 +36,11 @@ pub(super) struct Update {
 
 impl Learner {
     /// Loads or initializes the model and the optimizer on `device`, the states of the optimizer in
-    /// host memory if the plan has them there. Rank 0 reads the files, and sends the others what it reads.
-    pub fn open(setup: &mut Setup, device: &Device) -> Result<Self, Failure> {
-        let Setup { job: Job { config, mode, .. }, steps, ranks, origin, architecture, .. } = setup;
+    /// host memory if the plan has them there. Rank 0 reads the files and sends their tensors to the
+    /// others.
+    pub fn open(setup: &mut Setup, device: OpenDevice) -> Result<Self> {
+        let Setup { inputs, steps, ranks, origin, architecture, .. } = setup;
+        let RunInputs { config, mode, .. } = inputs;
         let offloads = steps.plan().offload_optimizer;
         let mut masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
@@ -49,37 +55,27 @@ impl Learner {
         };
         let precision = mode.precision;
         let mut model = match &mut masters {
-            Some(masters) => masters.model(precision, architecture, &mut weights, device)?,
-            None => Gpt::new(architecture, &mut weights, device)?,
+            Some(masters) => {
+                masters.model(precision, architecture, &mut weights, &device.device)?
+            }
+            None => Gpt::new(architecture, &mut weights, &device.device)?,
         };
         drop(weights);
-        let optimizer = open_optimizer(setup, &model, masters)?;
+        let optimizer = open_optimizer(setup, &model, masters)?.watched_by(&device.watchdog);
         if keeps_copies {
             model.keep_half_weights(precision);
         }
-        Ok(Self { model: Some(model), optimizer, last_update: None, skipped: 0 })
-    }
-
-    pub fn model(&self) -> &Gpt {
-        self.model.as_ref().expect(MODEL)
-    }
-
-    /// Takes the model for an update, which [`put`](Self::put) ends.
-    pub fn take(&mut self) -> Gpt {
-        self.model.take().expect(MODEL)
-    }
-
-    pub fn put(&mut self, model: Gpt) {
-        self.model = Some(model);
+        let skipped = loaded_scale(setup).map_or(0, |scale| scale.skipped);
+        Ok(Self { device, model, optimizer, last_update: None, skipped })
     }
 
     pub fn vocabulary(&self) -> u32 {
-        self.model().architecture().vocab_size as u32
+        self.model.architecture().vocab_size as u32
     }
 
-    /// Counts the updates that were skipped before this process.
-    pub async fn count_skipped(&mut self) {
-        self.skipped = self.optimizer.read_loss_scale().await.skipped;
+    /// Returns true if it is time to wait for the device.
+    pub fn sync_is_due(&self) -> bool {
+        self.device.watchdog.silence().is_some_and(|silence| silence >= SYNC_INTERVAL)
     }
 
     /// Returns the state of loss scaling as a checkpoint has it.
@@ -90,21 +86,20 @@ impl Learner {
     }
 
     pub fn saved(&self) -> SavedTensors<'_> {
-        let model = self.model();
-        let states = self.optimizer.saved_states(model);
-        let weights = self.optimizer.weights(model);
-        SavedTensors { architecture: model.architecture(), weights, states }
+        SavedTensors {
+            architecture: self.model.architecture(),
+            weights: self.optimizer.weights(&self.model),
+            states: self.optimizer.saved_states(&self.model),
+        }
     }
 }
 
 /// Creates the optimizer of `model` on its device or, with `masters`, in host memory. A run that continues
 /// has the states of its checkpoint.
-fn open_optimizer(
-    setup: &mut Setup,
-    model: &Gpt,
-    masters: Option<Masters>,
-) -> Result<Optimizer, Failure> {
-    let Setup { job: Job { config, mode, .. }, ranks, origin, architecture, .. } = setup;
+fn open_optimizer(setup: &mut Setup, model: &Gpt, masters: Option<Masters>) -> Result<Optimizer> {
+    let loss_scale = loaded_scale(setup);
+    let Setup { inputs, ranks, origin, architecture, .. } = setup;
+    let RunInputs { config, mode, .. } = inputs;
     let group = &mut ranks.group;
     let sharding = Sharding::of(config, architecture.padded_vocab() as u64, group);
     let Some((checkpoint, _)) = &origin.loaded else {
@@ -116,8 +111,13 @@ fn open_optimizer(
         Ok::<_, WeightError>(Some(values))
     };
     let optimizer = Optimizer::load(config, model, masters, sharding, *mode, saved)?;
-    Ok(match checkpoint.state.loss_scale {
+    Ok(match loss_scale {
         Some(saved) => optimizer.with_loss_scale(saved),
         None => optimizer,
     })
+}
+
+/// Returns the state of loss scaling in the checkpoint that a run continues from.
+fn loaded_scale(setup: &Setup) -> Option<LossScale> {
+    setup.origin.loaded.as_ref()?.0.state.loss_scale
 }

@@ -1,19 +1,30 @@
 //! Training: commands in, events out, no front end, no files and no talk between ranks.
 
+mod checkpoint_writer;
 mod commands;
-mod job;
+mod evaluation;
+mod inputs;
 mod journal;
 mod learner;
-mod micro_batches;
+mod measurement;
+mod memory;
 mod optimizer;
+mod pace;
 mod position;
 mod rank_part;
+mod sampling;
 mod session;
 mod setup;
+mod training;
+mod warnings;
+
+use crate::protocol::Failure;
 
 pub use crate::model::LossScale;
-pub use optimizer::{Masters, Optimizer};
-
 pub(crate) use commands::Commands;
+pub use optimizer::{Masters, Optimizer};
 pub(crate) use session::Session;
-pub(crate) use setup::{Request, Setup};
+pub(crate) use setup::{Setup, TrainRequest};
+
+/// The result of a part of a run.
+type Result<T, E = Failure> = std::result::Result<T, E>;

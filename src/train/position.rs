@@ -1,8 +1,14 @@
-//! Where a run is.
+//! How far a run is.
 
-use crate::config::{self, Config, Schedule};
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::config::{self, Config, DecayLength, Schedule};
 use crate::runs::Continued;
 use crate::runs::checkpoint::CheckpointState;
+
+/// A validation loss that is larger by this factor has risen.
+const RISEN: f64 = 1.01;
 
 #[derive(Debug, Default)]
 pub(super) struct Position {
@@ -39,7 +45,20 @@ impl Position {
 
     pub fn evaluated(&mut self, train_loss: f64, val_loss: f64) {
         self.last_eval = Some(self.iteration);
-        (self.train_loss, self.val_loss) = (Some(train_loss), Some(val_loss));
+        self.train_loss = Some(train_loss);
+        self.val_loss = Some(val_loss);
+    }
+
+    pub fn evaluation_is_due(&self, config: &Config) -> bool {
+        self.iteration.is_multiple_of(config.eval_interval.get()) && !self.was_evaluated()
+    }
+
+    /// Returns true if a text is due, by `sample_interval` or together with an evaluation.
+    pub fn sample_is_due(&self, config: &Config) -> bool {
+        match config.sample_interval {
+            0 => self.evaluation_is_due(config),
+            interval => self.iteration.is_multiple_of(interval),
+        }
     }
 
     /// Returns true if no earlier evaluation of the run was as good, and remembers this one.
@@ -75,9 +94,36 @@ impl Position {
         ))
     }
 
-    /// Returns true if what happens every `interval` updates is due.
-    pub fn is_due(&self, interval: u64) -> bool {
-        self.iteration.is_multiple_of(interval)
+    /// Returns the updates in which the learning rate must decay from now on, if `wsd` would otherwise still
+    /// be constant when `max_time` is over, because the run is slower than planned.
+    pub fn due_decay(&self, config: &Config, elapsed: Duration) -> Option<DecayLength> {
+        let limit =
+            config.max_time.filter(|_| config.decay_lr && config.schedule == Schedule::Wsd)?;
+        let left = limit.saturating_sub(elapsed);
+        if config.is_decaying(self.iteration) || left > limit.mul_f64(config.decay_fraction) {
+            return None;
+        }
+        let made = self.iteration - self.resumed_from.unwrap_or(0);
+        let possible = made as f64 * left.as_secs_f64() / elapsed.as_secs_f64();
+        let is_late = possible < (config.max_iters.get() - self.iteration) as f64;
+        let updates = NonZeroU64::new((0.9 * possible) as u64).filter(|_| is_late)?;
+        Some(DecayLength::Updates(updates))
+    }
+
+    /// Returns a warning at the end of a run whose validation loss has risen since it was lowest, at the
+    /// iteration in `best`.
+    pub fn overfitting(&self, best: Option<(u64, f64)>) -> Option<String> {
+        let (iter, best) = best?;
+        let last = self.val_loss?;
+        // After a rate that is too high, both losses have risen.
+        let has_memorised = last > RISEN * best && last > RISEN * self.train_loss?;
+        has_memorised.then(|| {
+            format!(
+                "the validation loss was lowest at iteration {iter}, {best:.4}, and has risen to {last:.4} \
+                 since: the model memorises the data. Use the checkpoint of iteration {iter}; more \
+                 text, dropout, or fewer updates help"
+            )
+        })
     }
 
     /// Returns where the scalar logs of the run continue.

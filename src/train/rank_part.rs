@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use super::Result;
 use crate::config::Config;
 use crate::plan;
-use crate::protocol::{Failure, RankStep};
+use crate::protocol::RankStep;
 use crate::ranks::{Division, Group};
 
 pub(super) struct RankPart {
@@ -34,13 +35,13 @@ impl RankPart {
     }
 
     /// Returns the measurements of all ranks, with the same bits on each.
-    pub fn measurements(&mut self, own: f64) -> Result<Vec<f64>, Failure> {
+    pub fn measurements(&mut self, own: f64) -> Result<Vec<f64>> {
         let all = self.group.collect(&own.to_bits())?;
         Ok(all.into_iter().map(f64::from_bits).collect())
     }
 
     /// Returns the parts of all ranks in the last updates; none for a run in one process.
-    pub fn steps(&mut self, own: RankStep) -> Result<Vec<RankStep>, Failure> {
+    pub fn steps(&mut self, own: RankStep) -> Result<Vec<RankStep>> {
         if self.group.is_alone() {
             return Ok(Vec::new());
         }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::job::{Job, StepPlan};
+use super::Result;
+use super::inputs::{RunInputs, StepPlan};
 use super::rank_part::RankPart;
 use crate::config::{Config, DecayLength, InitFrom};
 use crate::data::{Dataset, Tokenizer};
@@ -26,7 +27,7 @@ use crate::runs::{
 use crate::text::bytes;
 
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct TrainRequest {
     pub config: Config,
     pub run: PathBuf,
     /// True to continue from its newest checkpoint, or from the beginning without one.
@@ -46,14 +47,20 @@ pub struct Request {
 /// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
 /// on a device yet.
 pub struct Setup {
-    pub(crate) job: Job,
+    pub(crate) inputs: RunInputs,
     pub(crate) steps: StepPlan,
     pub(super) ranks: RankPart,
     pub(super) origin: Origin,
-    /// True if `max_time` plans the schedule before the first update.
-    pub(super) plans_schedule: bool,
-    pub(super) decay: Option<DecayLength>,
+    pub(super) preparation: Preparation,
     pub(crate) architecture: Architecture,
+}
+
+/// What a run decides before its first update.
+pub(super) struct Preparation {
+    /// True if `max_time` plans the schedule.
+    pub plans_schedule: bool,
+    /// The updates in which the learning rate decays from the first one on, if the run is to end.
+    pub decay: Option<DecayLength>,
 }
 
 /// The folder of a run, and what it continues from or starts with.
@@ -72,9 +79,8 @@ impl Setup {
     /// # Errors
     /// Everything that would stop the run later and can be checked now. A run that does not fit
     /// creates no file.
-    pub fn new(request: Request, device: &DeviceInfo, mut group: Group) -> Result<Self, Failure> {
-        let Request { plans_schedule, decay, shares, .. } = request;
-        let Request { config, run, resume, mode, elapsed, .. } = request;
+    pub fn new(request: TrainRequest, device: &DeviceInfo, mut group: Group) -> Result<Self> {
+        let TrainRequest { config, run, resume, mode, elapsed, shares, .. } = request;
         let now = Instant::now();
         let started = now.checked_sub(elapsed).unwrap_or(now);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
@@ -122,15 +128,18 @@ impl Setup {
         }
         let is_sharded = config.shard_optimizer && !ranks.group.is_alone();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
-        let (rank, plan) = (ranks.group.rank(), forecast.plan.clone());
-        let limit = PlanLimit::new(&origin.folder.path, rank, plan, can_offload);
+        let plan = forecast.plan.clone();
+        let limit = PlanLimit::new(&origin.folder.path, ranks.group.rank(), plan, can_offload);
         let config = with_absolute_paths(config, &data, &run);
+        let preparation = Preparation {
+            plans_schedule: request.plans_schedule && origin.loaded.is_none(),
+            decay: request.decay.filter(|_| origin.loaded.is_some()),
+        };
         Ok(Self {
-            job: Job { config, mode, dataset, quiz, started },
+            inputs: RunInputs { config, mode, dataset, quiz, started },
             steps: StepPlan { limits, forecast, limit },
             ranks,
-            plans_schedule: plans_schedule && origin.loaded.is_none(),
-            decay: decay.filter(|_| origin.loaded.is_some()),
+            preparation,
             origin,
             architecture,
         })
@@ -147,11 +156,13 @@ impl Origin {
         architecture: &Architecture,
         dataset: &Dataset,
         group: &mut Group,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self> {
         // A run that was killed before its first checkpoint starts from the beginning.
         let starts_over = resume && group.is_first() && !has_checkpoints(run)?;
         let resume = resume && !starts_over;
-        let (mut source, mut loaded, mut decayed) = (None, None, None);
+        let mut source = None;
+        let mut loaded = None;
+        let mut decayed = None;
         let folder = if group.is_first() {
             if !resume {
                 source = initial_source(config, architecture, dataset)?;
@@ -197,13 +208,12 @@ fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
     };
     let questions = config.hellaswag.as_str();
     let hellaswag = if questions.is_empty() { String::new() } else { absolute(questions.as_ref()) };
-    let (data, out_dir) = (absolute_data(data), absolute(run));
-    Config { data, out_dir, init_from, hellaswag, ..config }
+    Config { data: absolute_data(data), out_dir: absolute(run), init_from, hellaswag, ..config }
 }
 
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it. An initial
 /// model may lack the tokens of conversations.
-fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32, Failure> {
+fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32> {
     let has_chats = dataset.train.has_conversations();
     match config.vocab_size {
         0 => Ok(dataset.vocab_size),
@@ -227,7 +237,7 @@ fn initial_source(
     config: &Config,
     architecture: &Architecture,
     dataset: &Dataset,
-) -> Result<Option<ModelSource>, Failure> {
+) -> Result<Option<ModelSource>> {
     let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
     let source = ModelSource::open(Path::new(path))?;
     let mut loaded = source.architecture.clone();
@@ -244,7 +254,7 @@ fn initial_source(
 }
 
 /// Refuses a model with a weight that the device cannot bind to a kernel.
-fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<(), Failure> {
+fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<()> {
     let Some(have) = device.max_binding else { return Ok(()) };
     for (name, shape) in architecture.shapes() {
         let need = 4 * shape.iter().map(|&n| n as u64).product::<u64>();

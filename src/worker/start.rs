@@ -10,7 +10,7 @@ use crate::ops::OpsMode;
 use crate::protocol::{Failure, RunSettings, StartRun};
 use crate::ranks::within;
 use crate::runs::{self, CONFIG_FILE, ModelSource, has_checkpoint};
-use crate::train::Request;
+use crate::train::TrainRequest;
 
 impl StartRun {
     /// Replaces settings that a person has typed by the configuration that they mean. Returns the
@@ -26,7 +26,7 @@ impl StartRun {
     }
 
     /// Returns the request to train in this process, and the warnings about its settings.
-    pub fn into_request(mut self) -> Result<(Request, Vec<String>), Failure> {
+    pub fn into_request(mut self) -> Result<(TrainRequest, Vec<String>), Failure> {
         let warnings = self.resolve()?;
         // A former worker has written its configuration before its first checkpoint.
         let continues = self.is_restart && has_checkpoint(&self.run);
@@ -44,7 +44,7 @@ impl StartRun {
             Some(plan) => within(config, plan),
             None => config,
         };
-        let request = Request {
+        let request = TrainRequest {
             config,
             run: self.run,
             resume,

@@ -42,13 +42,15 @@ fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
     let tokens = BATCH * TIME;
     let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / tokens as f32 };
     let pass = Pass { mode, dropout: None };
-    let update = |model: Gpt, optimizer: &mut Optimizer, number: u64, step: usize, rate: f32| {
-        let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
-        let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums, None);
-        let update = optimizer.update(model, sums.into_vec(), number, f64::from(rate), tokens);
-        let (model, norm) = pollster::block_on(update);
-        (model, values(value), values(norm))
-    };
+    let update =
+        |model: &mut Gpt, optimizer: &mut Optimizer, number: u64, step: usize, rate: f32| {
+            let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
+            let value =
+                model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums, None);
+            let update = optimizer.update(model, sums.into_vec(), number, f64::from(rate), tokens);
+            let norm = pollster::block_on(update);
+            (values(value), values(norm))
+        };
     let (losses, norms) = (case.f32("losses"), case.f32("grad_norms"));
     let mut number = 0;
     for (step, &rate) in case.f32("learning_rates").iter().enumerate() {
@@ -59,8 +61,7 @@ fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
             let (usual, scale) = (state.scale, 2f64.powi(30));
             optimizer = optimizer.with_loss_scale(LossScale { scale, ..state });
             number += 1;
-            let (same, _, norm) = update(model, &mut optimizer, number, step, rate);
-            model = same;
+            let (_, norm) = update(&mut model, &mut optimizer, number, step, rate);
             assert!(!norm[0].is_finite() && before == all_values(&model));
             let state = pollster::block_on(optimizer.read_loss_scale());
             let (clean, skipped, skipped_in_a_row) = (0, 1, 1);
@@ -69,8 +70,7 @@ fn check_scaled_updates(device: &Device, mode: OpsMode, tolerance: &Tolerance) {
             optimizer = optimizer.with_loss_scale(LossScale { scale: usual, ..state });
         }
         number += 1;
-        let (next, loss, norm) = update(model, &mut optimizer, number, step, rate);
-        model = next;
+        let (loss, norm) = update(&mut model, &mut optimizer, number, step, rate);
         let off = [error(&loss, &losses[step..=step]), error(&norm, &norms[step..=step])];
         // AdamW makes steps of full size along gradients that are all rounding.
         let most = [10.0 * tolerance.loss, 10.0 * tolerance.grad];
@@ -110,9 +110,8 @@ fn train(device: &Device, mode: OpsMode) -> Training {
         let mut sums = WeightGradients::default().scaled(optimizer.loss_scale());
         let value = model.add_gradients(&batch(&case, step), loss, pass, false, &mut sums, None);
         let number = step as u64 + 1;
-        let update = optimizer.update(model, sums.into_vec(), number, 1e-3, tokens);
-        let (next, norm) = pollster::block_on(update);
-        model = next;
+        let update = optimizer.update(&mut model, sums.into_vec(), number, 1e-3, tokens);
+        let norm = pollster::block_on(update);
         losses.push(values(value)[0]);
         if !values(norm)[0].is_finite() {
             skipped.push(step);

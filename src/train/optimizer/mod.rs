@@ -97,13 +97,18 @@ impl Optimizer {
                 }
                 _ => Vec::new(),
             };
-            let (mut v, mut kept) = (v.into_iter(), kept.into_iter());
+            let mut v = v.into_iter();
+            let mut kept = kept.into_iter();
             for lengths in lengths {
                 let of_part = |tensors: &mut IntoIter<Tensor<1>>| {
                     tensors.by_ref().take(lengths.len()).collect()
                 };
-                let (m, v, masters) = (of_part(&mut m), of_part(&mut v), of_part(&mut kept));
-                built.push(PartState { rule, masters, m, v });
+                built.push(PartState {
+                    rule,
+                    masters: of_part(&mut kept),
+                    m: of_part(&mut m),
+                    v: of_part(&mut v),
+                });
             }
         }
         #[cfg(not(target_arch = "wasm32"))]
@@ -133,10 +138,11 @@ impl Optimizer {
     }
 
     /// Reports to `watchdog` that the device has answered, during updates in host memory.
-    pub fn set_watchdog(&mut self, watchdog: &Watchdog) {
+    pub fn watched_by(mut self, watchdog: &Watchdog) -> Self {
         if let Some(offload) = &mut self.offload {
             offload.watchdog = watchdog.clone();
         }
+        self
     }
 
     /// Returns the time that updates in host memory took since this was last called, from the end
@@ -192,17 +198,17 @@ impl Optimizer {
 
     /// Makes update number `step`, counted from 1, with flat gradients in the order of the model's
     /// parameters, scaled by [`loss_scale`](Self::loss_scale). `tokens` is the size of the global
-    /// batch, by which a scaled loss is yet to be divided. Returns the new model, and the global
-    /// norm before clipping as `[1]` on the device. If that is not finite, the update is skipped:
-    /// model and states stay as they are. Waits for the device only if states are in host memory.
+    /// batch, by which a scaled loss is yet to be divided. Returns the global norm before clipping as
+    /// `[1]` on the device. If it is not finite, the update is skipped: model and states stay as they
+    /// are. Waits for the device only if states are in host memory.
     pub async fn update(
         &mut self,
-        model: Gpt,
+        model: &mut Gpt,
         grads: Vec<Tensor<1>>,
         step: u64,
         learning_rate: f64,
         tokens: usize,
-    ) -> (Gpt, Tensor<1>) {
+    ) -> Tensor<1> {
         let scales_loss = self.mode.precision.scales_loss();
         let settings = UpdateSettings {
             grad_clip: self.config.grad_clip as f32,
@@ -218,30 +224,33 @@ impl Optimizer {
         self.loss_scale = loss_scale;
         #[cfg(not(target_arch = "wasm32"))]
         if self.offload.is_some() {
-            return (self.update_offloaded(model, grads, control, learning_rate).await, norm);
+            self.update_offloaded(model, grads, control, learning_rate).await;
+            return norm;
         }
-        (self.update_on_device(model, grads, control, learning_rate), norm)
+        self.update_on_device(model, grads, control, learning_rate);
+        norm
     }
 
     /// Updates a model on the device that holds its states.
     fn update_on_device(
         &mut self,
-        mut model: Gpt,
+        model: &mut Gpt,
         grads: Vec<Tensor<1>>,
         control: Tensor<1>,
         learning_rate: f64,
-    ) -> Gpt {
-        let (muon, scalars) =
-            (self.muon(learning_rate, control.clone()), self.scalars(learning_rate));
+    ) {
+        let muon = self.muon(learning_rate, control.clone());
+        let scalars = self.scalars(learning_rate);
         let mut halves = model.take_half_weights();
-        let (model, mut weights) = take_weights(model);
+        let mut weights = take_weights(model);
         let mut new_halves = Vec::new();
         let mut put = |weight: &mut FlatWeight, value, half: Option<Tensor<1>>| {
             weight.value = value;
             new_halves.extend(half.map(|half| (weight.id, half.reshape(weight.shape.clone()))));
         };
         // AdamW updates all its weights at once.
-        let (mut of_adamw, mut updates) = (Vec::new(), Vec::new());
+        let mut of_adamw = Vec::new();
+        let mut updates = Vec::new();
         for ((weight, part), grad) in weights.iter_mut().zip(&mut self.parts).zip(grads) {
             // Another rank has the state.
             let Some(m) = part.m.pop() else { continue };
@@ -254,8 +263,8 @@ impl Optimizer {
                 put(weight, value, half);
                 part.m.push(m);
             } else if let Some(v) = part.v.pop() {
-                let (moments, decays) = (Moments { m, v }, decays(weight.shape.num_dims()));
-                updates.push(WeightUpdate { w, half, grad, moments, decays });
+                let decays = decays(weight.shape.num_dims());
+                updates.push(WeightUpdate { w, half, grad, moments: Moments { m, v }, decays });
                 of_adamw.push((weight, part));
             }
         }
@@ -271,9 +280,8 @@ impl Optimizer {
             }
         }
         halves.extend(new_halves);
-        let mut model = put_weights(model, weights);
+        put_weights(model, weights);
         model.put_half_weights(halves);
-        model
     }
 
     fn muon(&self, learning_rate: f64, control: Tensor<1>) -> Muon {

@@ -28,11 +28,11 @@ const EPS: f64 = 1e-7;
 const ADAMW_RMS: f64 = 0.2;
 
 /// The shares of up to three matrices side by side in the columns of a weight; 0 after the last one.
-pub type Matrices = [usize; 3];
+pub type MatrixShares = [usize; 3];
 
 /// Returns the matrices that the parameter `name` is made of for Muon: queries, keys and values, or gate
 /// and up, are matrices of their own. `None` for embeddings, biases and norms, which are left to AdamW.
-pub(super) fn matrices_of(config: &Config, name: &str) -> Option<Matrices> {
+pub(super) fn matrices_of(config: &Config, name: &str) -> Option<MatrixShares> {
     let layer = name.strip_prefix("h.")?.strip_suffix(".weight")?;
     match layer.rsplit('.').next()? {
         "c_attn" => Some([1, 1, 1]),
@@ -71,7 +71,7 @@ impl Muon {
         half: Option<Tensor<1>>,
         grad: Tensor<1>,
         m: Tensor<1>,
-        matrices: Matrices,
+        matrices: MatrixShares,
         shape: [usize; 2],
     ) -> (Tensor<1>, Option<Tensor<1>>, Tensor<1>) {
         let elements = w.dims();
@@ -96,7 +96,7 @@ impl Muon {
     }
 
     /// Returns the step along each of the matrices that `x` is made of, side by side.
-    fn step(&self, x: Tensor<2>, matrices: Matrices) -> Tensor<2> {
+    fn step(&self, x: Tensor<2>, matrices: MatrixShares) -> Tensor<2> {
         // The matrices are f32, whatever activations are stored in, and are not rounded to TF32.
         let mode = self.mode.in_precision(Precision::FLOAT32);
         let step = |x: Tensor<2>| {

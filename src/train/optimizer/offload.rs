@@ -1,13 +1,13 @@
 //! Updates of an optimizer whose states and master weights are in host memory.
 //!
-//! Everything crosses in [`pieces`] of 4 MiB: gradients come down, the CPU's AdamW updates the
-//! weights and moments of a piece, and the new weights go up, as half where the model stores half.
+//! Everything crosses in [`pieces`] of 4 MiB: gradients are read, the CPU's AdamW updates the weights
+//! and moments of a piece, and the new weights are uploaded, as half where the model stores half.
 //! The next piece is being read while the CPU computes, so that an update takes about as long as the
 //! slower of both. The weights on the device are written in place: besides two pieces of staging
-//! memory and the piece that goes up, an update of AdamW allocates nothing.
+//! memory and the piece that is uploaded, an update of AdamW allocates nothing.
 //!
 //! Muon needs matrix products, which the device computes: the momentum of one matrix after the other
-//! goes up and comes down. In f32 so does nothing else: the device has the weights.
+//! is uploaded and read back. In f32 nothing else is: the device has the weights.
 
 use std::mem::take;
 use std::slice::IterMut;
@@ -19,11 +19,11 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use web_time::Instant;
 
-use super::muon::{Matrices, Muon};
+use super::muon::{MatrixShares, Muon};
 use super::state::pieces;
 use super::{Optimizer, PartState, Rule, decays};
 use crate::gpu::{self, Reading, Watchdog};
-use crate::model::{FlatWeight, Gpt, map_weights, values};
+use crate::model::{FlatWeight, Gpt, put_weights, take_weights, values};
 use crate::ops::{self, AdamW, Moments, OpsMode, WeightUpdate};
 
 /// Elements that one task converts.
@@ -35,52 +35,50 @@ impl Optimizer {
     /// Updates a model by states in host memory. Waits for the device.
     pub(super) async fn update_offloaded(
         &mut self,
-        model: Gpt,
+        model: &mut Gpt,
         grads: Vec<Tensor<1>>,
         control: Tensor<1>,
         learning_rate: f64,
-    ) -> Gpt {
-        let Some(mut offload) = self.offload.take() else { return model };
+    ) {
         let dry = gpu::is_dry_run();
         let scalars = self.scalars(learning_rate);
         let muon = self.muon(learning_rate, control.clone());
+        let Self { offload: Some(offload), parts, .. } = self else { return };
         let control: Vec<f32> =
             if dry { vec![1.0; 4] } else { values(control).await.iter().collect() };
         offload.watchdog.restart();
         let begun = Instant::now();
-        let applied = control[1] != 0.0;
-        let model = if applied {
-            let (mut others, mut matrices) = (Vec::new(), Vec::new());
-            for (part, grad) in self.parts.iter().zip(grads) {
+        let is_applied = control[1] != 0.0;
+        if is_applied {
+            let mut others = Vec::new();
+            let mut matrices = Vec::new();
+            for (part, grad) in parts.iter().zip(grads) {
                 let of_rule = if part.rule == Rule::AdamW { &mut others } else { &mut matrices };
                 of_rule.push(grad);
             }
             let host = Device::flex();
-            let mut update = Update {
+            let mut update = HostUpdate {
                 scalars,
                 muon,
                 slices: (!dry).then(|| {
                     ReadAhead::new(others.into_iter().flat_map(sliced), &offload.watchdog)
                 }),
                 matrices: matrices.into_iter(),
-                parts: self.parts.iter_mut(),
+                parts: parts.iter_mut(),
                 control: Tensor::from_floats(control.as_slice(), &host),
                 host,
                 watchdog: &offload.watchdog,
                 dry,
             };
-            map_weights(model, |weight| update.apply(weight))
-        } else {
-            model
-        };
+            let weights = take_weights(model).into_iter().map(|weight| update.apply(weight));
+            put_weights(model, weights.collect());
+        }
         offload.spent += begun.elapsed();
-        self.offload = Some(offload);
-        model
     }
 }
 
 /// The change of every weight to its next value.
-struct Update<'a> {
+struct HostUpdate<'a> {
     scalars: AdamW,
     muon: Muon,
     /// The gradients that AdamW applies; `None` in a dry run, which reads nothing.
@@ -92,12 +90,12 @@ struct Update<'a> {
     control: Tensor<1>,
     host: Device,
     watchdog: &'a Watchdog,
-    /// True in a dry run: of each part, only the first piece goes up, and nothing comes down. Host
-    /// memory that was never written stays untouched.
+    /// True in a dry run, which uploads only the first piece of each part and reads nothing. Host memory
+    /// that was never written stays untouched.
     dry: bool,
 }
 
-impl Update<'_> {
+impl HostUpdate<'_> {
     fn apply(&mut self, weight: FlatWeight) -> FlatWeight {
         let Some(part) = self.parts.next() else { return weight };
         let FlatWeight { id, value, shape } = weight;
@@ -119,10 +117,11 @@ impl Update<'_> {
         let of_pieces = masters.into_iter().zip(m).zip(v).zip(pieces(weight.dims()[0]));
         for (((mut w, mut m), mut v), piece) in of_pieces {
             if let Some(grad) = self.slices.as_mut().and_then(ReadAhead::wait) {
-                let (grad, moments) = (Tensor::from_data(grad, &self.host), Moments { m, v });
-                let update = WeightUpdate { w, half: None, grad, moments, decays };
-                let (control, mode) = (self.control.clone(), OpsMode::AUTO);
-                let updated = ops::adamw(vec![update], control, self.scalars, mode);
+                let grad = Tensor::from_data(grad, &self.host);
+                let update =
+                    WeightUpdate { w, half: None, grad, moments: Moments { m, v }, decays };
+                let control = self.control.clone();
+                let updated = ops::adamw(vec![update], control, self.scalars, OpsMode::AUTO);
                 (w, _, Moments { m, v }) = updated.into_iter().next().expect(ONE);
             }
             if !self.dry || piece.start == 0 {
@@ -143,11 +142,13 @@ impl Update<'_> {
         &mut self,
         weight: Tensor<1>,
         part: &mut PartState,
-        matrices: Matrices,
+        matrices: MatrixShares,
         shape: [usize; 2],
     ) -> Tensor<1> {
         let Some(grad) = self.matrices.next() else { return weight };
-        let (device, stored, elements) = (weight.device(), weight.dtype(), weight.dims()[0]);
+        let device = weight.device();
+        let stored = weight.dtype();
+        let [elements] = weight.dims();
         let has_masters = !part.masters.is_empty();
         let weight = if has_masters {
             // Its memory is free for the master weight.
@@ -242,7 +243,8 @@ impl<'a> ReadAhead<'a> {
 fn upload(piece: Tensor<1>, dtype: DType, device: &Device) -> (Tensor<1>, Tensor<1>) {
     let host = piece.device();
     let data = piece.into_data();
-    let (values, shape) = (f32s(&data), data.shape().clone());
+    let values = f32s(&data);
+    let shape = data.shape().clone();
     let copy = match dtype {
         DType::F16 => TensorData::new(narrowed::<f16>(values), shape),
         DType::BF16 => TensorData::new(narrowed::<bf16>(values), shape),

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::muon::{Matrices, matrices_of};
+use super::muon::{MatrixShares, matrices_of};
 use crate::config::{Config, OptimizerKind, Precision};
 use crate::model::{Architecture, Gpt, STAGED_ELEMENTS, WeightError, WeightSource};
 
@@ -16,7 +16,7 @@ pub enum Rule {
     /// Muon (Jordan et al. 2024).
     Muon {
         /// The matrices side by side in the weight. Each is orthogonalized on its own.
-        matrices: Matrices,
+        matrices: MatrixShares,
     },
 }
 

@@ -1,183 +1,184 @@
-//! Commands to a run while it trains.
+//! What changes a session while it trains: commands, and too little memory.
 
 use std::time::Duration;
 
 use super::Session;
-use crate::config::DecayLength;
-use crate::data::{DataError, Ending, Message, Role, Tokenizer};
-use crate::eval::ScoredStream;
-use crate::model::{SampleOptions, Sampler};
-use crate::protocol::{Command, Event, Failure, Sample, Setting, StopReason, Task};
-use crate::train::Commands;
-
-/// The default of `sample_prompt`.
-const DEFAULT_PROMPT: &str = "\n";
+use crate::config::{Budget, DecayLength};
+use crate::gpu;
+use crate::plan::{self, Forecast, PlanError};
+use crate::protocol::{Command, Event, ReplanReason, Setting, StopReason};
+use crate::runs::known_speed;
+use crate::text::bytes;
+use crate::train::checkpoint_writer::MAX_AGE_AT_RISK;
+use crate::train::commands::CommandQueue;
+use crate::train::memory::MemoryPressure;
+use crate::train::sampling::sample;
+use crate::train::training::Training;
+use crate::train::{Commands, Result};
 
 impl Session<'_> {
-    /// Returns the next command of rank 0, and true once the run has used up its `max_time` by the clock of
-    /// rank 0: all ranks apply the same commands between the same two updates.
-    fn next(&mut self, commands: &mut impl Commands) -> Result<(Option<Command>, bool), Failure> {
-        let is_late = self.job.is_late();
-        let command = if self.ranks.group.is_first() && !is_late {
-            self.due_decay().or_else(|| self.queued.pop_front()).or_else(|| commands.next())
-        } else {
-            None
-        };
-        Ok(self.ranks.group.share((command, is_late))?)
-    }
-
-    /// Returns true if a text is due, together with an evaluation or by `sample_interval`.
-    pub(super) fn sample_is_due(&self, evaluates: bool) -> bool {
-        match self.job.config.sample_interval {
-            0 => evaluates,
-            interval => self.position.is_due(interval),
-        }
-    }
-
-    /// Generates a text from `sample_prompt`. The draws are the same each time, so that texts differ
-    /// only as the weights do.
-    pub(super) async fn sample_for_comparison(&mut self) {
-        let config = &self.job.config;
-        if config.sample_tokens > 0 && self.ranks.group.is_first() {
-            self.sample(&config.sample_prompt.clone(), config.seed, false).await;
-        }
-    }
-
-    /// Generates a text, with the probabilities of its tokens if they are wanted.
-    async fn sample(&mut self, prompt: &str, seed: u64, probabilities: bool) {
-        let Some(tokenizer) = self.job.dataset.tokenizer.clone() else { return };
-        let (prompt, ids) = match self.sample_start(prompt, &tokenizer) {
-            Ok((prompt, ids)) if !ids.is_empty() => (prompt, ids),
-            Ok(_) => return self.journal.warn("no sample: the prompt is empty"),
-            Err(error) => {
-                return self.journal.warn(format!("no sample: {error}; {}", error.hint()));
-            }
-        };
-        let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
-        let mut sampler = Sampler::new(self.learner.model(), &ids, options, self.job.mode);
-        let count = self.job.config.sample_tokens;
-        let mut reporter = self.journal.report(Task::Sample, count.into());
-        let (mut tokens, mut scored) = (Vec::new(), Vec::new());
-        let mut stream = ScoredStream::new(&tokenizer);
-        for done in 0..count {
-            reporter.report(done.into());
-            let odds = if probabilities {
-                Some(sampler.next_with_odds(tokenizer.vocab_size() as usize).await)
-            } else {
-                None
-            };
-            let token = match &odds {
-                Some(odds) => odds.id,
-                None => sampler.next_token().await,
-            };
-            self.device.watchdog.restart();
-            // An answer ends with its message.
-            if tokenizer.chat().is_some_and(|template| template.is_special(token)) {
-                break;
-            }
-            tokens.push(token);
-            scored.extend(odds.map(|odds| stream.push(odds)));
-        }
-        let text = tokenizer.decode(&tokens);
-        let sample = Sample { iter: self.position.iteration, prompt, text, tokens: scored };
-        self.journal.emit(Event::Sample(sample));
-    }
-
-    /// Returns the text and the tokens that a sample continues. In a run on conversations that is a
-    /// message of the user, by default the first one of the validation split.
-    fn sample_start(
-        &self,
-        prompt: &str,
-        tokenizer: &Tokenizer,
-    ) -> Result<(String, Vec<u32>), DataError> {
-        let is_default = prompt == DEFAULT_PROMPT;
-        let Some(template) = tokenizer.chat().filter(|_| self.job.dataset.val.has_conversations())
-        else {
-            // The default is not in every vocabulary.
-            let prompt = if is_default { tokenizer.default_prompt() } else { prompt.to_owned() };
-            let ids = tokenizer.encode_prompt(&prompt)?;
-            return Ok((prompt, ids));
-        };
-        if !is_default {
-            let message = Message::new(Role::User, prompt);
-            return Ok((format!("{prompt}\n"), template.prompt(&[message], Ending::Answer)?));
-        }
-        let ids = self.job.dataset.val.first_prompt(0)?.unwrap_or_default();
-        Ok((format!("{}\n", template.question(&ids)), ids))
-    }
-
     /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason
     /// to end the run, if any.
     pub(super) async fn apply_commands(
         &mut self,
-        commands: &mut impl Commands,
-    ) -> Result<Option<StopReason>, Failure> {
-        let (mut paused, mut announced) = (false, false);
+        commands: &mut CommandQueue<'_, impl Commands>,
+    ) -> Result<Option<StopReason>> {
+        let mut paused = false;
+        let mut announced = false;
         loop {
-            let (command, is_late) = self.next(commands)?;
+            let iter = self.training.position.iteration;
+            let (command, is_late) = self.next_command(commands)?;
             if is_late {
                 return Ok(Some(StopReason::MaxTime));
             }
             let Some(command) = command else {
                 if paused {
                     if !std::mem::replace(&mut announced, true) {
-                        self.journal.emit(Event::Paused { iter: self.position.iteration });
+                        self.journal.emit(Event::Paused { iter });
                     }
-                    let _silence = self.device.watchdog.allow_silence(Duration::MAX);
+                    let watchdog = &self.training.learner.device.watchdog;
+                    let _silence = watchdog.allow_silence(Duration::MAX);
                     commands.idle().await;
                     continue;
                 }
                 if announced {
-                    self.journal.emit(Event::Resumed { iter: self.position.iteration });
+                    self.journal.emit(Event::Resumed { iter });
                 }
                 return Ok(None);
             };
+            let Self { training, journal, checkpoints, .. } = self;
             match command {
                 Command::Pause => paused = true,
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
                 Command::Finish { decay } => self.finish_after(decay).await?,
-                Command::Checkpoint => self.save().await?,
+                Command::Checkpoint => checkpoints.save(training, journal).await?,
                 Command::Sample { prompt, probabilities } => {
-                    let seed = self.job.config.seed.wrapping_add(self.position.iteration);
-                    if self.ranks.group.is_first() {
-                        self.sample(&prompt, seed, probabilities).await;
-                    }
+                    let seed = training.inputs.config.seed.wrapping_add(iter);
+                    sample(training, journal, &prompt, seed, probabilities).await;
                 }
                 Command::Set(setting) => self.set(setting).await?,
             }
         }
     }
 
+    /// Returns the next command of rank 0, and true once the run has used up its `max_time` by the clock of
+    /// rank 0: all ranks apply the same commands between the same two updates.
+    fn next_command(
+        &mut self,
+        commands: &mut CommandQueue<'_, impl Commands>,
+    ) -> Result<(Option<Command>, bool)> {
+        let Training { inputs, ranks, position, .. } = &mut self.training;
+        let is_late = inputs.is_late();
+        let command = if ranks.group.is_first() && !is_late {
+            let decay = position.due_decay(&inputs.config, inputs.started.elapsed());
+            decay.map(|decay| Command::Finish { decay }).or_else(|| commands.next())
+        } else {
+            None
+        };
+        Ok(ranks.group.share((command, is_late))?)
+    }
+
     /// Decays the learning rate over the next updates, after which the run ends. The checkpoint that it
     /// writes first stays, so that the run can also continue without the decay.
-    pub(super) async fn finish_after(&mut self, decay: DecayLength) -> Result<(), Failure> {
-        let (iter, config) = (self.position.iteration, &self.job.config);
-        if config.is_decaying(iter) && self.position.set_rate.is_none() {
-            let end = config.max_iters;
-            self.journal.warn(format!("the run is already finishing: it ends at iteration {end}"));
+    pub(super) async fn finish_after(&mut self, decay: DecayLength) -> Result<()> {
+        let Self { training, journal, checkpoints, .. } = self;
+        let Training { inputs, position, .. } = &*training;
+        let iter = position.iteration;
+        if inputs.config.is_decaying(iter) && position.set_rate.is_none() {
+            let end = inputs.config.max_iters;
+            journal.warn(format!("the run is already finishing: it ends at iteration {end}"));
             return Ok(());
         }
-        let rate = self.position.learning_rate(config);
-        let ending = config.ending_after(iter, rate, decay.updates(iter));
-        self.save().await?;
-        self.position.set_rate = None;
-        self.job.config = ending;
-        self.journal.folder.write_config(&self.job.config)?;
-        let config = Box::new(self.job.config.clone());
-        self.journal.emit(Event::Finishing { iter, config });
+        let rate = position.learning_rate(&inputs.config);
+        let ending = inputs.config.ending_after(iter, rate, decay.updates(iter));
+        checkpoints.save(training, journal).await?;
+        training.position.set_rate = None;
+        journal.folder.write_config(&ending)?;
+        let config = Box::new(ending.clone());
+        training.inputs.config = ending;
+        journal.emit(Event::Finishing { iter, config });
         Ok(())
     }
 
-    async fn set(&mut self, setting: Setting) -> Result<(), Failure> {
+    async fn set(&mut self, setting: Setting) -> Result<()> {
+        let Training { inputs, position, .. } = &mut self.training;
         match setting {
-            Setting::LearningRate(rate) => self.position.set_rate = Some(rate),
-            Setting::EvalInterval(interval) => self.job.config.eval_interval = interval,
-            Setting::LogInterval(interval) => self.job.config.log_interval = interval,
+            Setting::LearningRate(rate) => position.set_rate = Some(rate),
+            Setting::EvalInterval(interval) => inputs.config.eval_interval = interval,
+            Setting::LogInterval(interval) => inputs.config.log_interval = interval,
             Setting::VramBudget(bytes) => self.set_budget(bytes.get()).await?,
             // A setting of the process that reads stdin, which has applied it.
             Setting::StopOnClose(_) => {}
         }
+        Ok(())
+    }
+
+    /// Changes the budget, and the plan if it no longer fits.
+    async fn set_budget(&mut self, budget: u64) -> Result<()> {
+        let Self { training, journal, .. } = self;
+        let config = training.own_config();
+        let Training { inputs, steps, learner, .. } = training;
+        let limits = plan::Limits { budget: Some(budget), ..steps.limits };
+        let speed = known_speed(&learner.device.info, inputs.mode);
+        let vocab = learner.vocabulary();
+        let reason = match plan::replan(&config, steps.plan(), vocab, &limits, speed.as_ref()) {
+            Ok(forecast) => {
+                steps.limits = limits;
+                inputs.config.vram_budget = Budget::Bytes(budget);
+                if let Err(error) = journal.folder.write_config(&inputs.config) {
+                    journal.warn(format!("the new budget was not saved: {error}"));
+                }
+                let text = format!("the budget is now {}", bytes(budget));
+                return self.replan(text, forecast).await;
+            }
+            Err(PlanError::TooBig { least, .. }) if least.predicted_bytes > budget => {
+                let least = bytes(least.predicted_bytes);
+                format!("the run needs at least {least}, more than {}", bytes(budget))
+            }
+            Err(error) => {
+                let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+                format!("{error}{hint}")
+            }
+        };
+        journal.warn(format!("the budget is unchanged: {reason}"));
+        Ok(())
+    }
+
+    /// Returns free pages to the driver, and splits steps smaller if that is not enough.
+    pub(super) async fn relieve(&mut self, pressure: MemoryPressure) -> Result<()> {
+        let Self { training, journal, .. } = self;
+        let Training { steps, learner, .. } = &*training;
+        gpu::release_unused(&learner.device.device);
+        let MemoryPressure::Split { text, warns } = pressure else { return Ok(()) };
+        let Some(plan) = plan::smaller(steps.plan()) else {
+            if warns {
+                journal.warn(format!("{text}, and its steps cannot be split smaller"));
+            }
+            return Ok(());
+        };
+        let config = training.own_config();
+        let forecast = Forecast::of(plan, &config, learner.vocabulary(), &steps.limits);
+        self.replan(text, forecast).await
+    }
+
+    pub(super) async fn replan(&mut self, text: String, forecast: Forecast) -> Result<()> {
+        let Self { training, journal, checkpoints, memory, .. } = self;
+        let from = training.steps.plan().clone();
+        if from != forecast.plan {
+            // Each rank has its own budget, so the others may not be here to save their states.
+            if training.learner.optimizer.sharding.is_none() {
+                checkpoints.save_if_older(MAX_AGE_AT_RISK, training, journal).await?;
+            }
+            let to = Some(forecast.plan.clone());
+            let reason = ReplanReason::Budget;
+            journal.emit(Event::Replan { reason, text, from: Some(from), to });
+        }
+        journal.emit(Event::Plan(Box::new(forecast.clone())));
+        training.steps.change(forecast);
+        memory.change_plan();
+        // Frees empty pages of the former size.
+        gpu::release_unused(&training.learner.device.device);
         Ok(())
     }
 }

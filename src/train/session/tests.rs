@@ -10,22 +10,24 @@ macro_rules! each {
 mod conversations;
 mod finish;
 mod llama;
+mod memory;
 mod resume;
 mod tokenizers;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::{Layer, resolve};
+use crate::config::{self, Layer, resolve};
 use crate::gpu::{DeviceChoice, DeviceInfo};
 use crate::ops::OpsMode;
 use crate::plan::Plan;
-use crate::protocol::{Failure, RankLine, Setting};
+use crate::protocol::{Command, Failure, RankLine, Setting};
 use crate::ranks::{Group, PlanLimit, RanksError, on_threads};
-use crate::train::Request;
+use crate::train::TrainRequest;
 
 /// A temporary folder, and the folder of a run in it.
 pub(super) fn new_run() -> (TempDir, PathBuf) {
@@ -35,7 +37,7 @@ pub(super) fn new_run() -> (TempDir, PathBuf) {
 }
 
 /// A model that trains in a moment, with settings that differ from these.
-pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> Request {
+pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> TrainRequest {
     let settings = [
         ("data", "builtin:stories"),
         ("n_layer", "2"),
@@ -59,7 +61,7 @@ pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> Request {
     let typed: Vec<(String, String)> =
         typed.map(|(key, value)| (key.to_string(), value.to_string())).collect();
     let config = resolve(vec![Layer::flags(typed).unwrap()]).unwrap().config;
-    Request {
+    TrainRequest {
         config,
         run: run.to_path_buf(),
         resume: false,
@@ -72,7 +74,7 @@ pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> Request {
 }
 
 /// Runs a session of one rank to its end, with commands that have arrived before; returns its events.
-fn train(request: Request, group: Group, commands: &[Command]) -> Result<Vec<Event>, Failure> {
+fn train(request: TrainRequest, group: Group, commands: &[Command]) -> Result<Vec<Event>, Failure> {
     let (sender, receiver) = channel();
     commands.iter().for_each(|command| sender.send(command.clone()).unwrap());
     let mut events = Vec::new();
@@ -85,7 +87,7 @@ pub(super) fn cpu() -> DeviceInfo {
 }
 
 /// Runs a session of one rank until a person stops it after `after` updates; returns its events.
-fn stopped(request: Request, group: Group, after: u64) -> Vec<Event> {
+fn stopped(request: TrainRequest, group: Group, after: u64) -> Vec<Event> {
     let (sender, receiver) = channel();
     let mut events = Vec::new();
     let mut emit = |event: &Event| {
@@ -100,7 +102,7 @@ fn stopped(request: Request, group: Group, after: u64) -> Vec<Event> {
 
 fn run_on(
     info: DeviceInfo,
-    request: Request,
+    request: TrainRequest,
     group: Group,
     commands: &Receiver<Command>,
     emit: &mut dyn FnMut(&Event),
@@ -112,7 +114,7 @@ fn run_on(
 
 pub(super) fn open(
     info: DeviceInfo,
-    request: Request,
+    request: TrainRequest,
     group: Group,
     emit: &mut dyn FnMut(&Event),
 ) -> Result<Session<'_>, Failure> {
@@ -121,11 +123,11 @@ pub(super) fn open(
 }
 
 /// Trains `request` on several ranks; returns the events of each.
-fn train_on(ranks: usize, request: &Request) -> Vec<Vec<Event>> {
+fn train_on(ranks: usize, request: &TrainRequest) -> Vec<Vec<Event>> {
     on_threads(ranks, |group| train(request.clone(), group, &[]).unwrap())
 }
 
-fn alone(request: &Request) -> Vec<Event> {
+fn alone(request: &TrainRequest) -> Vec<Event> {
     train(request.clone(), Group::alone(), &[]).unwrap()
 }
 
@@ -195,7 +197,7 @@ fn the_same_shares_give_the_same_bits() {
         let run = folder.path().join(name);
         // Muon and AdamW, and the last sum of a model that takes more than one.
         let request = request(&run, &[("max_iters", "8"), ("optimizer", "muon")]);
-        train_on(3, &Request { shares: shares.to_vec(), ..request })
+        train_on(3, &TrainRequest { shares: shares.to_vec(), ..request })
     };
     let uneven = of("a", &[4.0, 1.0, 1.0]);
     assert_eq!(steps(&uneven[0]), steps(&of("b", &[4.0, 1.0, 1.0])[0]));
@@ -239,7 +241,7 @@ fn a_run_continues_with_another_number_of_ranks() {
         for (ranks, last) in [(4, "10"), (1, "20"), (2, "30")] {
             let settings = [("max_iters", last), ("shard_optimizer", shards)];
             let resume = last != "10";
-            let request = Request { resume, ..request(&run, &settings) };
+            let request = TrainRequest { resume, ..request(&run, &settings) };
             let events = match ranks {
                 1 => alone(&request),
                 ranks => train_on(ranks, &request).remove(0),
@@ -295,7 +297,7 @@ fn a_rank_that_ran_out_of_memory_goes_on_with_half_its_micro_batch() {
     let part = |run: &Path, last: &str, resume: bool| {
         let batch = [("batch_size", "8"), ("gradient_accumulation_steps", "2")];
         let settings = [("max_iters", last), batch[0], batch[1]];
-        train_on(2, &Request { resume, ..request(run, &settings) })
+        train_on(2, &TrainRequest { resume, ..request(run, &settings) })
     };
     let plan = |events: &Vec<Event>| {
         each!(events, Event::Plan(forecast) => forecast.plan.clone()).next().unwrap()
@@ -339,11 +341,12 @@ fn a_command_reaches_every_rank_at_the_same_update() {
 #[test]
 fn ranks_that_disagree_are_refused() {
     let (folder, run) = new_run();
-    let assert_refused = |ranks: usize, of: &(dyn Fn(&Group) -> Request + Sync), text: &str| {
-        for error in on_threads(ranks, |group| train(of(&group), group, &[]).err().unwrap()) {
-            assert!(error.to_string().contains(text), "{error}");
-        }
-    };
+    let assert_refused =
+        |ranks: usize, of: &(dyn Fn(&Group) -> TrainRequest + Sync), text: &str| {
+            for error in on_threads(ranks, |group| train(of(&group), group, &[]).err().unwrap()) {
+                assert!(error.to_string().contains(text), "{error}");
+            }
+        };
     let rates = |group: &Group| {
         let rate = if group.is_first() { "1e-3" } else { "2e-3" };
         request(&run, &[("learning_rate", rate)])
@@ -353,7 +356,7 @@ fn ranks_that_disagree_are_refused() {
     for second in [&[1.0, 2.0][..], &[2.0], &[]] {
         let shares = |group: &Group| {
             let shares = if group.is_first() { &[2.0, 1.0] } else { second };
-            Request { shares: shares.to_vec(), ..request(&run, &[]) }
+            TrainRequest { shares: shares.to_vec(), ..request(&run, &[]) }
         };
         let expected = serde_json::to_string(second).unwrap();
         assert_refused(2, &shares, &format!("has share = {expected}, rank 0 has [2.0,1.0]"));
@@ -385,8 +388,11 @@ fn ranks_plan_one_schedule_that_ends_within_max_time() {
     for more in [("shard_optimizer", "false"), ("shard_optimizer", "true")] {
         let long = [("max_iters", "10000000"), ("max_time", "1s"), ("log_interval", "100"), more];
         let run = folder.path().join(format!("{}{}", more.0, more.1));
-        let request =
-            Request { plans_schedule: true, shares: vec![4.0, 1.0, 1.0], ..request(&run, &long) };
+        let request = TrainRequest {
+            plans_schedule: true,
+            shares: vec![4.0, 1.0, 1.0],
+            ..request(&run, &long)
+        };
         let all = train_on(3, &request);
         let first = planned(&all[0]);
         assert!(first.0.get() < 10_000_000, "{more:?}");
@@ -413,7 +419,7 @@ fn ranks_of(events: &[Event]) -> Vec<RankLine> {
 #[test]
 fn ranks_with_different_devices_measure_their_speeds_and_keep_their_shares() {
     let (folder, run) = new_run();
-    let of = |request: &Request| {
+    let of = |request: &TrainRequest| {
         on_threads(2, |group| {
             let info = DeviceInfo { name: format!("device {}", group.rank()), ..cpu() };
             let mut events = Vec::new();
@@ -429,9 +435,9 @@ fn ranks_with_different_devices_measure_their_speeds_and_keep_their_shares() {
     assert_eq!(shares.iter().map(|rank| rank.sequences).sum::<u64>(), 12);
     assert_eq!(steps(&first[1]), steps(&first[0]));
     let longer = request(&run, &[("max_iters", "12")]);
-    let second = of(&Request { resume: true, ..longer.clone() });
+    let second = of(&TrainRequest { resume: true, ..longer.clone() });
     assert_eq!(ranks_of(&second[0]), shares);
-    let expected = steps(&alone(&Request { run: folder.path().join("1"), ..longer }));
+    let expected = steps(&alone(&TrainRequest { run: folder.path().join("1"), ..longer }));
     let found = [steps(&first[0]), steps(&second[0])].concat();
     assert_close_losses(&found, &expected);
 }

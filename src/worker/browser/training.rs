@@ -18,7 +18,7 @@ use crate::protocol::{
 };
 use crate::ranks::Group;
 use crate::text::bytes;
-use crate::train::{Commands, Request, Session, Setup};
+use crate::train::{Commands, Session, Setup, TrainRequest};
 use crate::worker::sampling;
 
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
@@ -65,7 +65,7 @@ impl Worker {
     async fn prove(
         &self,
         device: &OpenDevice,
-        request: &mut Request,
+        request: &mut TrainRequest,
     ) -> Result<Option<String>, Failure> {
         let shapes = KernelShapes::from(&request.config);
         let is_usual = request.mode.implementation == Implementation::Auto;
@@ -96,7 +96,7 @@ impl Worker {
     /// Warns if the storage has no space for the checkpoints: a new one is written before an old
     /// one is removed.
     async fn check_quota(&self, setup: &Setup) {
-        let (usage, config) = (self.storage.usage().await, &setup.job.config);
+        let (usage, config) = (self.storage.usage().await, &setup.inputs.config);
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;
         let vocab = setup.architecture.vocab_size as u32;
         let need = checkpoint_bytes(config, vocab) * checkpoints;

@@ -26,7 +26,7 @@ const UNCERTAINTY: f64 = 1.5;
 pub(super) fn faster_cpu(
     gpu: &mut SelectedDevice,
     setup: &Setup,
-    request: &train::Request,
+    request: &train::TrainRequest,
 ) -> Option<(SelectedDevice, Option<String>)> {
     let cpu = DeviceInfo::cpu();
     // The CPU does not compute in every dtype.
@@ -39,7 +39,7 @@ pub(super) fn faster_cpu(
     let trial = Trial::of(setup, request);
     let cpu_speed = trial.tokens_per_s(&trial.speed(&cpu, on_cpu).ok()?);
     let (name, id) = (&gpu.info.name, gpu.info.id);
-    let (reason, text) = match trial.speed(&gpu.info, setup.job.mode) {
+    let (reason, text) = match trial.speed(&gpu.info, setup.inputs.mode) {
         Ok(speed) => {
             let gpu_speed = trial.tokens_per_s(&speed);
             let [on_gpu, on_cpu] = [gpu_speed, cpu_speed].map(|speed| grouped(speed, 0));
@@ -68,8 +68,8 @@ struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    fn of(setup: &'a Setup, request: &train::Request) -> Self {
-        let (own, vocab) = (&setup.job.config, setup.architecture.vocab_size as u32);
+    fn of(setup: &'a Setup, request: &train::TrainRequest) -> Self {
+        let (own, vocab) = (&setup.inputs.config, setup.architecture.vocab_size as u32);
         let run = Work::update(own, vocab, setup.steps.plan());
         let config = small(Config {
             dtype: request.config.dtype,
@@ -94,7 +94,7 @@ impl<'a> Trial<'a> {
 
     /// Returns the speed of the run.
     fn tokens_per_s(&self, speed: &DeviceSpeed) -> f64 {
-        tokens(&self.setup.job.config) / speed.seconds(self.run)
+        tokens(&self.setup.inputs.config) / speed.seconds(self.run)
     }
 }
 

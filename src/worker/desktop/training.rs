@@ -13,7 +13,7 @@ use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, Search, SelectedDevice};
 use crate::protocol::{Event, Failure, SelfTestOptions, StartRun, StopReason, Task, Working};
 use crate::ranks::Group;
-use crate::train::{Request, Session, Setup};
+use crate::train::{Session, Setup, TrainRequest};
 
 /// The time that the setup of a run must have lasted before it is reported as an event.
 const MOMENT: Duration = Duration::from_millis(250);
@@ -137,7 +137,7 @@ pub(crate) fn train(
     if !quiet {
         let OpenDevice { info, reason, .. } = &device;
         output.say(&format!("device: {} ({}), {reason}", info.name, info.id));
-        let precision = setup.job.mode.abilities(info).explain(request.config.dtype);
+        let precision = setup.inputs.mode.abilities(info).explain(request.config.dtype);
         output.say(&format!("precision: {precision}"));
     }
     let mut emit = |event: &Event| {
@@ -169,7 +169,7 @@ impl Proof {
     /// Chooses how to compute on a device.
     fn of(
         &self,
-        request: &Request,
+        request: &TrainRequest,
         device: SelectedDevice,
         output: &mut dyn RunOutput,
     ) -> Result<Proven, DeviceError> {
@@ -189,7 +189,7 @@ impl Proof {
 /// Sets the run up, then opens its device: a run that does not fit is refused before that. Returns the
 /// kernels that have crashed a former worker, too.
 fn set_up(
-    request: &Request,
+    request: &TrainRequest,
     mut found: SelectedDevice,
     group: Group,
     proof: &Proof,
@@ -209,7 +209,7 @@ fn set_up(
         let planned = mode.for_run(request.config.dtype, &device.info);
         output.selected(planned.is_ok_and(|mode| mode.precision.matrices().is_some()));
         let group = group.take().unwrap_or_else(Group::alone);
-        let request = Request { mode, ..request.clone() };
+        let request = TrainRequest { mode, ..request.clone() };
         let setup = Setup::new(request.clone(), &device.info, group)?;
         if device.may_be_slow()
             && let Some((cpu, text)) = faster_cpu(&mut device, &setup, &request)
@@ -220,8 +220,8 @@ fn set_up(
             found = cpu;
             continue;
         }
-        device.driver = setup.job.mode.driver;
-        match device.open(setup.job.mode.precision) {
+        device.driver = setup.inputs.mode.driver;
+        match device.open(setup.inputs.mode.precision) {
             Ok(device) => return Ok((setup, device, suspect)),
             Err(error) => found = device.fallback(error)?,
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::disk;
 
 /// Conversations, of which each window has another number of tokens that count.
-fn chats(run: &Path, more: &[(&str, &str)]) -> Request {
+fn chats(run: &Path, more: &[(&str, &str)]) -> TrainRequest {
     let settings = [("data", "builtin:chats"), ("block_size", "64"), ("max_iters", "20")];
     request(run, &[&settings, more].concat())
 }
@@ -16,7 +16,7 @@ fn conversations_give_the_losses_of_one_rank() {
     let expected = alone(&chats(&run("1"), &[]));
     assert_eq!((steps(&expected).len(), evals(&expected).len()), (20, 6));
     for (name, shares) in [("a", &[1.0, 1.0][..]), ("b", &[8.0, 1.0, 3.0])] {
-        let request = Request { shares: shares.to_vec(), ..chats(&run(name), &[]) };
+        let request = TrainRequest { shares: shares.to_vec(), ..chats(&run(name), &[]) };
         let all = train_on(shares.len(), &request);
         assert_close(&all[0], &expected);
         assert_eq!(steps(&all[1]), steps(&all[0]));

@@ -5,14 +5,14 @@ use crate::config::{DecayLength, Schedule};
 use crate::runs;
 
 /// A run with the schedule `wsd`, which decays over the last fifth.
-fn constant(run: &Path, more: &[(&str, &str)]) -> Request {
+fn constant(run: &Path, more: &[(&str, &str)]) -> TrainRequest {
     let settings = [("schedule", "wsd"), ("lr_decay_iters", "1"), ("warmup_iters", "0")];
     request(run, &[&settings, more].concat())
 }
 
 fn resumed(run: &Path, config: Config, decay: Option<&str>) -> Vec<Event> {
     let decay = decay.map(|text| text.parse().unwrap());
-    alone(&Request { config, resume: true, decay, ..request(run, &[]) })
+    alone(&TrainRequest { config, resume: true, decay, ..request(run, &[]) })
 }
 
 fn rates(events: &[Event]) -> Vec<f64> {
@@ -20,7 +20,7 @@ fn rates(events: &[Event]) -> Vec<f64> {
 }
 
 /// Trains until the run is told to finish after `at` updates, and to its end.
-fn finished(request: Request, at: u64, decay: DecayLength) -> Vec<Event> {
+fn finished(request: TrainRequest, at: u64, decay: DecayLength) -> Vec<Event> {
     let (sender, receiver) = channel();
     let mut events = Vec::new();
     let mut emit = |event: &Event| {

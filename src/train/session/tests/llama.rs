@@ -26,7 +26,7 @@ fn an_interrupted_run_has_the_bits_of_an_undisturbed_one() {
         let interrupted = request(&run, &settings);
         let mut found = steps(&stopped(interrupted.clone(), Group::alone(), 5));
         assert_eq!(found.len(), 5);
-        found.extend(steps(&alone(&Request { resume: true, ..interrupted })));
+        found.extend(steps(&alone(&TrainRequest { resume: true, ..interrupted })));
         assert_eq!(found, expected, "{arch}");
         assert!(saved(&run, 12) == saved(&whole, 12), "{arch}: weights or states differ");
     }

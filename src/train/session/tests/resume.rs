@@ -4,8 +4,8 @@ use super::*;
 use crate::disk;
 use crate::disk::recorder::{Call, record};
 
-fn resumed(request: Request) -> Vec<Event> {
-    alone(&Request { resume: true, ..request })
+fn resumed(request: TrainRequest) -> Vec<Event> {
+    alone(&TrainRequest { resume: true, ..request })
 }
 
 /// The iterations of a run's evaluations and of its samples.
@@ -85,7 +85,7 @@ fn a_checkpoint_takes_the_place_of_an_unfinished_one() {
         disk::create_dir_all(&unfinished).unwrap();
         disk::write(unfinished.join("config.json"), "{").unwrap();
         let last = if resume { "4" } else { "2" };
-        alone(&Request { resume, ..request(&run, &[("max_iters", last)]) });
+        alone(&TrainRequest { resume, ..request(&run, &[("max_iters", last)]) });
         assert!(!unfinished.exists(), "resume: {resume}");
     }
 }

@@ -28,7 +28,7 @@ fn a_model_is_trained_on_only_with_its_own_tokens_where_they_are_known() {
     alone(&run("base", &fox, "scratch", "5"));
     let base = path("base").display().to_string();
     alone(&run("same", &fox, &base, "5"));
-    let resumed = Request { resume: true, ..run("same", &fox, &base, "6") };
+    let resumed = TrainRequest { resume: true, ..run("same", &fox, &base, "6") };
     assert_eq!(steps(&alone(&resumed)).len(), 1);
     let error = train(run("other", &owl, &base, "5"), Group::alone(), &[]).unwrap_err();
     assert!(error.text.contains("use different tokenizers"), "{error}");

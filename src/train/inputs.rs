@@ -6,10 +6,10 @@ use crate::config::Config;
 use crate::data::Dataset;
 use crate::eval::{Evaluation, Quiz};
 use crate::ops::OpsMode;
-use crate::plan::{DataSize, Forecast, Limits, Plan};
+use crate::plan::{Class, DataSize, Forecast, Limits, Plan};
 use crate::ranks::PlanLimit;
 
-pub(crate) struct Job {
+pub(crate) struct RunInputs {
     /// Commands change a few of its settings while the run trains.
     pub config: Config,
     pub mode: OpsMode,
@@ -18,7 +18,7 @@ pub(crate) struct Job {
     pub started: Instant,
 }
 
-impl Job {
+impl RunInputs {
     /// Returns true once the run has used up its `max_time`.
     pub fn is_late(&self) -> bool {
         self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit)
@@ -54,5 +54,11 @@ impl StepPlan {
     pub fn change(&mut self, forecast: Forecast) {
         self.limit.set(&forecast.plan);
         self.forecast = forecast;
+    }
+
+    /// Returns the bytes of the classes that hold their memory for the whole run.
+    pub fn lasting_classes(&self) -> impl Iterator<Item = (Class, u64)> {
+        let bytes = |class| Some((class, *self.forecast.classes.get(&class)?));
+        [Class::Weights, Class::Optimizer].into_iter().filter_map(bytes)
     }
 }
