@@ -124,7 +124,7 @@ impl From<ExamError> for Failure {
     fn from(error: ExamError) -> Self {
         match error {
             ExamError::File { path, source } => Failure::file(path)(source),
-            error => Failure::usage(error.to_string(), error.hint()),
+            error => Failure::usage(error.to_string(), "give another file with --results"),
         }
     }
 }

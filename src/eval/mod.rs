@@ -5,17 +5,15 @@
 //! runs and ranks.
 
 mod conversation;
-#[cfg(not(target_arch = "wasm32"))]
-mod exam;
 mod loss;
 mod quiz;
 mod scored;
+#[cfg(not(target_arch = "wasm32"))]
+mod standalone;
 
 pub(crate) use conversation::{ChatError, Conversation};
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use exam::{Exam, ExamError, Score};
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use loss::DataLosses;
 pub(crate) use loss::{Evaluation, LossSum, sum_losses};
 pub(crate) use quiz::Quiz;
 pub(crate) use scored::{ScoredStream, score_text};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use standalone::{DataLosses, Exam, ExamError, Score};

@@ -66,7 +66,7 @@ impl QuizAnswer {
 /// The questions that a run answers at each evaluation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Quiz {
-    /// In an order that spreads every part of them over the file.
+    /// In an order in which every part is spread over the file.
     questions: Vec<EncodedQuestion>,
 }
 

@@ -18,7 +18,7 @@ mod error;
 #[cfg(not(target_arch = "wasm32"))]
 mod gather_weights;
 mod launch;
-#[cfg(unix)]
+#[cfg_attr(not(unix), path = "no_mpi.rs")]
 mod mpi;
 mod other_states;
 mod plan_limit;
@@ -27,8 +27,6 @@ mod sharding;
 mod sums;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod threads;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -42,13 +40,15 @@ pub(crate) use agreement::{OWN_SETTINGS, SharedWeights, agree};
 pub(crate) use division::Division;
 pub use error::RanksError;
 pub(crate) use launch::{Launch, MPI_LIBRARY};
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use mpi::library as mpi_library;
 pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within, within_limit};
 use ring::{PeerTransport, Ring};
 pub use sharding::Sharding;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};
 #[cfg(test)]
-pub(crate) use threads::on_threads;
+pub(crate) use tests::on_threads;
 
 /// The folder in a run folder with the other ranks' logs and what each rank keeps for itself.
 pub(crate) const RANKS_FOLDER: &str = "ranks";
@@ -62,7 +62,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Ends all ranks at once, with this exit code where the launcher passes it on.
 pub(crate) type Abort = Box<dyn Fn(u8)>;
 
-/// The ranks of a run, as one of them sees them. Every rank must make the same calls in the same order.
+/// The ranks of a run, as seen by one rank. Every rank must make the same calls in the same order.
 pub(crate) struct Group {
     /// `None` for a run in one process.
     ring: Option<Ring>,
@@ -86,8 +86,7 @@ impl Group {
         Self { ring: Some(ring), ..Self::alone() }
     }
 
-    /// Tells the watchdog of this rank's device when the rank waits for others, so that the device is
-    /// not taken for hung.
+    /// Pauses the watchdog of this rank's device while the rank waits for others.
     pub fn watched_by(self, watchdog: &Watchdog) -> Self {
         Self { watchdog: watchdog.clone(), ..self }
     }
@@ -102,17 +101,9 @@ impl Group {
     /// The group of the processes that a launcher has started with this one; each waits at most
     /// `limit` for another.
     pub fn connect(launch: &Launch, limit: Duration) -> Result<Self, RanksError> {
-        #[cfg(unix)]
-        {
-            let mut group = mpi::open(launch, limit)?;
-            group.check_version(env!("CARGO_PKG_VERSION"))?;
-            Ok(group)
-        }
-        #[cfg(not(unix))]
-        {
-            let _ = limit;
-            Err(RanksError::NotServed { size: launch.size })
-        }
+        let mut group = mpi::open(launch, limit)?;
+        group.check_version(env!("CARGO_PKG_VERSION"))?;
+        Ok(group)
     }
 
     pub fn rank(&self) -> usize {
@@ -194,7 +185,8 @@ impl Group {
         Ok(())
     }
 
-    /// Refuses ranks of another version than rank 0, before they share anything whose form may differ.
+    /// Refuses ranks of another version than rank 0, before they share anything that versions may write
+    /// differently.
     fn check_version(&mut self, own: &str) -> Result<(), RanksError> {
         let versions = self.collect(&own.to_string())?;
         match versions.iter().position(|version| *version != versions[0]) {
@@ -216,16 +208,6 @@ impl Group {
     pub fn abort(&self) -> Option<Abort> {
         Some(self.ring.as_ref()?.transport.abort())
     }
-}
-
-/// Returns the MPI library that a run on several ranks would open, else the reason why it could not.
-/// `None` on a system where wgpt opens none.
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) fn mpi_library() -> Option<Result<String, String>> {
-    #[cfg(unix)]
-    return Some(mpi::library());
-    #[cfg(not(unix))]
-    None
 }
 
 /// Returns the name of this machine, where known.

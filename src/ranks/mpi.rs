@@ -105,16 +105,18 @@ pub(super) fn open(launch: &Launch, limit: Duration) -> Result<Group, RanksError
     Err(RanksError::UnknownLibrary { name: opened.name, version: opened.version })
 }
 
-/// Opens the library of a run on several ranks without connecting any. Returns its version and its file.
-pub(super) fn library() -> Result<String, String> {
-    let opened = Opened::find(false)?;
-    let is_known = opened.open_mpi_handles().is_some() || opened.is_of_mpich();
-    let version = opened.version.split_whitespace().collect::<Vec<_>>().join(" ");
-    if is_known {
-        Ok(format!("{version} ({})", opened.name))
-    } else {
-        Err(format!("{} is neither Open MPI nor of MPICH's family: {version}", opened.name))
-    }
+/// Returns the version and the file of the MPI library that a run on several ranks would open, else the
+/// reason why it could not. `None` on a system where wgpt opens none.
+pub(crate) fn library() -> Option<Result<String, String>> {
+    Some(Opened::find(false).and_then(|opened| {
+        let is_known = opened.open_mpi_handles().is_some() || opened.is_of_mpich();
+        let version = opened.version.split_whitespace().collect::<Vec<_>>().join(" ");
+        if is_known {
+            Ok(format!("{version} ({})", opened.name))
+        } else {
+            Err(format!("{} is neither Open MPI nor of MPICH's family: {version}", opened.name))
+        }
+    }))
 }
 
 impl Opened {

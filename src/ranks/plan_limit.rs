@@ -11,7 +11,7 @@ use crate::config::{Choice, Config};
 use crate::disk;
 use crate::plan::{Plan, smaller_or_offloaded};
 
-/// Where the plan is kept that the next process of a rank must not exceed.
+/// The file with the plan that the next process of a rank must not exceed.
 #[derive(Clone, Debug)]
 pub struct PlanLimit {
     file: PathBuf,
@@ -49,7 +49,7 @@ impl PlanLimit {
     }
 }
 
-/// Returns the configuration of a rank within its limit, if it has one: `own` for its share.
+/// Returns `own`, the configuration of a rank's share, within the rank's limit if it has one.
 pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
     let limit = disk::read_own(file(run, rank)).ok();
     match limit.and_then(|text| serde_json::from_slice::<Plan>(&text).ok()) {
@@ -58,7 +58,7 @@ pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
     }
 }
 
-/// Returns the configuration whose plan takes at most the memory of `limit`.
+/// Returns `own` with settings that keep its plan within the memory of `limit`.
 pub fn within(own: Config, limit: &Plan) -> Config {
     let share = own.global_batch();
     let micro_batch = u64::from(own.micro_batch().get()).min(limit.micro_batch as u64);

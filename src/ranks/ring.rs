@@ -18,7 +18,7 @@ use super::{Abort, RanksError};
 /// and enough that the time of a network's answer does not count.
 pub(super) const MESSAGE_BYTES: usize = 1 << 20;
 
-/// The bytes of the first message of a text, its length included: most are of one message.
+/// The size of the first message with bytes, which begins with their number. Most need no other.
 const HEAD_BYTES: usize = 256;
 const LENGTH_BYTES: usize = 8;
 

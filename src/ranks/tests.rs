@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 use super::ring::MESSAGE_BYTES;
 use super::*;
 
+mod threads;
+
+pub(crate) use threads::on_threads;
+
 /// A value that depends on its place and on the rank, with bits at both ends.
 fn value(rank: usize, index: usize) -> f32 {
     let scattered = (index as u64 * 2_654_435_761 + rank as u64 * 40_503) % 10_007;

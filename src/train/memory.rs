@@ -4,7 +4,7 @@ use crate::gpu::{self, DeviceMonitor, OpenDevice};
 use crate::plan::{DeviceHealth, Throttle};
 use crate::text::bytes;
 
-/// A run whose updates take so many times as long as its fastest ones waits for something.
+/// A run waits for something if its updates take this many times as long as its fastest ones.
 const MUCH_SLOWER: f64 = 2.0;
 
 /// The log lines in a row with a throttled clock after which the user is told.

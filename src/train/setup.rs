@@ -44,8 +44,7 @@ pub struct TrainRequest {
     pub shares: Vec<f64>,
 }
 
-/// A run whose data is open, whose steps are planned and whose folder is locked. Nothing of it is
-/// on a device yet.
+/// A run with open data, planned steps and a locked folder. Nothing is on a device yet.
 pub struct Setup {
     pub(crate) inputs: RunInputs,
     pub(crate) steps: StepPlan,
@@ -147,8 +146,7 @@ impl Setup {
 }
 
 impl Origin {
-    /// Locks the run folder and reads the state of its newest checkpoint, both by rank 0; the others are
-    /// sent the state.
+    /// Rank 0 locks the run folder, reads the state of the newest checkpoint, and sends it to the others.
     fn open(
         run: &Path,
         resume: bool,
@@ -180,7 +178,7 @@ impl Origin {
         if let Some((Checkpoint { path, state }, _)) = &loaded {
             check_same(architecture, &read_architecture(path)?, path)?;
             let optimizers = [config.optimizer, state.config.optimizer];
-            // The state of one is of no use to the other.
+            // One cannot use the state of the other.
             if optimizers[0] != optimizers[1] {
                 return Err(Failure::other_model("optimizer", optimizers, path));
             }
@@ -231,8 +229,8 @@ fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32> {
     }
 }
 
-/// Opens the model of `init_from`, if it names one. It may lack the tokens of conversations, but not know
-/// text by other tokens: tokens of two vocabularies of one size mean nothing to each other.
+/// Opens the model of `init_from`, if it names one. It may lack the tokens of conversations, but must have
+/// the tokens of the data's text: two vocabularies of one size differ in meaning.
 fn initial_source(
     config: &Config,
     architecture: &Architecture,

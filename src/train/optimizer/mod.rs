@@ -40,16 +40,16 @@ pub struct Optimizer {
 
 #[derive(Default)]
 struct Offload {
-    /// Told of each answer of the device: an update takes many.
+    /// Restarted at each answer of the device: an update waits for many.
     watchdog: Watchdog,
     /// The time that updates took after their gradients, since it was last asked for.
     spent: Duration,
 }
 
 impl Optimizer {
-    /// Creates an optimizer for `model` with zero states, the part of this rank or all of them, on the
-    /// device of the model. With `masters`, states and master weights are in host memory. The CPU applies
-    /// AdamW there, on the gradients of the device, which is sent the new weights.
+    /// Creates an optimizer for `model` with zero states on the model's device, either all or those of this
+    /// rank. With `masters`, states and master weights are in host memory: the CPU applies AdamW to the
+    /// device's gradients, and uploads the new weights.
     pub fn new(
         config: &Config,
         model: &Gpt,
@@ -165,9 +165,8 @@ impl Optimizer {
         weights
     }
 
-    /// Returns the tensors of the states as checkpoints save them: each with the name and the shape
-    /// of its parameter in `model`, the name after that of the tensor, like `m.wte.weight`. Those that
-    /// another rank has are without parts.
+    /// Returns the tensors of the states as checkpoints save them, named like `m.wte.weight` and in the
+    /// shapes of their parameters in `model`. Those of other ranks have no parts.
     pub fn saved_states(&self, model: &Gpt) -> Vec<Parameter> {
         let mut own = self.parts.iter();
         let mut saved = Vec::new();

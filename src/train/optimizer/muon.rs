@@ -30,8 +30,8 @@ const ADAMW_RMS: f64 = 0.2;
 /// The shares of up to three matrices side by side in the columns of a weight; 0 after the last one.
 pub type MatrixShares = [usize; 3];
 
-/// Returns the matrices that the parameter `name` is made of for Muon: queries, keys and values, or gate
-/// and up, are matrices of their own. `None` for embeddings, biases and norms, which are left to AdamW.
+/// Returns the matrices that the parameter `name` consists of for Muon: queries, keys and values, or gate
+/// and up, are separate matrices. `None` for embeddings, biases and norms, which are left to AdamW.
 pub(super) fn matrices_of(config: &Config, name: &str) -> Option<MatrixShares> {
     let layer = name.strip_prefix("h.")?.strip_suffix(".weight")?;
     match layer.rsplit('.').next()? {

@@ -114,7 +114,8 @@ pub(super) fn cut(values: &[f32], lengths: &[usize], device: &Device) -> Vec<Ten
 pub struct Masters {
     pub(super) host: Device,
     config: Config,
-    /// Of the parameters whose [`Rule`] keeps them, by the name of the parameter, without padding. Those that are missing are zero.
+    /// The weights that the host updates, by the name of their parameter and without padding. A missing one
+    /// is zero.
     values: HashMap<String, Vec<f32>>,
 }
 

@@ -3,8 +3,8 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::ring::{Envelope, MESSAGE_BYTES, PeerTransport};
-use super::{Group, RanksError};
+use crate::ranks::ring::{Envelope, MESSAGE_BYTES, PeerTransport};
+use crate::ranks::{Group, RanksError};
 
 /// A thread's channels to and from all others.
 pub(super) struct ChannelTransport {

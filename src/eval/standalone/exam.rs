@@ -9,31 +9,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::loss::Evaluation;
-use super::quiz::{EncodedQuestion, QuizAnswer, answer, encode};
 use crate::data::{DataError, Questions, Tokenizer};
 use crate::disk::{self, File};
+use crate::eval::Evaluation;
+use crate::eval::quiz::{EncodedQuestion, QuizAnswer, answer, encode};
 use crate::model::Gpt;
 
 #[derive(Debug, Error)]
 pub enum ExamError {
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    /// The file of results has something else than results of this model for these questions.
+    /// The file has no results, or results of another model or other questions.
     #[error("{}:{line}: {what}", path.display())]
     OtherResults { path: PathBuf, line: usize, what: &'static str },
     #[error("the losses of this model are not finite")]
     NotFinite,
-}
-
-impl ExamError {
-    pub fn hint(&self) -> &'static str {
-        match self {
-            ExamError::File { .. } => "check the path and its permissions",
-            ExamError::OtherResults { .. } => "give another file with --results",
-            ExamError::NotFinite => "give another checkpoint if there is one",
-        }
-    }
 }
 
 pub struct Exam {
