@@ -21,7 +21,7 @@
 //! | [`runs`] | what is on the disk of a run, and the list of all runs |
 //! | [`train`] | the loop: optimizers, steps, evaluation; commands in, events out |
 //! | `worker` | answers requests, runs trainings and supervises them |
-//! | `report` | pages about runs, model cards, pictures of benchmarks |
+//! | `report` | pages about runs, model cards |
 //! | [`bench`](mod@bench), `doctor` | measure a device; gather what a bug report needs |
 //! | [`cli`], `gui`, `web` | the command line, the window, the browser build |
 //! | [`version`] | the version, commit, features and target of this build |

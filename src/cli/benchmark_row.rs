@@ -15,7 +15,8 @@ use crate::protocol::{Failure, Reply, Request};
 use crate::version::VERSION;
 use crate::worker::ask;
 
-/// Measures every dtype of the device and writes the file. Each dtype has its own process, because only the end of a process surely returns the memory of a device.
+/// Measures every dtype of the device and writes the file. Each dtype has its own process, because only the
+/// end of a process surely returns the memory of a device.
 pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), Failure> {
     if path.extension().is_none_or(|ending| ending != "json") {
         let text = format!("{}: not the name of a benchmark row", path.display());

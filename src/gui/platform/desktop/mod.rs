@@ -133,6 +133,8 @@ impl Platform {
             // attention has to do.
             #[cfg(target_os = "linux")]
             notification::show(title, text);
+            #[cfg(not(target_os = "linux"))]
+            let _ = (title, text);
         }
     }
 
