@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ColorChoice, Parser, Subcommand};
 use clap_complete::Shell;
-use serde::{Deserialize, Serialize};
 
+use crate::config::ConfigSource;
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::ops::{Implementation, OpsMode};
 use crate::protocol::{Failure, SelfTestOptions};
 use crate::version;
+use crate::worker::flag_or_variable;
 
 mod data;
 mod models;
@@ -18,9 +19,8 @@ mod training;
 mod values;
 
 pub(super) use data::{GetArgs, PrepareArgs};
-pub(super) use settings::{ConfigFlags, ConfigSource};
 pub(super) use training::{LaunchArgs, PlanArgs, SweepArgs, TrainArgs};
-pub(super) use values::{DEBUGGING, flag_or_variable};
+pub(super) use values::DEBUGGING;
 use values::{Suggested, examples};
 
 pub(super) use models::{ChatArgs, EvalArgs, ExportArgs, ExportFormat, SamplingArgs};
@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     pub command: Option<Subcommands>,
 }
 
-#[derive(Clone, Debug, Args, Serialize, Deserialize)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Global {
     /// auto, cpu, cuda, vulkan, dx12, metal, gl; or vulkan:1
     #[arg(long, global = true, value_name = "DEVICE", hide_possible_values = true)]
@@ -83,11 +83,9 @@ pub(super) struct Global {
     #[arg(long = "color", global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     #[arg(hide_short_help = true)]
     // Read before the arguments are parsed, whose errors have colours too.
-    #[serde(skip)]
     _color: ColorChoice,
     /// Print help with the flags for debugging
     #[arg(long = "help-all", global = true, action = ArgAction::HelpLong, hide_short_help = true)]
-    #[serde(skip)]
     _help_all: Option<bool>,
 }
 
@@ -103,19 +101,6 @@ impl Global {
 
     pub fn with_device(&self, name: &str) -> Self {
         Self { device: Some(name.into()), ..self.clone() }
-    }
-
-    /// Returns the device of process number `local` among the processes on this machine that train one
-    /// run. A backend without a number stands for its device of that number.
-    pub fn device_of_rank(&self, local: usize) -> Result<String, DeviceError> {
-        let mut device = self.typed_device();
-        let has_number = device.contains(':')
-            || ["auto", "cpu"].iter().any(|name| device.eq_ignore_ascii_case(name));
-        if !has_number {
-            device += &format!(":{local}");
-        }
-        device.parse::<DeviceChoice>()?;
-        Ok(device)
     }
 
     pub fn self_test(&self) -> SelfTestOptions {
@@ -135,6 +120,16 @@ impl Global {
             Failure::usage(text, "--ops takes auto, reference, wide or cube")
         })
     }
+}
+
+/// Returns the device of process number `local` among the processes on this machine that train one run. A
+/// backend without a number stands for its device of that number.
+pub(super) fn device_of_rank(typed: &str, local: usize) -> Result<String, DeviceError> {
+    let has_number =
+        typed.contains(':') || ["auto", "cpu"].iter().any(|name| typed.eq_ignore_ascii_case(name));
+    let device = if has_number { typed.into() } else { format!("{typed}:{local}") };
+    device.parse::<DeviceChoice>()?;
+    Ok(device)
 }
 
 #[derive(Debug, Subcommand)]

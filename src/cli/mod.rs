@@ -62,7 +62,6 @@ mod bench;
 mod benchmark_row;
 mod chat_loop;
 mod commands;
-mod config_source;
 mod eval;
 mod event_printer;
 mod export;

@@ -38,7 +38,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         };
         let found = device.recipe(&resolved, &data, time, global.quiet)?;
         let set = found.set.iter().map(|(key, value)| (key.to_string(), value.clone()));
-        args.source.flags.typed.extend(set);
+        args.source.flags.extend(set);
         resolved = args.source.resolve(Vec::new(), None)?;
         recipe = Some(found);
     }

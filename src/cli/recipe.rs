@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::args::{ConfigSource, Global, TrainArgs};
+use super::args::Global;
 use super::find_model::{select_device, warn};
-use crate::config::{Config, InitFrom, Resolved};
+use crate::config::{Config, ConfigSource, InitFrom, Resolved};
 use crate::data::Dataset;
 use crate::gpu::DeviceInfo;
 use crate::model::has_weights;
@@ -19,7 +19,7 @@ use crate::plan::{
 use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
 use crate::text::{Table, count, duration, estimate, grouped, two_digits};
-use crate::worker::{Place, measure_speed};
+use crate::worker::{RankProcess, measure_speed};
 
 /// The factor by which the speed of the device may be wrong.
 const UNCERTAINTY: f64 = 1.5;
@@ -46,17 +46,17 @@ pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
 /// Adds the settings that the rule chooses, for this many ranks, to a new run that gives a time and no preset.
 /// Prints the choice.
 pub(super) fn with_choice(
-    mut args: TrainArgs,
+    mut source: ConfigSource,
     global: &Global,
     ranks: u32,
-) -> Result<TrainArgs, Failure> {
-    let resumes = args.resume || args.source.typed("init_from").as_deref() == Some("resume");
-    if args.source.is_named() || resumes || Place::of_this_process().is_some() {
-        return Ok(args);
+) -> Result<ConfigSource, Failure> {
+    let resumes = source.typed("init_from").as_deref() == Some("resume");
+    if source.is_named() || resumes || RankProcess::of_this_process().is_some() {
+        return Ok(source);
     }
-    let resolved = args.source.clone().resolve(Vec::new(), None)?;
+    let resolved = source.clone().resolve(Vec::new(), None)?;
     let Some(time) = resolved.config.max_time.filter(|_| chooses(false, &resolved)) else {
-        return Ok(args);
+        return Ok(source);
     };
     let device = RecipeDevice { ranks, ..RecipeDevice::selected(&resolved.config, global)? };
     let data = ChosenData::open(&resolved.config)?;
@@ -66,9 +66,8 @@ pub(super) fn with_choice(
             message!("{line}");
         }
     }
-    let set = found.set.into_iter().map(|(key, value)| (key.to_string(), value));
-    args.source.flags.typed.extend(set);
-    Ok(args)
+    source.flags.extend(found.set.into_iter().map(|(key, value)| (key.to_string(), value)));
+    Ok(source)
 }
 
 /// The data of a run, as the rule needs them.
@@ -186,7 +185,7 @@ pub(super) fn show(
     for model in models_at_hand(&resolved.config.data) {
         let path = model.display().to_string();
         let mut source = source.clone();
-        source.flags.typed.push(("init_from".into(), path.clone()));
+        source.flags.push(("init_from".into(), path.clone()));
         let tuned = source.resolve(Vec::new(), None)?;
         // One that does not fit is no choice.
         let Ok(found) = device.recipe(&tuned, data, LONGEST, quiet) else { continue };

@@ -1,26 +1,26 @@
 //! `wgpt sweep`: trains every combination of some settings with several seeds, and compares the results.
 
-use std::io::{BufRead, BufReader};
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::thread;
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::activity::style;
-use super::args::{ConfigFlags, ConfigSource, Global, SweepArgs, TrainArgs};
-use super::recipe;
-use crate::config::{KEYS, ValueKind};
+use super::args::{Global, SweepArgs};
+use super::{recipe, train};
+use crate::config::{ConfigSource, KEYS, ValueKind};
 use crate::disk;
-use crate::protocol::{Event, Failure, Progress, RunPhase, StopReason};
+use crate::protocol::{Failure, Progress, RunPhase, StartRun, StopReason};
+use crate::ranks::Group;
 use crate::report::{RunRecord, SWEEP_FILE, Sweep};
 use crate::runs::has_checkpoint;
-use crate::worker::training;
+use crate::worker::start_silently;
 
 /// Values of settings, as they are typed.
 type Values = Vec<(String, String)>;
@@ -40,7 +40,7 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
         device.device()?;
     }
     let global = &devices[0];
-    let (common, swept) = split(&source.flags.typed);
+    let (common, swept) = split(&source.flags);
     if swept.is_empty() && seeds < 2 {
         return Err(Failure::usage(
             "nothing to compare",
@@ -49,9 +49,9 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     }
     let folder = output.unwrap_or_else(|| default_folder(&swept));
     let combinations = combinations(&swept);
-    let source = ConfigSource { flags: ConfigFlags { typed: common }, ..source };
+    let source = ConfigSource { flags: common, ..source };
     let settings = all_settings(&source, &combinations, &folder, global)?;
-    let source = ConfigSource { flags: ConfigFlags::default(), ..source };
+    let source = ConfigSource { flags: Vec::new(), ..source };
     let seed = with(&source, &settings[0]).resolve(Vec::new(), None)?.config.seed;
     let runs = runs(seed, seeds, &combinations, &settings, &folder);
     let bar = if global.quiet || json { ProgressBar::hidden() } else { ProgressBar::new(0) };
@@ -63,6 +63,9 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
 
 /// Steps of the bar for each run.
 const UNITS: u64 = 1000;
+
+/// The interval at which a trainer is asked if it has ended. Its events come at once.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Trains the runs in their order, one at a time on each of `devices`.
 fn train_all(
@@ -168,8 +171,7 @@ fn runs(
 
 /// Returns `source` with `values` as more flags.
 fn with(source: &ConfigSource, values: &Values) -> ConfigSource {
-    let typed = [&source.flags.typed[..], values].concat();
-    ConfigSource { flags: ConfigFlags { typed }, ..source.clone() }
+    ConfigSource { flags: [&source.flags[..], values].concat(), ..source.clone() }
 }
 
 /// The record in the folder of a sweep. After another measurement the rule would choose other settings.
@@ -192,8 +194,7 @@ fn all_settings(
     folder: &Path,
     global: &Global,
 ) -> Result<Vec<Values>, Failure> {
-    let typed = source.arguments().into_iter().map(|text| text.to_string_lossy().into_owned());
-    let typed: Vec<String> = typed.collect();
+    let typed = typed(source);
     let file = folder.join(SWEEP_FILE);
     let before = disk::read_own(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let mut record = before.unwrap_or(SweepRecord { typed: typed.clone(), settings: Vec::new() });
@@ -216,11 +217,19 @@ fn all_settings(
     Ok(all)
 }
 
+/// Returns what was typed, for the record of a sweep.
+fn typed(source: &ConfigSource) -> Vec<String> {
+    let file = source.file.iter().map(|file| file.to_string_lossy().into_owned());
+    let preset = source.preset.iter().map(|name| format!("--preset={name}"));
+    let flags = source.flags.iter().map(|(key, text)| format!("--{key}={text}"));
+    file.chain(preset).chain(flags).collect()
+}
+
 /// Returns the settings of `source`, with those that the rule chooses.
 fn chosen(source: ConfigSource, global: &Global) -> Result<Values, Failure> {
     source.clone().resolve(Vec::new(), None)?.config.require_data()?;
-    let typed = source.flags.typed.len();
-    let mut settings = recipe::with_choice(TrainArgs::of(source), global, 1)?.source.flags.typed;
+    let typed = source.flags.len();
+    let mut settings = recipe::with_choice(source, global, 1)?.flags;
     if settings.len() > typed {
         // The updates are chosen for the time. A run that found the machine busy would shorten them.
         settings.push(("max_time".into(), "0".into()));
@@ -241,16 +250,24 @@ fn train_run(
     }
     let mut progress = Progress::default();
     report(&progress);
-    let mut child = start(run, source, global)
+    let start = StartRun {
+        run: run.folder.clone(),
+        resume: has_checkpoint(&run.folder),
+        quiet: true,
+        ..train::start_with(with(source, &run.settings), global)?
+    };
+    let (start, _) = train::resolve(start, &mut Group::alone())?;
+    let this = thread::current();
+    let mut trainer = start_silently(start, move || this.unpark())
         .map_err(|error| Failure::new(format!("could not start a wgpt process: {error}"), ""))?;
-    let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
-    for line in lines.into_iter().flatten().map_while(Result::ok) {
-        if let Ok(event) = serde_json::from_str::<Event>(&line) {
-            progress.apply(&event);
-            report(&progress);
-        }
+    let mut ended = None;
+    while ended.is_none() {
+        thread::park_timeout(POLL);
+        let events;
+        (events, ended) = trainer.receive();
+        events.iter().for_each(|event| progress.apply(event));
+        report(&progress);
     }
-    let _ = child.wait();
     match progress.state {
         RunPhase::Finished(StopReason::Finished | StopReason::MaxTime) => Ok(true),
         // A learning rate that is too high, for example.
@@ -258,16 +275,6 @@ fn train_run(
         RunPhase::Failed(error) => Err(Failure::new(error.text, &error.hint)),
         _ => Ok(false),
     }
-}
-
-fn start(run: &SweptRun, source: &ConfigSource, global: &Global) -> std::io::Result<Child> {
-    let mut process = training(&run.folder)?;
-    process.arg(format!("--device={}", global.typed_device()));
-    if has_checkpoint(&run.folder) {
-        process.arg("--resume");
-    }
-    process.args(with(source, &run.settings).arguments());
-    process.spawn()
 }
 
 /// Prints the table of the sweep.

@@ -10,9 +10,9 @@ use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{Style, Styles};
 use textwrap::{WordSeparator, WordSplitter};
 
-use super::args::flag_or_variable;
 use crate::protocol::Exit;
 use crate::text::escape_terminal;
+use crate::worker::flag_or_variable;
 use crate::worker::signals::exit;
 
 /// The labels at the beginning of a line, in the colours of clap's own messages.

@@ -1,52 +1,39 @@
 //! `wgpt train`, and `wgpt launch` with its ranks.
 
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command as Process, ExitCode};
-use std::time::Duration;
+use std::process::ExitCode;
 
-use serde::{Deserialize, Serialize};
-
-use super::args::{Global, LaunchArgs, TrainArgs};
-use super::config_source::read_text;
+use super::args::{Global, LaunchArgs, TrainArgs, device_of_rank};
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
 use super::{recipe, terminal};
-use crate::config::{Config, InitFrom, Source, run_name};
+use crate::config::{Config, ConfigSource, InitFrom, Source, run_name};
 use crate::disk;
 use crate::protocol::{Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
-use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
+use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE};
 use crate::worker::{
-    Control, Messages, Place, RunOutput, host, launched, read_command, supervise, train,
+    Control, Messages, RankProcess, RunOutput, host, read_command, read_text, supervise, train,
 };
-
-/// The arguments of a rank that a launcher starts, as a value: each rank resolves them with the files and
-/// the variables of its own machine.
-#[derive(Serialize, Deserialize)]
-struct RankArguments {
-    train: TrainArgs,
-    global: Global,
-    /// Time that the run has taken in former processes.
-    elapsed: Duration,
-}
 
 /// Trains, in this process or in one that this process supervises, or with `launcher` in `ranks`; returns
 /// the exit code.
 pub(super) fn run(
-    args: TrainArgs,
+    mut args: TrainArgs,
     global: &Global,
     launcher: Vec<OsString>,
     ranks: u32,
 ) -> Result<ExitCode, Failure> {
     let json = args.json;
-    let args = recipe::with_choice(args, global, ranks)?;
-    let mut place = Place::of_this_process();
-    let is_first = place.as_ref().is_none_or(Place::is_first);
+    if !args.resume {
+        args.source = recipe::with_choice(args.source, global, ranks)?;
+    }
+    let mut rank = RankProcess::of_this_process();
+    let is_first = rank.as_ref().is_none_or(RankProcess::is_first);
     let mut output = EventPrinter::new(json, global.quiet, is_first);
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
-    let control = Control::listen(place.is_some(), say)?;
+    let control = Control::listen(rank.is_some(), say)?;
     let warn: fn(&Event) =
         if json { print_event } else { |event| message!("{}", event.labelled()) };
     if json && is_first {
@@ -57,29 +44,53 @@ pub(super) fn run(
             control.follow_file(&start.run, warn);
         }
     };
-    let code = if place.is_some() {
-        let elapsed = Duration::ZERO;
-        train_rank(args, global, elapsed, &mut place, &control, follow, &mut output)
-    } else {
-        resolve(&args, global, &mut Group::alone()).and_then(|(start, warnings)| {
-            follow(&start);
-            if launcher.is_empty() {
-                for text in warnings {
-                    output.emit(&Event::Warning { text });
-                }
-                return host(start, !args.no_supervise, &control, say, &mut output);
+    let supervised = !args.no_supervise;
+    let code = start_of(args, global).and_then(|start| {
+        if rank.is_some() {
+            return train_rank(start, &mut rank, &control, follow, &mut output);
+        }
+        let (resolved, warnings) = resolve(start.clone(), &mut Group::alone())?;
+        follow(&resolved);
+        if launcher.is_empty() {
+            for text in warnings {
+                output.emit(&Event::Warning { text });
             }
-            let launch = |start: &StartRun| ranks_of(&launcher, &args, global, start);
-            let emit = &mut |event: &Event| output.emit(event);
-            supervise(start, Some(&launch), &control, say, emit).map_err(|error| {
-                let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
-                let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name \
-                            its launcher with --mpirun";
-                Failure::usage(text, hint)
-            })
+            return host(resolved, supervised, &control, say, &mut output);
+        }
+        // Each rank resolves the settings with the files and the variables of its own machine.
+        let start = StartRun { run: resolved.run, resume: resolved.resume, ..start };
+        let emit = &mut |event: &Event| output.emit(event);
+        supervise(start, Some(&launcher), &control, say, emit).map_err(|error| {
+            let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
+            let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name \
+                        its launcher with --mpirun";
+            Failure::usage(text, hint)
         })
-    };
-    Ok(ended(code, place.as_ref(), &output))
+    });
+    Ok(ended(code, rank.as_ref(), &output))
+}
+
+fn start_of(args: TrainArgs, global: &Global) -> Result<StartRun, Failure> {
+    Ok(StartRun {
+        run: args.run.unwrap_or_default(),
+        resume: args.resume,
+        decay: args.decay,
+        shares: args.share,
+        rank_limit: args.rank_limit,
+        ..start_with(args.source, global)?
+    })
+}
+
+/// Returns the start of a run with settings as they were typed, on the device of the command.
+pub(super) fn start_with(source: ConfigSource, global: &Global) -> Result<StartRun, Failure> {
+    Ok(StartRun {
+        device: global.typed_device(),
+        implementation: global.ops()?.implementation,
+        self_test: global.self_test(),
+        verbose: global.verbose,
+        quiet: global.quiet,
+        ..StartRun::new(PathBuf::new(), RunSettings::Typed(source))
+    })
 }
 
 /// Runs `wgpt launch`: starts the ranks of a run with mpirun, and again after a failure.
@@ -125,44 +136,30 @@ fn refuses_root(launcher: &str) -> bool {
 
 /// Returns the exit code of a run that has ended. Reports the error that ends this process, if any, and ends
 /// the other ranks.
-fn ended(code: Result<u8, Failure>, place: Option<&Place>, output: &impl RunOutput) -> ExitCode {
+fn ended(
+    code: Result<u8, Failure>,
+    rank: Option<&RankProcess>,
+    output: &impl RunOutput,
+) -> ExitCode {
     ExitCode::from(code.unwrap_or_else(|failure| {
         let code = failure.exit as u8;
-        match place {
-            Some(place) => place.fail(failure, output.on_failure()),
+        match rank {
+            Some(rank) => rank.fail(failure, output.on_failure()),
             None => output.on_failure()(&failure),
         }
         code
     }))
 }
 
-/// Returns the command with which `launcher` starts the ranks of a run.
-fn ranks_of(
-    launcher: &[OsString],
-    args: &TrainArgs,
-    global: &Global,
-    start: &StartRun,
-) -> io::Result<Process> {
-    let resume = start.resume || (start.is_restart && has_checkpoint(&start.run));
-    // A run that restarts has recorded its decay.
-    let decay = args.decay.filter(|_| !start.is_restart);
-    let train = TrainArgs { run: Some(start.run.clone()), resume, decay, ..args.clone() };
-    // The variables of another machine may differ.
-    let global = global.with_device(&global.typed_device());
-    let arguments = RankArguments { train, global, elapsed: start.elapsed };
-    launched(launcher, &serde_json::to_string(&arguments)?)
-}
-
 /// Trains as one of the ranks that `wgpt launch` has started; returns the exit code.
-pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
-    let RankArguments { train: args, global, elapsed } =
-        serde_json::from_str(arguments).map_err(|error| {
-            let text = format!("the launcher has changed the arguments of a rank: {error}");
-            Failure::usage(text, "give the launcher's program with --mpirun, not a script")
-        })?;
-    super::start_logging(global.verbose);
-    let mut place = Place::of_this_process();
-    let is_first = place.as_ref().is_none_or(Place::is_first);
+pub(super) fn rank(start: &str) -> Result<ExitCode, Failure> {
+    let start: StartRun = serde_json::from_str(start).map_err(|error| {
+        let text = format!("the launcher has changed the arguments of a rank: {error}");
+        Failure::usage(text, "give the launcher's program with --mpirun, not a script")
+    })?;
+    super::start_logging(start.verbose);
+    let mut rank = RankProcess::of_this_process();
+    let is_first = rank.as_ref().is_none_or(RankProcess::is_first);
     let mut output = Messages::ready(terminal::message, is_first);
     // A launcher ends all ranks with a signal when one has failed.
     let control = Control::listen(true, |_| {})?;
@@ -170,53 +167,49 @@ pub(super) fn rank(arguments: &str) -> Result<ExitCode, Failure> {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         control.read_stdin(true, read_command, |event| message!("{}", event.labelled()));
     }
-    let code = train_rank(args, &global, elapsed, &mut place, &control, |_| {}, &mut output);
+    let code = train_rank(start, &mut rank, &control, |_| {}, &mut output);
     // The exit code after a signal is the supervisor's business: the signal reaches it, too.
-    Ok(ended(code.map(|_| 0), place.as_ref(), &output))
+    Ok(ended(code.map(|_| 0), rank.as_ref(), &output))
 }
 
 /// Trains as one of several ranks, or alone if the launcher has started no other; returns the exit code.
 /// `follow` gets the start of the run.
 fn train_rank(
-    args: TrainArgs,
-    global: &Global,
-    elapsed: Duration,
-    place: &mut Option<Place>,
+    start: StartRun,
+    rank: &mut Option<RankProcess>,
     control: &Control,
     follow: impl FnOnce(&StartRun),
     output: &mut dyn RunOutput,
 ) -> Result<u8, Failure> {
-    let (mut group, device) = match place {
-        Some(place) => {
-            let group = place.connect(args.rank_limit, terminal::message)?;
-            (group, global.device_of_rank(place.launch.local_rank)?)
-        }
-        None => (Group::alone(), global.device_of_rank(0)?),
+    let mut group = match rank {
+        Some(rank) => rank.connect(start.rank_limit, terminal::message)?,
+        None => Group::alone(),
     };
-    let (start, warnings) = resolve(&args, global, &mut group)?;
+    let launch = rank.as_ref().map(|rank| &rank.launch);
+    let device = device_of_rank(&start.device, launch.map_or(0, |launch| launch.local_rank))?;
+    let (start, warnings) = resolve(start, &mut group)?;
     follow(&start);
     for text in warnings {
         output.emit(&Event::Warning { text });
     }
-    let start = StartRun { elapsed, device, ..start };
-    train(start, None, place.as_ref(), group, control, output)
+    train(StartRun { device, ..start }, None, launch, group, control, output)
 }
 
-/// Resolves the run folder and the configuration, on several ranks from what rank 0 has on its disk.
+/// Resolves the run folder and the settings of a start, on several ranks from what rank 0 has on its disk.
 /// Returns the warnings too.
-fn resolve(
-    args: &TrainArgs,
-    global: &Global,
+pub(super) fn resolve(
+    start: StartRun,
     group: &mut Group,
 ) -> Result<(StartRun, Vec<String>), Failure> {
-    let TrainArgs { source, run, resume, decay, share, .. } = args.clone();
+    let RunSettings::Typed(source) = start.settings else { return Ok((start, Vec::new())) };
     let is_first = group.is_first();
     let name = source.name();
+    let run = Some(start.run).filter(|run| *run != Path::new(""));
     let run = run.or_else(|| source.typed("out_dir").map(PathBuf::from));
-    let resume = resume || source.typed("init_from").as_deref() == Some("resume");
+    let resume = start.resume || source.typed("init_from").as_deref() == Some("resume");
     // A named configuration may have a run folder of its own.
     let run = match run {
-        None if resume && is_first && !source.is_named() => Some(newest_to_resume(global.quiet)?),
+        None if resume && is_first && !source.is_named() => Some(newest_to_resume(start.quiet)?),
         run => run,
     };
     let saved = match &run {
@@ -235,17 +228,8 @@ fn resolve(
     }
     let settings = RunSettings::Resolved { config: Box::new(config), plans_schedule };
     let shared = StartRun { resume, ..StartRun::new(run, settings) }.shared(group, &resolved)?;
-    let start = StartRun {
-        decay,
-        device: global.typed_device(),
-        implementation: global.ops()?.implementation,
-        self_test: global.self_test(),
-        shares: share,
-        verbose: global.verbose,
-        quiet: global.quiet,
-        ..shared
-    };
-    Ok((start, resolved.warnings))
+    let StartRun { run, settings, resume, .. } = shared;
+    Ok((StartRun { run, settings, resume, ..start }, resolved.warnings))
 }
 
 /// Reads the configuration of a run to resume. Returns its file, for messages, and its text.

@@ -20,6 +20,7 @@ mod presets;
 mod python;
 mod resolve;
 mod schedule;
+mod source;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
@@ -34,6 +35,7 @@ pub(crate) use presets::preset_names;
 pub use resolve::{Resolved, resolve};
 pub use schedule::DecayLength;
 pub(crate) use schedule::learning_rate;
+pub use source::ConfigSource;
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;

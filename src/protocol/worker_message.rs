@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, DecayLength};
+use crate::config::{Config, ConfigSource, DecayLength};
 use crate::plan::{Backend, Plan};
 use crate::protocol::{Command, Event, Failure, Implementation, Reply, Request, StopReason};
 
@@ -48,6 +48,7 @@ pub(crate) enum FromWorker {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct StartRun {
+    /// The run folder; empty while none is chosen.
     pub run: PathBuf,
     pub settings: RunSettings,
     /// True to continue from the newest checkpoint.
@@ -70,6 +71,8 @@ pub(crate) struct StartRun {
     pub is_restart: bool,
     /// With several ranks: their shares of the global batch; empty to follow their measured speeds.
     pub shares: Vec<f64>,
+    /// With several ranks: the seconds for which one waits for another; `None` for the usual limit.
+    pub rank_limit: Option<u64>,
     /// As often as `-v` was given.
     pub verbose: u8,
     /// True to print no messages about device and precision.
@@ -90,8 +93,8 @@ pub(crate) struct SelfTestOptions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunSettings {
-    /// A preset, and the settings that a person has changed.
-    Typed { preset: String, changed: Vec<(String, String)> },
+    /// The settings that a person has given.
+    Typed(ConfigSource),
     /// A whole configuration; `plans_schedule` if `max_time` plans the schedule of the run.
     Resolved { config: Box<Config>, plans_schedule: bool },
     /// The configuration in the run folder.
@@ -161,8 +164,9 @@ mod tests {
         ]);
         let config = Box::new(Config::default());
         let resolved = RunSettings::Resolved { config, plans_schedule: true };
-        let changed = vec![("n_layer".to_string(), "3".to_string())];
-        let typed = RunSettings::Typed { preset: "demo".into(), changed };
+        let flags = vec![("n_layer".to_string(), "3".to_string())];
+        let source = ConfigSource { preset: Some("demo".into()), flags, ..ConfigSource::default() };
+        let typed = RunSettings::Typed(source);
         assert_reads_back(vec![
             ToWorker::Train(Box::new(StartRun::new(run.clone(), resolved))),
             ToWorker::Supervise(Box::new(StartRun::new(run.clone(), typed))),

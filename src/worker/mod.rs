@@ -7,6 +7,7 @@
 //! folder of another process's run, or the worker.
 
 mod answer;
+mod config_source;
 mod data_requests;
 mod sampling;
 mod start;
@@ -21,8 +22,9 @@ mod desktop;
 #[cfg(target_arch = "wasm32")]
 pub(crate) use browser::Client;
 #[cfg(not(target_arch = "wasm32"))]
+pub(crate) use config_source::{flag_or_variable, read_text};
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use data_requests::describe;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use desktop::*;
-pub(crate) use start::resolve_with_model;
 pub(crate) use trainer::{Ended, Trainer};

@@ -3,22 +3,20 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::config::{Config, ConfigError, InitFrom, Layer, Resolved, resolve};
+use crate::config::{Config, InitFrom, Layer, resolve};
 use crate::disk;
-use crate::model::Architecture;
 use crate::ops::OpsMode;
 use crate::protocol::{Failure, RunSettings, StartRun};
 use crate::ranks::within;
-use crate::runs::{self, CONFIG_FILE, ModelSource, has_checkpoint};
+use crate::runs::{CONFIG_FILE, has_checkpoint};
 use crate::train::TrainRequest;
 
 impl StartRun {
     /// Replaces settings that a person has typed by the configuration that they mean. Returns the
     /// warnings about them.
-    pub fn resolve(&mut self) -> Result<Vec<String>, ConfigError> {
-        let RunSettings::Typed { preset, changed } = &self.settings else { return Ok(Vec::new()) };
-        let layers = vec![Layer::preset(preset)?, Layer::flags(changed.clone())?];
-        let resolved = resolve_with_model(layers)?;
+    pub fn resolve(&mut self) -> Result<Vec<String>, Failure> {
+        let RunSettings::Typed(source) = &self.settings else { return Ok(Vec::new()) };
+        let resolved = source.clone().resolve(Vec::new(), None)?;
         let plans_schedule = !resolved.sets_length();
         let config = Box::new(resolved.config);
         self.settings = RunSettings::Resolved { config, plans_schedule };
@@ -37,7 +35,7 @@ impl StartRun {
                 (Config { eval_only, ..recorded(&self.run)? }, false)
             }
             RunSettings::Resolved { config, plans_schedule } => (*config, plans_schedule),
-            RunSettings::Recorded | RunSettings::Typed { .. } => (recorded(&self.run)?, false),
+            RunSettings::Recorded | RunSettings::Typed(_) => (recorded(&self.run)?, false),
         };
         let resume = self.resume || continues || config.init_from == InitFrom::Resume;
         let config = match &self.max_plan {
@@ -69,16 +67,4 @@ fn recorded(run: &Path) -> Result<Config, Failure> {
         text => text.map_err(Failure::io("read", &path))?,
     };
     Ok(resolve(vec![Layer::toml(&path.display().to_string(), &text)?])?.config)
-}
-
-/// Resolves layers. A run that begins with a model takes the shapes of that model: they are a layer above
-/// all others.
-pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
-    let resolved = resolve(layers.clone())?;
-    let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };
-    // A model that cannot be opened is reported by the code that needs it.
-    let Ok(model) = ModelSource::open(Path::new(path)) else { return Ok(resolved) };
-    let architecture = Architecture { block_size: model.window(), ..model.architecture };
-    layers.push(Layer::model(path, runs::settings(&architecture))?);
-    resolve(layers)
 }

@@ -97,7 +97,7 @@ fn a_worker_of_a_window_follows_the_commands_of_others() {
     let flags = TINY.iter().chain(&ENDLESS).filter_map(|flag| flag[2..].split_once('='));
     let mut typed: Vec<_> = flags.filter(|(name, _)| *name != "device").collect();
     typed.push(("wandb_log", "True"));
-    let settings = serde_json::json!({"typed": {"preset": "demo", "changed": typed}});
+    let settings = serde_json::json!({"typed": {"preset": "demo", "flags": typed}});
     let mut request = start("r", &settings, 0);
     request["message"] = "supervise".into();
     let mut command = wgpt(folder.path());

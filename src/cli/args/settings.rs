@@ -1,48 +1,11 @@
 //! The arguments of a configuration: a file, a preset, and a flag for each setting.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use serde::{Deserialize, Serialize};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use super::values::Suggested;
-use crate::config::{DATASET, IGNORED, KEYS, ValueKind, preset_names};
-
-/// The sources of a configuration on the command line.
-#[derive(Clone, Debug, Args, Serialize, Deserialize)]
-pub(in crate::cli) struct ConfigSource {
-    /// TOML file, or nanoGPT .py file (read, not executed)
-    #[arg(value_name = "CONFIG")]
-    pub file: Option<PathBuf>,
-    /// Built-in configuration, like demo, gpt2 or card-12gb
-    #[arg(long, value_name = "NAME", value_parser = Suggested::new(preset_names()))]
-    #[arg(hide_possible_values = true, long_help = presets())]
-    pub preset: Option<String>,
-    #[command(flatten)]
-    pub flags: ConfigFlags,
-}
-
-impl ConfigSource {
-    /// Returns the arguments with which another process gets the same configuration.
-    pub fn arguments(&self) -> Vec<OsString> {
-        let preset = self.preset.as_ref().map(|name| format!("--preset={name}").into());
-        let flags = self.flags.typed.iter().map(|(key, text)| format!("--{key}={text}").into());
-        let file = self.file.as_ref().map(|file| file.clone().into_os_string());
-        file.into_iter().chain(preset).chain(flags).collect()
-    }
-}
-
-/// Returns the description of `--preset` for `--help`, where there is space for all of them.
-fn presets() -> String {
-    format!("Built-in configuration: {}", preset_names().collect::<Vec<_>>().join(", "))
-}
-
-/// The flags `--key=value` of all configuration keys, in nanoGPT's spelling or with dashes.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(in crate::cli) struct ConfigFlags {
-    pub typed: Vec<(String, String)>,
-}
+use crate::config::{ConfigSource, DATASET, IGNORED, KEYS, ValueKind, preset_names};
 
 /// The settings that `-h` shows; `--help` shows all.
 const FREQUENT: &str = "data init_from arch n_layer n_head n_embd block_size batch_size vram_budget \
@@ -51,8 +14,22 @@ const FREQUENT: &str = "data init_from arch n_layer n_head n_embd block_size bat
 /// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
 
-impl Args for ConfigFlags {
-    fn augment_args(mut command: Command) -> Command {
+/// A file, `--preset`, and a flag `--key=value` for each setting, in nanoGPT's spelling or with dashes.
+impl Args for ConfigSource {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("file")
+            .value_name("CONFIG")
+            .value_parser(value_parser!(PathBuf))
+            .help("TOML file, or nanoGPT .py file (read, not executed)");
+        let presets = preset_names().collect::<Vec<_>>().join(", ");
+        let preset = Arg::new("preset")
+            .long("preset")
+            .value_name("NAME")
+            .value_parser(Suggested::new(preset_names()))
+            .hide_possible_values(true)
+            .help("Built-in configuration, like demo, gpt2 or card-12gb")
+            .long_help(format!("Built-in configuration: {presets}"));
+        let mut command = command.args([file, preset]);
         for key in KEYS.iter().chain([DATASET]) {
             let help = match key.default {
                 "" | "\n" => key.help.to_string(),
@@ -95,20 +72,22 @@ impl Args for ConfigFlags {
     }
 }
 
-impl FromArgMatches for ConfigFlags {
+impl FromArgMatches for ConfigSource {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut flags = Self::default();
-        flags.update_from_arg_matches(matches)?;
-        Ok(flags)
+        let mut source = Self::default();
+        source.update_from_arg_matches(matches)?;
+        Ok(source)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.file = matches.get_one("file").cloned();
+        self.preset = matches.get_one("preset").cloned();
         let names = KEYS.iter().chain([DATASET]).map(|key| key.name);
         for name in names.chain(IGNORED.iter().map(|(name, _)| *name)).chain(WANDB) {
             // `device` is a global flag of another type, `wandb_*` is a pattern.
             let Ok(Some(value)) = matches.try_get_one::<String>(name) else { continue };
             if name != "device" {
-                self.typed.push((name.to_string(), value.clone()));
+                self.flags.push((name.to_string(), value.clone()));
             }
         }
         Ok(())
@@ -125,7 +104,7 @@ mod tests {
         let words =
             ["wgpt", "train"].into_iter().chain(line.split(' ').filter(|word| !word.is_empty()));
         match Arguments::try_parse_from(words).unwrap().command {
-            Some(Subcommands::Train(args)) => args.source.flags.typed,
+            Some(Subcommands::Train(args)) => args.source.flags,
             _ => panic!("not train"),
         }
     }

@@ -4,15 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use serde::{Deserialize, Serialize};
 
-use super::ConfigSource;
 use super::values::DEBUGGING;
 use crate::cli::target::{Target, parse_target};
-use crate::config::DecayLength;
+use crate::config::{ConfigSource, DecayLength};
 use crate::plan::parse_network;
 
-#[derive(Clone, Debug, Args, Serialize, Deserialize)]
+#[derive(Debug, Args)]
 pub(in crate::cli) struct TrainArgs {
     #[command(flatten)]
     pub source: ConfigSource,
@@ -44,23 +42,6 @@ pub(in crate::cli) struct TrainArgs {
     /// Seconds for which a rank waits for another
     #[arg(long, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     pub rank_limit: Option<u64>,
-}
-
-impl TrainArgs {
-    /// Returns the arguments to train what `source` describes, in a new run folder.
-    pub fn of(source: ConfigSource) -> Self {
-        Self {
-            source,
-            run: None,
-            resume: false,
-            decay: None,
-            json: false,
-            no_supervise: false,
-            stop_on_close: false,
-            share: Vec::new(),
-            rank_limit: None,
-        }
-    }
 }
 
 #[derive(Debug, Args)]

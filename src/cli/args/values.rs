@@ -49,9 +49,3 @@ impl TypedValueParser for Suggested {
         Some(Box::new(self.0.iter().copied().map(PossibleValue::new)))
     }
 }
-
-/// Returns the value of a flag, or else of an environment variable.
-pub(in crate::cli) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<String> {
-    let set = || std::env::var(variable).ok().filter(|value| !value.is_empty());
-    flag.map(str::to_string).or_else(set)
-}

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    Config, ConfigError, InvalidValue, KEYS, Key, Layer, preset_names, resolve, run_name,
+    Config, ConfigError, ConfigSource, InvalidValue, KEYS, Key, Layer, preset_names, resolve,
+    run_name,
 };
 use crate::protocol::{DataInfo, RunSettings};
 use crate::text::capitalize;
@@ -191,8 +192,9 @@ impl SettingsForm {
     }
 
     pub fn settings(&self) -> RunSettings {
-        let changed = self.changes().map(|(name, text)| (name.to_string(), text.to_string()));
-        RunSettings::Typed { preset: self.preset.to_string(), changed: changed.collect() }
+        let flags = self.changes().map(|(name, text)| (name.to_string(), text.to_string()));
+        let (file, preset) = (None, Some(self.preset.to_string()));
+        RunSettings::Typed(ConfigSource { file, preset, flags: flags.collect() })
     }
 
     fn refresh(&mut self) {

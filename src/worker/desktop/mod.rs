@@ -6,7 +6,7 @@ mod integrated;
 mod jobs;
 mod listing;
 mod pipe;
-mod place;
+mod rank;
 mod request;
 mod run;
 mod self_test;
@@ -18,7 +18,7 @@ mod watch;
 
 use std::io;
 use std::path::Path;
-use std::process::ChildStdin;
+use std::process::{ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -26,7 +26,8 @@ use super::Trainer;
 use super::answer::answer;
 use crate::protocol::{Job, Reply, Request, StartRun};
 use crate::runs::{self, Tail};
-use run::{RunFolder, RunProcess};
+use pipe::{worker, worker_of_window};
+use run::{RunFolder, RunProcess, Wake};
 
 pub(crate) use commands::Control;
 pub(in crate::worker) use export::export;
@@ -35,17 +36,13 @@ pub(crate) use integrated::measure_speed;
 pub(crate) use listing::{list_devices, select};
 #[cfg(windows)]
 pub(crate) use pipe::detach;
-use pipe::worker_of_window;
-pub(crate) use pipe::{launched, training};
-pub(crate) use place::{Place, REPORT_TIME};
+pub(crate) use rank::{REPORT_TIME, RankProcess};
 pub(crate) use request::ask;
 pub(crate) use self_test::{Proven, TestEnd, Tested, prove, test_kernels, time_limit};
 pub(crate) use serve::{Messages, read_command, serve};
 pub(crate) use supervise::supervise;
 pub(crate) use training::{RunOutput, SETTING_UP, host, print_set_up, train};
 pub(crate) use watch::{Watched, watch};
-
-type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Sends requests to the service and takes its replies.
 pub(crate) struct Client {
@@ -106,7 +103,8 @@ impl Client {
     /// Starts a run in a worker of its own, which stops when the window closes if `stop_on_close` is set.
     pub fn start(&mut self, start: StartRun, stop_on_close: bool) -> io::Result<Trainer> {
         let run = start.run.clone();
-        let process = RunProcess::start(start, stop_on_close, self.wake.clone())?;
+        let process =
+            RunProcess::start(worker_of_window()?, start, stop_on_close, self.wake.clone())?;
         Ok(Trainer::new(run, true, process))
     }
 
@@ -115,4 +113,16 @@ impl Client {
         let follow = || Trainer::new(run.to_path_buf(), false, RunFolder::new(run, tail));
         runs::is_training(run).then(follow)
     }
+}
+
+/// Starts a run like a window, in a worker that prints nothing and stops when the trainer is dropped. Calls
+/// `wake` when events arrive.
+pub(crate) fn start_silently(
+    start: StartRun,
+    wake: impl Fn() + Send + Sync + 'static,
+) -> io::Result<Trainer> {
+    let run = start.run.clone();
+    let mut worker = worker()?;
+    worker.stderr(Stdio::null());
+    Ok(Trainer::new(run, true, RunProcess::start(worker, start, true, Arc::new(wake))?))
 }

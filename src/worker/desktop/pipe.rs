@@ -4,7 +4,6 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::path::Path;
 use std::process::{Child, ChildStdin, Command as Process, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +11,8 @@ use anstream::ColorChoice;
 use anstream::adapter::strip_str;
 
 use crate::config::VARIABLE_PREFIX;
-use crate::protocol::{Failure, FromWorker, MESSAGES_VERSION, RunEnd, ToWorker};
+use crate::protocol::{Failure, FromWorker, MESSAGES_VERSION, RunEnd, StartRun, ToWorker};
+use crate::runs::has_checkpoint;
 use crate::worker::supervisor::ProcessEnd;
 
 /// A handle of a worker's process that another thread can kill.
@@ -79,15 +79,6 @@ pub(super) fn worker() -> io::Result<Process> {
     Ok(process)
 }
 
-/// Returns the process of `wgpt train` in the run folder `run`, which prints events and stops when its stdin
-/// closes.
-pub(crate) fn training(run: &Path) -> io::Result<Process> {
-    let mut process = Process::new(std::env::current_exe()?);
-    process.args(["train", "--json", "--stop-on-close", "--run"]).arg(run);
-    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    Ok(process)
-}
-
 /// Returns the colours of messages that `--color` asks for.
 fn color() -> Option<&'static str> {
     match ColorChoice::global() {
@@ -121,8 +112,14 @@ fn names_machines(arguments: &[OsString]) -> bool {
     arguments.iter().any(names)
 }
 
-/// Returns the process of a launcher, which starts a worker with `arguments` for each rank.
-pub(crate) fn launched(launcher: &[OsString], arguments: &str) -> io::Result<Process> {
+/// Returns the process of a launcher, which starts a worker for each rank. They get the start of the run as an
+/// argument, because only rank 0 has a stdin.
+pub(super) fn launched(launcher: &[OsString], start: &StartRun) -> io::Result<Process> {
+    // Only rank 0 may have the run folder, so the ranks do not look for its checkpoints as restarted workers.
+    let resume = start.resume || (start.is_restart && has_checkpoint(&start.run));
+    // A run that restarts has recorded its decay.
+    let decay = start.decay.filter(|_| !start.is_restart);
+    let start = StartRun { resume, decay, is_restart: false, ..start.clone() };
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let may_be_elsewhere = names_machines(&launcher[1..]) || ALLOCATIONS.into_iter().any(is_set);
     let local = SHARED_MEMORY_ONLY.into_iter().filter(|_| !may_be_elsewhere);
@@ -132,7 +129,7 @@ pub(crate) fn launched(launcher: &[OsString], arguments: &str) -> io::Result<Pro
         .envs(variables)
         .args(&launcher[1..])
         .arg(std::env::current_exe()?)
-        .args(["worker", "--rank", arguments])
+        .args(["worker", "--rank", &serde_json::to_string(&start)?])
         // Another machine does not get the variables of this one.
         .args(color().map(|color| format!("--color={color}")));
     Ok(process)

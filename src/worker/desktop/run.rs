@@ -1,13 +1,13 @@
-//! Runs that train: one of the window, in a worker that supervises another one, and one of another process.
+//! Runs that train: in a worker that supervises another one, and in another program.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ExitStatus};
+use std::process::{Child, ChildStdin, Command as Process, ExitStatus};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use super::Wake;
-use super::pipe::{send, spawn, worker_of_window};
+use super::pipe::{send, spawn};
 use crate::protocol::{Command, Event, FromWorker, RunEnd, Setting, StartRun, ToWorker};
 use crate::runs::{self, Tail};
 use crate::worker::Ended;
@@ -20,6 +20,9 @@ const CHECK: Duration = Duration::from_millis(500);
 /// start the next one.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Called when events have arrived.
+pub(super) type Wake = Arc<dyn Fn() + Send + Sync>;
+
 pub(super) struct RunProcess {
     child: Child,
     input: ChildStdin,
@@ -27,11 +30,16 @@ pub(super) struct RunProcess {
 }
 
 impl RunProcess {
-    /// Starts a worker that trains, and that stops when the window closes if `stop_on_close` is set. It
-    /// never waits for the window, which may take no events for as long as it is hidden.
-    pub fn start(start: StartRun, stop_on_close: bool, wake: Wake) -> io::Result<Self> {
+    /// Starts a run in `worker`, which stops when this process ends if `stop_on_close` is set. It never waits
+    /// for this process: a window may take no events for as long as it is hidden.
+    pub fn start(
+        worker: Process,
+        start: StartRun,
+        stop_on_close: bool,
+        wake: Wake,
+    ) -> io::Result<Self> {
         let first = ToWorker::Supervise(Box::new(start));
-        let (child, mut input, messages) = spawn(worker_of_window()?, Some(&first))?;
+        let (child, mut input, messages) = spawn(worker, Some(&first))?;
         let command = Command::Set(Setting::StopOnClose(stop_on_close));
         send(&mut input, &ToWorker::Command(command))?;
         let (sender, events) = channel();

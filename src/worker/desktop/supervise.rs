@@ -3,15 +3,16 @@
 //! If the supervisor itself is killed, or its console closes, the worker's stdin closes: it writes a
 //! checkpoint and exits. A job object of Windows would kill it before that.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::process::{ChildStdin, Command as Process, Stdio};
+use std::process::{ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::commands::Control;
-use super::pipe::{WorkerProcess, read_lines, send, spawn, worker};
+use super::pipe::{WorkerProcess, launched, read_lines, send, spawn, worker};
 use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker};
 use crate::runs::{EVENTS_FILE, record};
 use crate::worker::supervisor::{ProcessEnd, Supervisor, Transport};
@@ -26,12 +27,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Messages that wait to be taken. While there are as many, the worker waits.
 const CAPACITY: usize = 1024;
 
-/// The command that starts all ranks of a run; it takes the start from its arguments.
-pub(crate) type Launcher<'a> = dyn Fn(&StartRun) -> io::Result<Process> + 'a;
-
-/// A worker behind pipes, or several of which a launcher joins the pipes.
+/// A worker behind pipes, or several whose pipes a launcher joins.
 struct Workers<'a> {
-    launcher: Option<&'a Launcher<'a>>,
+    launcher: Option<&'a [OsString]>,
     process: WorkerProcess,
     /// The pipes, while a worker runs.
     pipes: Option<(ChildStdin, Receiver<FromWorker>)>,
@@ -42,7 +40,10 @@ struct Workers<'a> {
 
 impl Transport for Workers<'_> {
     fn start(&mut self, start: &StartRun) -> io::Result<()> {
-        let mut process = self.launcher.map_or_else(worker, |launcher| launcher(start))?;
+        let mut process = match self.launcher {
+            Some(launcher) => launched(launcher, start)?,
+            None => worker()?,
+        };
         if cfg!(windows) {
             // A console takes no output of a process that has another one.
             process.stderr(Stdio::piped());
@@ -100,17 +101,19 @@ impl Workers<'_> {
     }
 }
 
-/// Trains a run in a process that this one supervises, or in those that `launcher` starts; returns the
-/// exit code for this process. `say` takes lines of the worker's stderr, where it has another console.
+/// Trains a run in a process that this one supervises, or in those that `launcher`, a program with its
+/// arguments, starts. Returns the exit code for this process. `say` takes lines of the worker's stderr, where it
+/// has another console.
 pub(crate) fn supervise(
     start: StartRun,
-    launcher: Option<&Launcher<'_>>,
+    launcher: Option<&[OsString]>,
     control: &Control,
     say: fn(&str),
     emit: &mut dyn FnMut(&Event),
 ) -> io::Result<u8> {
     let began = Instant::now();
-    let (process, has_ranks) = (control.process.clone(), launcher.is_some());
+    let process = control.process.clone();
+    let has_ranks = launcher.is_some();
     let workers = Workers { launcher, process, pipes: None, errors: None, say, emit };
     let mut supervisor = Supervisor::start(workers, start, has_ranks)?;
     let mut failed: Option<Instant> = None;

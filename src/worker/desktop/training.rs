@@ -6,13 +6,12 @@ use std::time::Duration;
 use super::commands::Control;
 use super::integrated::faster_cpu;
 use super::listing::list_devices;
-use super::place::Place;
 use super::self_test::{Proven, Suspect, prove};
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, Search, SelectedDevice};
 use crate::protocol::{Event, Failure, SelfTestOptions, StartRun, StopReason, Task, Working};
-use crate::ranks::Group;
+use crate::ranks::{Group, Launch};
 use crate::train::{Session, Setup, TrainRequest};
 
 /// The time that the setup of a run must have lasted before it is reported as an event.
@@ -96,28 +95,29 @@ pub(crate) fn host(
     train(start, selected, None, Group::alone(), control, output)
 }
 
-/// Trains a run in this process, which may be one of several ranks: then it has its `place` among them.
-/// `selected` is its device, if that is known already. Returns the exit code for this process.
+/// Trains a run in this process, which may be the `rank` of several. `selected` is its device, if that is
+/// known already. Returns the exit code for this process.
 pub(crate) fn train(
     start: StartRun,
     selected: Option<SelectedDevice>,
-    place: Option<&Place>,
+    rank: Option<&Launch>,
     group: Group,
     control: &Control,
     output: &mut dyn RunOutput,
 ) -> Result<u8, Failure> {
     let device = start.device.parse()?;
-    let (device_name, quiet) = (start.device_name.clone(), start.quiet);
-    let (without, self_test, is_restart) =
-        (start.without.clone(), start.self_test, start.is_restart);
+    let device_name = start.device_name.clone();
+    let without = start.without.clone();
+    let quiet = start.quiet;
+    let proof = Proof { options: start.self_test, is_restart: start.is_restart, quiet };
     let (request, warnings) = start.into_request()?;
     for text in warnings {
         output.emit(&Event::Warning { text });
     }
     let setting_up = output.set_up();
-    let selected = match (selected, place) {
+    let selected = match (selected, rank) {
         (Some(selected), _) => selected,
-        (None, Some(place)) => gpu::select_for_rank(device, place.launch.local_rank)?,
+        (None, Some(rank)) => gpu::select_for_rank(device, rank.local_rank)?,
         (None, None) => gpu::select_without(device, &without)?,
     };
     if let Some(name) = device_name.filter(|name| *name != selected.info.name) {
@@ -125,12 +125,9 @@ pub(crate) fn train(
         let reason = format!("{} has taken its place", selected.info.name);
         return Err(DeviceError::Open { id: selected.info.id, name, reason }.into());
     }
-    let proof = Proof { options: self_test, is_restart, quiet };
     let (setup, device, mut suspect) = set_up(&request, selected, group, &proof, output)?;
-    let watched = match place {
-        Some(place) => {
-            Watched::Rank { label: place.launch.label(), limit: setup.steps.limit.clone() }
-        }
+    let watched = match rank {
+        Some(rank) => Watched::Rank { label: rank.label(), limit: setup.steps.limit.clone() },
         None => Watched::Run,
     };
     watch(&device, watched, output.on_failure());

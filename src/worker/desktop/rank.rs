@@ -16,14 +16,14 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(120);
 /// The time that a rank gives rank 0 to report an error that both have found and to end all ranks.
 pub(crate) const REPORT_TIME: Duration = Duration::from_secs(3);
 
-/// This process's place among the ranks of a run.
-pub(crate) struct Place {
+/// This process as one of the ranks of a run.
+pub(crate) struct RankProcess {
     pub launch: Launch,
     abort: Option<Abort>,
 }
 
-impl Place {
-    /// Returns the place of this process; `None` if it trains alone.
+impl RankProcess {
+    /// Returns `None` if this process trains alone.
     pub fn of_this_process() -> Option<Self> {
         Some(Self { launch: Launch::of_this_process()?, abort: None })
     }

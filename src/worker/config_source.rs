@@ -1,12 +1,12 @@
-//! Resolves the configuration of a command from its file, preset, environment variables and flags.
+//! Resolves a configuration from its file, preset, environment variables and flags.
 
 use std::path::Path;
 
-use super::args::{ConfigSource, flag_or_variable};
-use crate::config::{self, KEYS, Layer, Resolved};
+use crate::config::{self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Resolved, resolve};
 use crate::disk;
+use crate::model::Architecture;
 use crate::protocol::Failure;
-use crate::worker::resolve_with_model;
+use crate::runs::{self, ModelSource};
 
 impl ConfigSource {
     /// Resolves defaults, preset, file, environment and flags, the later over the earlier. If neither
@@ -29,14 +29,10 @@ impl ConfigSource {
         } else if let Some((name, text)) = saved {
             layers.push(Layer::toml(name, text)?);
         }
-        // wgpt has no variables that are not UTF-8.
-        let variables = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        layers.push(Layer::environment(variables)?);
-        layers.push(Layer::flags(self.flags.typed)?);
+        layers.push(Layer::environment(variables())?);
+        layers.push(Layer::flags(self.flags)?);
         // A run that continues has the shapes of its model already.
-        Ok(if saved.is_some() { config::resolve(layers) } else { resolve_with_model(layers) }?)
+        Ok(if saved.is_some() { resolve(layers) } else { resolve_with_model(layers) }?)
     }
 
     fn preset(&self) -> Option<String> {
@@ -50,7 +46,7 @@ impl ConfigSource {
 
     /// Returns the value of a key from its flag, or else from its environment variable.
     pub fn typed(&self, key: &str) -> Option<String> {
-        let flag = self.flags.typed.iter().find(|(name, _)| name == key);
+        let flag = self.flags.iter().find(|(name, _)| name == key);
         let key = KEYS.iter().find(|known| known.name == key)?;
         flag_or_variable(flag.map(|(_, value)| value.as_str()), &key.variable())
     }
@@ -66,7 +62,34 @@ impl ConfigSource {
     }
 }
 
-pub(super) fn read_text(path: &Path) -> Result<(String, String), Failure> {
+/// Returns the variables of this process, which a page has not. wgpt has none that are not UTF-8.
+fn variables() -> impl Iterator<Item = (String, String)> {
+    let variables = (!cfg!(target_arch = "wasm32")).then(std::env::vars_os);
+    variables
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// Returns the value of a flag, or else of an environment variable.
+pub(crate) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<String> {
+    let set = || std::env::var(variable).ok().filter(|value| !value.is_empty());
+    flag.map(str::to_string).or_else(set)
+}
+
+/// Resolves layers. A run that begins with a model takes the shapes of that model: they are a layer above
+/// all others.
+pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
+    let resolved = resolve(layers.clone())?;
+    let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };
+    // A model that cannot be opened is reported by the code that needs it.
+    let Ok(model) = ModelSource::open(Path::new(path)) else { return Ok(resolved) };
+    let architecture = Architecture { block_size: model.window(), ..model.architecture };
+    layers.push(Layer::model(path, runs::settings(&architecture))?);
+    resolve(layers)
+}
+
+pub(crate) fn read_text(path: &Path) -> Result<(String, String), Failure> {
     let name = path.display().to_string();
     let bytes = disk::read_regular(path).map_err(Failure::file(path))?;
     let text = config::decode(&name, bytes)?;
