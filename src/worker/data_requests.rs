@@ -1,8 +1,6 @@
 //! Data sets: their sizes, and new ones from texts.
 
 use std::path::{Path, PathBuf};
-#[cfg(not(target_arch = "wasm32"))]
-use std::time::{Duration, Instant};
 
 use crate::config::{BUILTIN_STORIES, file_name};
 use crate::data::{
@@ -10,18 +8,10 @@ use crate::data::{
     TokenizerKind, stories,
 };
 use crate::disk;
-#[cfg(not(target_arch = "wasm32"))]
-use crate::hub::{self, Fetched, Offer};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::protocol::Failure;
-use crate::protocol::{DataInfo, Reply, Texts};
+use crate::protocol::{DataInfo, Failure, Reply, Texts};
 
 /// Tokens at the beginning of the training split that a preview shows.
 const EXCERPT: u64 = 240;
-
-/// The time between two replies about a download.
-#[cfg(not(target_arch = "wasm32"))]
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Reads the size and the beginning of a data set.
 pub(crate) fn describe(spec: &str) -> Result<DataInfo, String> {
@@ -89,7 +79,7 @@ pub(super) fn prepare(
 }
 
 /// Tokenizes files into a new folder below `folder`, called `name` if that is free.
-fn prepare_files(
+pub(super) fn prepare_files(
     inputs: &[PathBuf],
     name: &str,
     folder: &Path,
@@ -102,35 +92,6 @@ fn prepare_files(
     let options = PrepareOptions::default();
     let warnings = data::prepare(inputs, &out, &options, &mut progress)?.warnings;
     Ok(Reply::Prepared { spec: out.display().to_string(), warnings })
-}
-
-/// Fetches a text or a model, and tokenizes a text into a new folder below `folder`. Returns the last reply.
-#[cfg(not(target_arch = "wasm32"))]
-pub(super) fn get(
-    source: &str,
-    folder: &Path,
-    reply: &mut dyn FnMut(Reply),
-) -> Result<Reply, Failure> {
-    let offer = Offer::of(source.parse()?)?;
-    offer.check_room()?;
-    let all = offer.bytes();
-    let mut told: Option<Instant> = None;
-    let fetched = offer.fetch(u64::MAX, &mut |_, done| {
-        if told.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL) {
-            told = Some(Instant::now());
-            reply(Reply::Fetching { name: source.into(), done, all });
-        }
-    })?;
-    let (name, files) = match fetched {
-        Fetched::Model { folder, .. } => {
-            return Ok(Reply::Fetched { name: source.into(), folder });
-        }
-        Fetched::Texts { name, .. } => (name.short().to_string(), hub::texts(vec![source.into()])?),
-        Fetched::File { path } | Fetched::HellaSwag { path } => {
-            (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), vec![path])
-        }
-    };
-    Ok(prepare_files(&files, &name, folder, reply)?)
 }
 
 /// A path below `folder` that does not exist yet: `NAME`, else `NAME-2` and so on.

@@ -20,12 +20,14 @@ use crate::doctor::DoctorReport;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::{KernelError, KernelShapes, OpsMode};
 use crate::protocol::{
-    Cause, Command, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, Request,
-    RunEnd, SampleRequest, StartRun, ToWorker, Topic,
+    Cause, Command, Destination, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply,
+    Request, RunEnd, SampleRequest, StartRun, ToWorker, Topic,
 };
 use crate::runs::{device_profile, record};
-use crate::worker::answer::{answer, stored};
-use crate::{runs, web};
+use crate::worker::answer::answer;
+use crate::worker::data_requests::free_path;
+use crate::worker::page_storage::{export_zip, import, stored};
+use crate::{disk, runs, web};
 
 /// The time between two heartbeats, for the device's watchdog and for the page.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -174,7 +176,11 @@ impl Worker {
             // All lists are sent.
             ToWorker::Request(Request::ListRuns { .. }) => self.list_later(),
             ToWorker::Request(request) => {
-                answer(request, &mut |reply| self.reply(reply));
+                let job = request.job();
+                match self.answer(request) {
+                    Ok(last) => last.into_iter().for_each(|reply| self.reply(reply)),
+                    Err(failure) => self.fail(job, failure),
+                }
                 self.list_later();
             }
             ToWorker::Record { run, event } => {
@@ -185,6 +191,25 @@ impl Worker {
             }
         }
         self.wake();
+    }
+
+    /// Returns the last reply to a request about what is stored.
+    fn answer(&self, request: Request) -> Result<Option<Reply>, Failure> {
+        Ok(Some(match request {
+            Request::Export { checkpoint, to: Destination::Zip } => export_zip(&checkpoint)?,
+            Request::Export { .. } => {
+                return Err(Failure::new("a page cannot write into folders", "export a zip"));
+            }
+            Request::Import { folder, name, zip } => {
+                Reply::Imported { model: import(&free_path(&folder, &name, ""), zip)? }
+            }
+            // The storage has neither trash nor file manager.
+            Request::Remove { path } => {
+                disk::remove_dir_all(&path).map_err(Failure::io("remove", &path))?;
+                Reply::Removed { path }
+            }
+            request => return answer(request, &mut |reply| self.reply(reply)),
+        }))
     }
 
     fn enqueue(&self, job: Job, task: Task) {

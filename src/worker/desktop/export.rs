@@ -15,7 +15,7 @@ use crate::worker::answer::name_of;
 use crate::worker::data_requests::free_path;
 
 /// Writes a run, a checkpoint or a model for a window. Returns the path of the folder or file.
-pub(in crate::worker) fn export(checkpoint: &Path, to: Destination) -> Result<PathBuf, Failure> {
+pub(super) fn export(checkpoint: &Path, to: Destination) -> Result<PathBuf, Failure> {
     let source = ModelSource::open(checkpoint)?;
     let tokenizer = source.tokenizer.as_ref();
     let known = || tokenizer.ok_or_else(|| unknown_tokenizer(&source));

@@ -1,5 +1,6 @@
 //! What a worker does for a request: texts, measurements.
 
+use super::answer::answer;
 use super::listing::select;
 use super::self_test::{self, Proven, prove};
 use super::serve::send;
@@ -11,7 +12,6 @@ use crate::ops::OpsMode;
 use crate::plan::{self, Work};
 use crate::protocol::{BenchmarkRow, Failure, FromWorker, Reply, Request, SelfTestOptions};
 use crate::runs;
-use crate::worker::answer::answer;
 use crate::worker::sampling;
 
 pub(super) fn serve_request(request: Request, say: fn(&str)) {

@@ -1,5 +1,6 @@
 //! The service on the desktop: a thread for each request, a process for each run.
 
+mod answer;
 mod commands;
 mod export;
 mod integrated;
@@ -23,14 +24,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::Trainer;
-use super::answer::answer;
 use crate::protocol::{Job, Reply, Request, StartRun};
 use crate::runs::{self, Tail};
+use answer::answer;
 use pipe::{worker, worker_of_window};
 use run::{RunFolder, RunProcess, Wake};
 
+pub(crate) use super::config_source::{flag_or_variable, read_text};
+pub(crate) use super::data_requests::describe;
 pub(crate) use commands::Control;
-pub(in crate::worker) use export::export;
 pub(crate) use export::{unknown_tokenizer, write_gguf, write_model_folder, write_page};
 pub(crate) use integrated::measure_speed;
 pub(crate) use listing::{list_devices, select};
