@@ -112,7 +112,8 @@ const STEPS: [Column<StepRow>; 12] = [
 
 fn line<R>(columns: &[Column<R>], cell: impl Fn(&Column<R>) -> String) -> String {
     let cells = columns.iter().map(|column| {
-        let (text, width) = (cell(column), column.1.unsigned_abs());
+        let text = cell(column);
+        let width = column.1.unsigned_abs();
         if column.1 < 0 { format!("{text:<width$}") } else { format!("{text:>width$}") }
     });
     cells.collect::<Vec<_>>().join(" ")

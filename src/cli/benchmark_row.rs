@@ -34,7 +34,8 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
             message!("measuring {dtype}...");
         }
         let config = Box::new(Config { dtype, ..config.clone() });
-        let (device, implementation) = (info.id.to_string(), mode.implementation);
+        let device = info.id.to_string();
+        let implementation = mode.implementation;
         let request = Request::Measure { config, device, implementation };
         let failure = match ask(request) {
             Ok(Reply::Measured { row }) => return Some(*row),
@@ -74,7 +75,8 @@ fn rows<R>(
     dtypes: &[Dtype],
     measure: impl Fn(Dtype) -> Option<R>,
 ) -> Result<Vec<R>, Failure> {
-    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut failed = Vec::new();
     for &dtype in dtypes {
         match measure(dtype) {
             Some(row) => rows.push(row),
@@ -85,7 +87,8 @@ fn rows<R>(
         }
     }
     if rows.is_empty() {
-        let (path, dtypes) = (path.display(), failed.join(", "));
+        let path = path.display();
+        let dtypes = failed.join(", ");
         return Err(Failure::new(
             format!("{path}: not written, because every measurement failed: {dtypes} on {device}"),
             "the errors above say why; choose another device with --device, or a smaller model with \

@@ -87,7 +87,7 @@ fn parse(line: &[u8]) -> Result<Option<TypedLine<'_>>, Failure> {
 }
 
 #[derive(Deserialize)]
-struct Messages {
+struct ConversationLine {
     messages: Vec<Message>,
 }
 
@@ -192,7 +192,7 @@ impl Chat {
     }
 
     fn reply_in_json(&mut self, line: &[u8]) -> Result<End, Failure> {
-        let Messages { messages } = serde_json::from_slice(line).map_err(|error| {
+        let ConversationLine { messages } = serde_json::from_slice(line).map_err(|error| {
             let hint = "write {\"messages\":[{\"role\":\"user\",\"content\":\"...\"}]} in one line";
             Failure::usage(format!("the line is not a conversation: {}", excerpt(error)), hint)
         })?;
@@ -242,7 +242,8 @@ mod tests {
     #[test]
     fn unknown_roles_are_named() {
         let line = r#"{"messages":[{"role":"tool","content":"x"}]}"#;
-        let error = serde_json::from_str::<Messages>(line).map(|_| ()).unwrap_err().to_string();
+        let error =
+            serde_json::from_str::<ConversationLine>(line).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("tool") && error.contains("assistant"), "{error}");
     }
 }

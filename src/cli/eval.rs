@@ -71,7 +71,8 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
 fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, Failure> {
     let architecture = &source.architecture;
     let dataset = Dataset::open(data, source.window() as u64)?;
-    let (have, need) = (dataset.vocab_size as usize, architecture.vocab_size);
+    let have = dataset.vocab_size as usize;
+    let need = architecture.vocab_size;
     if have > need {
         let text = format!("the data's vocabulary has {have} tokens, but the model's has {need}");
         return Err(Failure::usage(text, "prepare the data with the model's tokenizer"));

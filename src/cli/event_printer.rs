@@ -16,13 +16,13 @@ use crate::text::duration;
 use crate::worker::{RunOutput, SETTING_UP, print_set_up};
 
 pub(super) struct EventPrinter {
-    view: View,
+    view: Display,
     json: bool,
     quiet: bool,
     progress: Progress,
 }
 
-enum View {
+enum Display {
     /// Only rank 0 prints.
     Silent,
     Json,
@@ -35,15 +35,15 @@ impl EventPrinter {
     pub fn new(json: bool, quiet: bool, is_first: bool) -> Self {
         let is_drawn = draws(&std::io::stdout()) && draws(&std::io::stderr());
         let view = match (json, quiet) {
-            _ if !is_first => View::Silent,
-            (true, _) => View::Json,
-            (false, true) => View::Plain(Activity::Hidden),
+            _ if !is_first => Display::Silent,
+            (true, _) => Display::Json,
+            (false, true) => Display::Plain(Activity::Hidden),
             (false, false) if is_drawn => {
                 let bar = ProgressBar::new(0).with_style(spinner_style());
                 bar.enable_steady_tick(Duration::from_millis(250));
-                View::Bar(bar)
+                Display::Bar(bar)
             }
-            (false, false) => View::Plain(Activity::lines()),
+            (false, false) => Display::Plain(Activity::lines()),
         };
         Self { view, json, quiet, progress: Progress::default() }
     }
@@ -89,15 +89,15 @@ impl RunOutput for EventPrinter {
         checkpoints.clear();
         log.clear();
         match &mut self.view {
-            View::Silent => {}
-            View::Json => {
+            Display::Silent => {}
+            Display::Json => {
                 print_event(event);
                 // A worker prints none of its errors.
                 if matches!(event, Event::Error(_)) {
                     message!("{}", event.labelled());
                 }
             }
-            View::Plain(activity) => match event {
+            Display::Plain(activity) => match event {
                 Event::Working(working) => activity.show(working.to_string()),
                 Event::Step(step) if !self.quiet => {
                     activity.clear();
@@ -108,7 +108,7 @@ impl RunOutput for EventPrinter {
                     self.print(event);
                 }
             },
-            View::Bar(bar) => {
+            Display::Bar(bar) => {
                 draw(bar, &self.progress);
                 if !matches!(event, Event::Working(_) | Event::Step(_)) {
                     bar.clone().suspend(|| self.print(event));
@@ -119,14 +119,14 @@ impl RunOutput for EventPrinter {
 
     fn say(&self, text: &str) {
         match &self.view {
-            View::Bar(bar) => bar.suspend(|| message!("{text}")),
-            View::Json | View::Plain(_) => message!("{text}"),
-            View::Silent => {}
+            Display::Bar(bar) => bar.suspend(|| message!("{text}")),
+            Display::Json | Display::Plain(_) => message!("{text}"),
+            Display::Silent => {}
         }
     }
 
     fn set_up(&mut self) -> Option<Sender<()>> {
-        if matches!(self.view, View::Json) {
+        if matches!(self.view, Display::Json) {
             return Some(print_set_up(print_event));
         }
         self.emit(&SETTING_UP);
@@ -220,7 +220,8 @@ mod tests {
     #[test]
     fn a_long_run_takes_no_more_memory_than_a_short_one() {
         let progress = evaluating();
-        let mut printer = EventPrinter { view: View::Silent, json: false, quiet: true, progress };
+        let mut printer =
+            EventPrinter { view: Display::Silent, json: false, quiet: true, progress };
         for iter in 0..9 {
             let text = format!("text {iter}");
             let prompt = String::new();

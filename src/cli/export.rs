@@ -46,7 +46,8 @@ pub(super) fn import(model: &Path, output: &Path, global: &Global) -> Result<(),
     let source = find_model(Some(model), global.quiet)?;
     convert(&source, source.tokenizer.as_ref(), output, global)?;
     let parameters = millions(source.architecture.parameters() as u64);
-    let (source, output) = (source.path.display(), output.display());
+    let source = source.path.display();
+    let output = output.display();
     output!("{source} -> {output} ({parameters} parameters); use it with --init_from={output}");
     Ok(())
 }

@@ -61,7 +61,8 @@ pub(super) fn find_tokenizer(
         tokenizer = of_data.or(tokenizer);
     }
     let tokenizer = tokenizer.ok_or_else(|| unknown_tokenizer(source))?;
-    let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
+    let have = tokenizer.vocab_size() as usize;
+    let need = source.architecture.vocab_size;
     // A model may be padded, as nanoGPT pads GPT-2, or have its own tokenizer.
     let padded =
         tokenizer.kind() == TokenizerKind::Gpt2 || source.tokenizer.as_ref() == Some(&tokenizer);
@@ -91,7 +92,8 @@ pub(super) fn check_tokenizer(
 /// Opens the device of a command that trains nothing, and loads a model onto it. Returns the model with
 /// the mode of its ops.
 pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, OpsMode), Failure> {
-    let (mut device, mut mode) = (select_device(global)?, global.ops()?);
+    let mut device = select_device(global)?;
+    let mut mode = global.ops()?;
     if let Some(text) = avoid_faulty(&mut device.info, &mut mode, Dtype::Float32) {
         message!("warning: {text}");
     }

@@ -24,7 +24,8 @@ pub(super) fn run(args: GetArgs, global: &Global) -> Result<(), Failure> {
         signals::exit(128 + signal);
     })?;
     let offer = Offer::of(source)?;
-    let (all, missing) = (offer.bytes(), offer.missing());
+    let all = offer.bytes();
+    let missing = offer.missing();
     if !global.quiet {
         let size = all.map_or_else(|| "size unknown".into(), bytes);
         let licence = offer.licence.as_deref().unwrap_or("unknown, see its page");

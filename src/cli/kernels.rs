@@ -14,7 +14,7 @@ use crate::worker::{TestEnd, Tested, test_kernels, time_limit};
 
 /// A line of the table.
 #[derive(Serialize)]
-struct KernelRow {
+struct TestedKernel {
     dtype: Dtype,
     kernel: String,
     /// The largest error and the allowed one, relative to the largest element; null if it computed
@@ -38,7 +38,7 @@ pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
     // A run tests them again, too: the driver may have been repaired.
     kernel_verdicts::forget(&info);
     let mut rows = Vec::new();
-    let mut show = |row: KernelRow| {
+    let mut show = |row: TestedKernel| {
         if !json {
             output!("{}", line(&row));
         }
@@ -47,7 +47,8 @@ pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
     if !json {
         output!("{} ({}), driver {}", info.name, info.id, info.driver);
     }
-    let (mode, limit) = (global.ops()?, time_limit(&info, global.self_test().limit));
+    let mode = global.ops()?;
+    let limit = time_limit(&info, global.self_test().limit);
     let config = Config { bias: true, dropout: 0.1, ..Config::default() };
     let shapes = KernelShapes::from(&config);
     for dtype in mode.abilities(&info).dtypes() {
@@ -60,7 +61,8 @@ pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
             tests.first = first;
         }
     }
-    let (all, wrong) = (rows.len(), rows.iter().filter(|row| row.result != RIGHT).count());
+    let all = rows.len();
+    let wrong = rows.iter().filter(|row| row.result != RIGHT).count();
     if json {
         let device = info.line();
         output!("{}", json!({ "device": device, "driver": info.driver, "kernels": rows }));
@@ -80,7 +82,7 @@ fn of_process(
     tests: &KernelTests,
     dtype: Dtype,
     limit: std::time::Duration,
-    show: &mut dyn FnMut(KernelRow),
+    show: &mut dyn FnMut(TestedKernel),
 ) -> Result<Option<usize>, Failure> {
     let Tested { begun, check, end } = test_kernels(tests, limit, &mut |tested: &KernelError| {
         let KernelError { kernel, error, allowed } = tested.clone();
@@ -89,7 +91,7 @@ fn of_process(
             (false, Some(_)) => "wrong",
             (false, None) => "not finite",
         };
-        show(KernelRow { dtype, kernel, error, allowed: Some(allowed), result: result.into() });
+        show(TestedKernel { dtype, kernel, error, allowed: Some(allowed), result: result.into() });
     })?;
     let result = match end {
         TestEnd::Done => return Ok(None),
@@ -97,11 +99,11 @@ fn of_process(
         TestEnd::Crashed => "the driver ended the process".into(),
         TestEnd::Failed(failure) => failure.text,
     };
-    show(KernelRow { dtype, kernel: check, error: None, allowed: None, result });
+    show(TestedKernel { dtype, kernel: check, error: None, allowed: None, result });
     Ok((begun > 0).then_some(tests.first + begun))
 }
 
-fn line(KernelRow { kernel, error, allowed, result, .. }: &KernelRow) -> String {
+fn line(TestedKernel { kernel, error, allowed, result, .. }: &TestedKernel) -> String {
     let number = |value: &Option<f64>| value.map_or_else(String::new, |it| format!("{it:.1e}"));
     let result = if result == RIGHT { "" } else { result };
     format!("  {kernel:<52} {:>8} {:>8}  {result}", number(error), number(allowed))

@@ -32,7 +32,8 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
 
 /// Returns the next step after data has been prepared in `folder`, as a sentence that ends with a command.
 pub(super) fn train_on(folder: &Path, meta: &Meta) -> String {
-    let (program, data) = (program(), quoted(&folder.display().to_string()));
+    let program = program();
+    let data = quoted(&folder.display().to_string());
     // They are too little text to learn a language from.
     if meta.conversations.is_some() && meta.tokenizer.kind() == TokenizerKind::Gpt2 {
         let model = "--init_from=hf:openai-community/gpt2";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::args::{Global, PlanArgs};
 use super::find_model::{proven, select_device, warn};
 use super::recipe::{self, ChosenData, RecipeDevice};
-use super::target::Target;
+use super::target::TargetGpu;
 use super::terminal::at_spaces;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
@@ -107,7 +107,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
 
 fn recipe_device(
     config: &Config,
-    target: Option<Target>,
+    target: Option<TargetGpu>,
     global: &Global,
 ) -> Result<RecipeDevice, Failure> {
     if target.is_none() {
@@ -124,7 +124,8 @@ fn recipe_device(
 
 /// Returns the sequences of the rank with the largest of equal shares.
 fn largest_share(config: &Config, ranks: u32) -> Result<u64, Failure> {
-    let (global, micro_batch) = (config.global_batch(), config.micro_batch().get().into());
+    let global = config.global_batch();
+    let micro_batch = config.micro_batch().get().into();
     let shares = Shares::of(global, micro_batch, &vec![1.0; ranks as usize]);
     let too_many = || RanksError::TooMany { ranks: ranks as usize, sequences: global };
     Ok(shares.ok_or_else(too_many)?.sequences(0))
@@ -170,7 +171,7 @@ struct PlannedDevice {
 /// in bytes alone is a plan that is the same on every machine, without a driver.
 fn device(
     config: &Config,
-    target: Option<Target>,
+    target: Option<TargetGpu>,
     selected: Option<&SelectedDevice>,
     mode: OpsMode,
     global: &Global,
@@ -178,7 +179,7 @@ fn device(
     let choice = global.device()?;
     let is_budget = matches!(config.vram_budget, Budget::Bytes(_));
     let (memory, gpu) = match target {
-        Some(Target { memory, gpu }) => (DeviceMemory::Target(memory), gpu),
+        Some(TargetGpu { memory, gpu }) => (DeviceMemory::Target(memory), gpu),
         None if choice == DeviceChoice::Auto && selected.is_none() && is_budget => {
             (DeviceMemory::Unknown, None)
         }

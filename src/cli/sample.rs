@@ -26,7 +26,8 @@ pub(super) fn run(args: SampleArgs, global: &Global) -> Result<(), Failure> {
     let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
     let start = args.start.as_deref().map(|start| text_of(start, args.interactive)).transpose()?;
     let has_start = start.is_some();
-    let prompt = Prompt::new(start.unwrap_or_else(|| tokenizer.default_prompt()), &tokenizer)?;
+    let prompt =
+        EncodedPrompt::new(start.unwrap_or_else(|| tokenizer.default_prompt()), &tokenizer)?;
     let (model, mode) = load_model(&source, global)?;
     let writer = TextWriter::new(args.json, global.quiet);
     let tokens = args.sampling.max_new_tokens;
@@ -90,7 +91,7 @@ pub(super) fn without_line_break(text: &str) -> &str {
 /// `is_next`. An empty line repeats the last prompt, with other draws.
 fn converse(
     generator: &mut Generator,
-    mut prompt: Prompt,
+    mut prompt: EncodedPrompt,
     mut is_next: bool,
 ) -> Result<(), Failure> {
     let mut lines = TypedLines::new(std::io::stdin().is_terminal() && !generator.writer.json)?;
@@ -112,22 +113,22 @@ fn converse(
 }
 
 /// Reads a line as a prompt; `None` if it is empty.
-fn prompt_of(line: &[u8], tokenizer: &Tokenizer) -> Result<Option<Prompt>, Failure> {
+fn prompt_of(line: &[u8], tokenizer: &Tokenizer) -> Result<Option<EncodedPrompt>, Failure> {
     let text = std::str::from_utf8(line)
         .map_err(|_| Failure::usage("the line is not UTF-8", "give a prompt in UTF-8"))?;
     match without_line_break(text) {
         "" => Ok(None),
-        text => Prompt::new(text.to_string(), tokenizer).map(Some),
+        text => EncodedPrompt::new(text.to_string(), tokenizer).map(Some),
     }
 }
 
 /// A prompt and its tokens, at least one.
-struct Prompt {
+struct EncodedPrompt {
     text: String,
     ids: Vec<u32>,
 }
 
-impl Prompt {
+impl EncodedPrompt {
     fn new(text: String, tokenizer: &Tokenizer) -> Result<Self, Failure> {
         let ids = tokenizer.encode_prompt(&text).map_err(|error| {
             let text = format!("the prompt cannot be tokenized: {error}");
@@ -152,7 +153,11 @@ struct Generator {
 
 impl Generator {
     /// Continues `prompt`, until the text has all its tokens or `is_stopped` returns true.
-    fn generate(&mut self, prompt: &Prompt, is_stopped: &dyn Fn() -> bool) -> Result<(), Failure> {
+    fn generate(
+        &mut self,
+        prompt: &EncodedPrompt,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), Failure> {
         let Self { model, mode, tokenizer, options, tokens, writer } = self;
         let mut sampler = Sampler::new(model, &prompt.ids, *options, *mode);
         options.seed = options.seed.wrapping_add(1);
@@ -193,7 +198,8 @@ pub(super) struct TextWriter {
 impl TextWriter {
     pub fn new(json: bool, quiet: bool) -> Self {
         let out = std::io::stdout().lock();
-        let (is_terminal, held) = (out.is_terminal(), String::new());
+        let is_terminal = out.is_terminal();
+        let held = String::new();
         Self { json, is_terminal, held, out, activity: Activity::new(quiet) }
     }
 
@@ -227,7 +233,8 @@ impl TextWriter {
             tokens: Vec<ScoredToken>,
         }
         let vocab = tokenizer.vocab_size() as usize;
-        let (mut stream, mut tokens) = (ScoredStream::new(tokenizer), Vec::new());
+        let mut stream = ScoredStream::new(tokenizer);
+        let mut tokens = Vec::new();
         let mut count = 0;
         while count < most && !is_stopped() {
             let token = stream.push(pollster::block_on(sampler.next_with_odds(vocab)));

@@ -111,7 +111,8 @@ fn train_all(
 
 /// Divides the typed settings into those with one value and those with several.
 fn split(typed: &Values) -> (Values, Vec<(String, Vec<String>)>) {
-    let (mut common, mut swept) = (Vec::new(), Vec::new());
+    let mut common = Vec::new();
+    let mut swept = Vec::new();
     for (key, text) in typed {
         let kind = KEYS.iter().find(|known| known.name == key).map(|known| known.kind);
         let takes_commas = matches!(kind, None | Some(ValueKind::Text | ValueKind::Words(_)));

@@ -5,7 +5,7 @@ use crate::plan::{Gpu, gpu_named, gpu_names};
 
 /// A GPU that need not be in this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Target {
+pub(super) struct TargetGpu {
     /// In bytes.
     pub memory: u64,
     /// Its entry in the table of GPUs, if it was given by name.
@@ -18,16 +18,16 @@ const MAX_GIB: u64 = 1024;
 const MIN_BYTES: u64 = 512 << 20;
 
 /// Reads a name, whole or without its brand (`3060`), or the memory of a GPU.
-pub(super) fn parse_target(text: &str) -> Result<Target, String> {
+pub(super) fn parse_target(text: &str) -> Result<TargetGpu, String> {
     let text = text.trim();
     let names = ["", "rtx ", "gtx ", "rx "].map(|brand| format!("{brand}{text}").to_lowercase());
     if let Some(gpu) = names.iter().find_map(|name| gpu_named(name)) {
-        return Ok(Target { memory: gpu.memory_gib << 30, gpu: Some(gpu) });
+        return Ok(TargetGpu { memory: gpu.memory_gib << 30, gpu: Some(gpu) });
     }
     let number = text.parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
     let size = number.map_or_else(|| text.to_string(), |gib| format!("{gib}GiB"));
     match size.try_into() {
-        Ok(Budget::Bytes(memory)) if memory >= MIN_BYTES => Ok(Target { memory, gpu: None }),
+        Ok(Budget::Bytes(memory)) if memory >= MIN_BYTES => Ok(TargetGpu { memory, gpu: None }),
         _ => Err(format!("give its memory, like 12GiB, or a name, like {}", nearest(&names))),
     }
 }

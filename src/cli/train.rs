@@ -14,7 +14,7 @@ use crate::protocol::{Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE};
 use crate::worker::{
-    Control, Messages, RankProcess, RunOutput, host, read_command, read_text, supervise, train,
+    Control, RankProcess, RunOutput, WorkerOutput, host, read_command, read_text, supervise, train,
 };
 
 /// Trains, in this process or in one that this process supervises, or with `launcher` in `ranks`; returns
@@ -160,7 +160,7 @@ pub(super) fn rank(start: &str) -> Result<ExitCode, Failure> {
     super::start_logging(start.verbose);
     let mut rank = RankProcess::of_this_process();
     let is_first = rank.as_ref().is_none_or(RankProcess::is_first);
-    let mut output = Messages::ready(terminal::message, is_first);
+    let mut output = WorkerOutput::ready(terminal::message, is_first);
     // A launcher ends all ranks with a signal when one has failed.
     let control = Control::listen(true, |_| {})?;
     if is_first {

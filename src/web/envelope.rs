@@ -36,7 +36,8 @@ impl Attachment for FromWorker {
 pub(crate) fn pack<T: Serialize + Attachment>(mut message: T) -> (Array, Array) {
     // Texts, numbers and maps with text keys always serialize.
     let text = serde_json::to_string(&message).unwrap_or_default();
-    let (envelope, transfer) = (Array::of1(&text.into()), Array::new());
+    let envelope = Array::of1(&text.into());
+    let transfer = Array::new();
     if let Some(bytes) = message.attachment() {
         let bytes = Uint8Array::from(bytes.as_slice());
         transfer.push(&bytes.buffer());

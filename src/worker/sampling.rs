@@ -32,13 +32,16 @@ pub(super) async fn sample(
             let (tokenizer, ids) = encode(&source, prompt)?;
             let (model, mode) = load(&source, &open().await?)?;
             let mut sampler = Sampler::new(&model, &ids, options, mode);
-            let (mut pieces, mut replied) = (TextStream::default(), Instant::now());
-            let (mut stream, mut scored) = (ScoredStream::new(tokenizer), Vec::new());
+            let mut pieces = TextStream::default();
+            let mut replied = Instant::now();
+            let mut stream = ScoredStream::new(tokenizer);
+            let mut scored = Vec::new();
             for count in 0.. {
                 let done = count == tokens || is_stopped();
                 if done || replied.elapsed() >= INTERVAL {
                     replied = Instant::now();
-                    let (prompt, text) = (prompt.clone(), text.clone());
+                    let prompt = prompt.clone();
+                    let text = text.clone();
                     let tokens = std::mem::take(&mut scored);
                     reply(Reply::Sampled { prompt, text, done, tokens });
                 }
@@ -67,7 +70,8 @@ pub(super) async fn sample(
             reply(Reply::Scored { tokens: Vec::new(), done: true });
         }
         SampleInput::Conversation(messages) => {
-            let (tokenizer, architecture) = (source.tokenizer.as_ref(), &source.architecture);
+            let tokenizer = source.tokenizer.as_ref();
+            let architecture = &source.architecture;
             let mut conversation = Conversation::new(&source.path, tokenizer, architecture)?;
             let last = conversation.load(messages)?;
             let prompt = conversation.ask(last, tokens as usize)?;
@@ -97,7 +101,8 @@ fn load(source: &ModelSource, device: &OpenDevice) -> Result<(Gpt, OpsMode), Fai
 fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, Vec<u32>), Failure> {
     let unknown = || Failure::checkpoint(&source.path, "its tokenizer is unknown");
     let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
-    let (have, need) = (tokenizer.vocab_size() as usize, source.architecture.vocab_size);
+    let have = tokenizer.vocab_size() as usize;
+    let need = source.architecture.vocab_size;
     if have > need {
         let text = format!("the tokenizer has {have} tokens, but the model has {need}");
         return Err(Failure::checkpoint(&source.path, text));

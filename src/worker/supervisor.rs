@@ -154,18 +154,10 @@ impl<T: Transport> Supervisor<T> {
         matches!(self.end, Some(RunEnd::Failed(_)))
     }
 
-    /// Notes why the worker has failed, unless it has said so itself.
-    #[cfg(target_arch = "wasm32")]
-    pub fn note_failure(&mut self, text: String, hint: &str) {
-        let error = &mut self.failure.error;
-        if error.text.is_empty() {
-            (error.text, error.hint) = (text, hint.into());
-        }
-    }
-
     /// Takes the end of the worker and of its process.
     pub fn worker_ended(&mut self, process: ProcessEnd, now: Duration) {
-        let (end, mut failure) = (self.end.take(), take(&mut self.failure));
+        let end = self.end.take();
+        let mut failure = take(&mut self.failure);
         let is_reported = matches!(end, Some(RunEnd::Failed(_)));
         let code = match end {
             // The launcher's code is that of the first rank that has failed.
@@ -288,7 +280,8 @@ impl<T: Transport> Supervisor<T> {
     }
 
     fn finish(&mut self, exit_code: u8) {
-        (self.restart_at, self.exit_code) = (None, Some(exit_code));
+        self.restart_at = None;
+        self.exit_code = Some(exit_code);
     }
 }
 

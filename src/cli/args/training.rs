@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 
 use super::values::DEBUGGING;
-use crate::cli::target::{Target, parse_target};
+use crate::cli::target::{TargetGpu, parse_target};
 use crate::config::{ConfigSource, DecayLength};
 use crate::plan::parse_network;
 
@@ -99,7 +99,7 @@ pub(in crate::cli) struct PlanArgs {
     pub source: ConfigSource,
     /// Plan for a GPU that need not be in this machine: its memory in GiB, or a name like "RTX 3060"
     #[arg(long, value_name = "GPU", value_parser = parse_target)]
-    pub target: Option<Target>,
+    pub target: Option<TargetGpu>,
     /// Plan for N ranks, each with its own such device and an equal share of the global batch
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks: Option<u32>,

@@ -12,7 +12,8 @@ pub(in crate::cli) const DEBUGGING: &str = "Debugging";
 /// Formats example commands with a few words on each.
 pub(in crate::cli) fn examples(examples: &[(&str, &str)]) -> StyledStr {
     let styles = Styles::styled();
-    let (heading, literal) = (styles.get_header(), styles.get_literal());
+    let heading = styles.get_header();
+    let literal = styles.get_literal();
     let width = examples.iter().map(|(command, _)| command.len()).max().unwrap_or(0);
     let mut text = format!("{heading}Examples:{heading:#}");
     for (command, does) in examples {

@@ -35,14 +35,14 @@ const SHORTEST_DELAY: Duration = Duration::from_millis(1);
 /// Sends requests to the service and takes its replies.
 #[derive(Clone)]
 pub(crate) struct Client {
-    link: Link,
+    link: WorkerLink,
     state: Rc<RefCell<PageState>>,
 }
 
 struct PageState {
     replies: Vec<Reply>,
     /// The run, and when it was started.
-    run: Option<(Supervisor<Link>, Instant)>,
+    run: Option<(Supervisor<WorkerLink>, Instant)>,
     /// Seconds without a message, as far as the page was awake to count them.
     silence: u32,
     /// When they were counted last, in milliseconds.
@@ -52,7 +52,7 @@ struct PageState {
 
 /// The worker of the page, whichever it is at present.
 #[derive(Clone, Default)]
-struct Link(Rc<RefCell<LinkState>>);
+struct WorkerLink(Rc<RefCell<LinkState>>);
 
 #[derive(Default)]
 struct LinkState {
@@ -65,7 +65,7 @@ struct LinkState {
     events: Vec<Event>,
 }
 
-impl Link {
+impl WorkerLink {
     /// Sends a message, as soon as the worker takes messages.
     fn post(&self, message: ToWorker) {
         let mut state = self.0.borrow_mut();
@@ -87,7 +87,7 @@ impl Link {
 }
 
 /// The page replaces a worker as soon as it fails: it answers requests, too.
-impl Transport for Link {
+impl Transport for WorkerLink {
     fn start(&mut self, start: &StartRun) -> io::Result<()> {
         self.post(ToWorker::Train(Box::new(start.clone())));
         Ok(())
@@ -98,7 +98,8 @@ impl Transport for Link {
     }
 
     fn record(&mut self, run: &Path, event: &Event) {
-        let (run, event) = (run.to_path_buf(), Box::new(event.clone()));
+        let run = run.to_path_buf();
+        let event = Box::new(event.clone());
         self.post(ToWorker::Record { run, event });
     }
 
@@ -131,7 +132,7 @@ impl Client {
             counted: 0.0,
             wake: Rc::new(wake),
         };
-        let client = Self { link: Link::default(), state: Rc::new(RefCell::new(state)) };
+        let client = Self { link: WorkerLink::default(), state: Rc::new(RefCell::new(state)) };
         client.start_worker();
         client
     }
@@ -159,7 +160,7 @@ impl Client {
     pub fn replies(&mut self) -> Vec<Reply> {
         if self.state.borrow_mut().hangs() {
             let text = format!("the trainer has not answered for {MAX_SILENCE} seconds");
-            self.supervise(|run, _| run.note_failure(text, "close other pages that use the GPU"));
+            self.supervise(|run, _| note_failure(run, text, "close other pages that use the GPU"));
             self.replace_worker();
         }
         let replies = take(&mut self.state.borrow_mut().replies);
@@ -167,7 +168,7 @@ impl Client {
     }
 
     /// Tells the supervisor of the run, if one trains, what has happened.
-    fn supervise(&self, tell: impl FnOnce(&mut Supervisor<Link>, Duration)) {
+    fn supervise(&self, tell: impl FnOnce(&mut Supervisor<WorkerLink>, Duration)) {
         let mut state = self.state.borrow_mut();
         let PageState { run, replies, .. } = &mut *state;
         let Some((supervisor, began)) = run else { return };
@@ -176,7 +177,8 @@ impl Client {
             *run = None;
             let device_failed = [Exit::DeviceFailed as u8, Exit::NoDevice as u8].contains(&code);
             if device_failed && let Some(Event::Error(error)) = self.link.0.borrow().events.last() {
-                let (text, hint) = (error.text.clone(), error.hint.clone());
+                let text = error.text.clone();
+                let hint = error.hint.clone();
                 let obstacle = Obstacle { topic: Topic::Device, text, hint };
                 replies.push(Reply::Obstacle(obstacle));
             }
@@ -220,7 +222,7 @@ impl Client {
         let hint = "the browser's console may show more";
         if self.state.borrow().run.is_some() {
             // A panic has reported more already.
-            self.supervise(|run, _| run.note_failure(text, hint));
+            self.supervise(|run, _| note_failure(run, text, hint));
         } else {
             self.fail(text, hint);
         }
@@ -265,7 +267,8 @@ impl Client {
         on_message.forget();
         on_error.forget();
         let mut link = self.link.0.borrow_mut();
-        (link.worker, link.is_ready) = (Some(worker), false);
+        link.worker = Some(worker);
+        link.is_ready = false;
         Ok(())
     }
 
@@ -304,12 +307,21 @@ impl PageState {
         if self.run.is_none() || now - self.counted < 1000.0 {
             return false;
         }
-        (self.counted, self.silence) = (now, self.silence + 1);
+        self.counted = now;
+        self.silence = self.silence + 1;
         if self.silence < MAX_SILENCE {
             return false;
         }
         self.silence = 0;
         true
+    }
+}
+
+/// Notes why the worker has failed, unless it has reported it.
+fn note_failure(run: &mut Supervisor<WorkerLink>, text: String, hint: &str) {
+    if !run.has_failed() {
+        let failure = Failure { exit: Exit::DeviceFailed, ..Failure::new(text, hint) };
+        run.receive(FromWorker::Ended(RunEnd::Failed(failure)));
     }
 }
 

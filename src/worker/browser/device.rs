@@ -57,7 +57,8 @@ pub(super) fn unavailable(obstacle: &Obstacle) -> DeviceError {
 }
 
 fn obstacle(text: &str, hint: &str) -> Obstacle {
-    let (text, hint) = (text.to_string(), hint.to_string());
+    let text = text.to_string();
+    let hint = hint.to_string();
     Obstacle { topic: Topic::Device, text, hint }
 }
 

@@ -8,7 +8,7 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::MessageChannel;
 use web_time::Instant;
 
-use super::worker::Worker;
+use super::worker::PageWorker;
 use crate::gpu::{self, DeviceKind, OpenDevice};
 use crate::ops::{Implementation, KernelError, KernelShapes, OpsMode, SelfTest};
 use crate::plan::checkpoint_bytes;
@@ -24,7 +24,7 @@ use crate::worker::sampling;
 /// The longest time between two checks of the message queue, unless the device blocks the worker.
 const MAX_DELAY: Duration = Duration::from_millis(30);
 
-impl Worker {
+impl PageWorker {
     /// Trains a run from its start to its end.
     pub async fn train(&self, start: StartRun) {
         self.current().run = Some(start.run.clone());
@@ -56,7 +56,7 @@ impl Worker {
         self.check_quota(&setup).await;
         let mut session = Session::open(setup, device, &mut emit)?;
         let event_loop = EventLoop::new();
-        let mut commands = Messages { worker: self, yielded: Instant::now(), event_loop };
+        let mut commands = PageCommands { worker: self, yielded: Instant::now(), event_loop };
         session.run(&mut commands).await
     }
 
@@ -96,13 +96,15 @@ impl Worker {
     /// Warns if the storage has no space for the checkpoints: a new one is written before an old
     /// one is removed.
     async fn check_quota(&self, setup: &Setup) {
-        let (usage, config) = (self.storage.usage().await, &setup.inputs.config);
+        let usage = self.storage.usage().await;
+        let config = &setup.inputs.config;
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 1;
         let vocab = setup.architecture.vocab_size as u32;
         let need = checkpoint_bytes(config, vocab) * checkpoints;
         let have = usage.quota.saturating_sub(usage.used);
         if usage.quota > 0 && have < need {
-            let (need, have) = (bytes(need), bytes(have));
+            let need = bytes(need);
+            let have = bytes(have);
             self.reply(Reply::Obstacle(Obstacle {
                 topic: Topic::Quota,
                 text: format!("this run's checkpoints need {need}, but the browser has {have}"),
@@ -139,14 +141,14 @@ async fn first_wrong(
 }
 
 /// The commands of the page to the run that trains.
-struct Messages<'a> {
-    worker: &'a Worker,
+struct PageCommands<'a> {
+    worker: &'a PageWorker,
     /// When the event loop ran last.
     yielded: Instant,
     event_loop: EventLoop,
 }
 
-impl Commands for Messages<'_> {
+impl Commands for PageCommands<'_> {
     fn next(&mut self) -> Option<Command> {
         self.worker.commands.borrow_mut().pop_front()
     }

@@ -34,7 +34,7 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Answers the page's messages from now on.
 pub(crate) fn serve() {
-    let worker = Rc::<Worker>::default();
+    let worker = Rc::<PageWorker>::default();
     worker.report_panics();
     let receiver = worker.clone();
     let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
@@ -53,9 +53,9 @@ fn scope() -> DedicatedWorkerGlobalScope {
 }
 
 #[derive(Default)]
-pub(super) struct Worker {
+pub(super) struct PageWorker {
     /// Runs and samples that wait for the device.
-    tasks: RefCell<VecDeque<Task>>,
+    tasks: RefCell<VecDeque<DeviceTask>>,
     pub commands: RefCell<VecDeque<Command>>,
     waker: RefCell<Option<Waker>>,
     current: Arc<Mutex<Current>>,
@@ -68,7 +68,7 @@ pub(super) struct Worker {
 }
 
 /// Work for the device.
-enum Task {
+enum DeviceTask {
     Train(StartRun),
     Sample(SampleRequest),
 }
@@ -81,7 +81,7 @@ pub(super) struct Current {
     watchdog: Watchdog,
 }
 
-impl Worker {
+impl PageWorker {
     pub fn send(&self, message: FromWorker) {
         let (message, transfer) = web::pack(message);
         // The page may be gone.
@@ -111,7 +111,8 @@ impl Worker {
                     let text = panic.payload_as_str().unwrap_or("an error of the program");
                     let place = panic.location().map(|place| format!(" ({place})"));
                     let text = format!("{text}{}", place.unwrap_or_default());
-                    let (exit, cause) = (Exit::DeviceFailed, Some(Cause::DeviceLost));
+                    let exit = Exit::DeviceFailed;
+                    let cause = Some(Cause::DeviceLost);
                     Failure { exit, cause, ..Failure::new(text, "") }
                 }
             };
@@ -154,11 +155,11 @@ impl Worker {
         match message {
             ToWorker::Command(command) => self.commands.borrow_mut().push_back(command),
             ToWorker::Train(start) | ToWorker::Supervise(start) => {
-                self.enqueue(Job::Other, Task::Train(*start));
+                self.enqueue(Job::Other, DeviceTask::Train(*start));
             }
             ToWorker::Request(Request::Sample(request)) => {
                 self.stop_sample.set(false);
-                self.enqueue(Job::Sample, Task::Sample(request));
+                self.enqueue(Job::Sample, DeviceTask::Sample(request));
             }
             ToWorker::Request(Request::StopSample) => self.stop_sample.set(true),
             ToWorker::Request(Request::Devices | Request::Device { .. }) => {
@@ -212,7 +213,7 @@ impl Worker {
         }))
     }
 
-    fn enqueue(&self, job: Job, task: Task) {
+    fn enqueue(&self, job: Job, task: DeviceTask) {
         if self.current().run.is_some() {
             let hint = "stop it, or wait until it is done";
             return self.fail(job, Failure::new("a run is training", hint));
@@ -274,8 +275,8 @@ impl Worker {
             let task = self.tasks.borrow_mut().pop_front();
             match task {
                 None => self.message().await,
-                Some(Task::Train(start)) => self.train(start).await,
-                Some(Task::Sample(request)) => {
+                Some(DeviceTask::Train(start)) => self.train(start).await,
+                Some(DeviceTask::Sample(request)) => {
                     if let Err(failure) = self.sample(request).await {
                         self.fail(Job::Sample, failure);
                     }

@@ -44,10 +44,12 @@ impl Control {
     /// trainer at once, unless it belongs to the same stop. `say` announces the stop.
     pub fn listen(by_launcher: bool, say: fn(&str)) -> Result<Self, Failure> {
         let (sender, commands) = channel();
-        let (process, signal) = (WorkerProcess::default(), Arc::new(AtomicI32::new(0)));
+        let process = WorkerProcess::default();
+        let signal = Arc::new(AtomicI32::new(0));
         let this = Self { sender, commands, process, signal };
-        let (sender, process, first) =
-            (this.sender.clone(), this.process.clone(), this.signal.clone());
+        let sender = this.sender.clone();
+        let process = this.process.clone();
+        let first = this.signal.clone();
         let mut stopped: Option<Instant> = None;
         signals::listen(move |signal| {
             if let Some(stopped) = stopped {

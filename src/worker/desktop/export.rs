@@ -222,7 +222,8 @@ pub(crate) fn write_gguf(
         let hint = "export a Hugging Face folder with --format hf, which takes any tokenizer";
         Failure::usage(text, hint)
     })?;
-    let (architecture, mut warnings) = (&source.architecture, Vec::new());
+    let architecture = &source.architecture;
+    let mut warnings = Vec::new();
     vocabulary.pad(architecture.vocab_size);
     if matches!(architecture.blocks, Blocks::Gpt2 { gelu: Gelu::Erf, .. }) {
         warnings.push(

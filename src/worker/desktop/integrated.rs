@@ -38,7 +38,8 @@ pub(super) fn faster_cpu(
     }
     let trial = Trial::of(setup, request);
     let cpu_speed = trial.tokens_per_s(&trial.speed(&cpu, on_cpu).ok()?);
-    let (name, id) = (&gpu.info.name, gpu.info.id);
+    let name = &gpu.info.name;
+    let id = gpu.info.id;
     let (reason, text) = match trial.speed(&gpu.info, setup.inputs.mode) {
         Ok(speed) => {
             let gpu_speed = trial.tokens_per_s(&speed);
@@ -69,7 +70,8 @@ struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     fn of(setup: &'a Setup, request: &train::TrainRequest) -> Self {
-        let (own, vocab) = (&setup.inputs.config, setup.architecture.vocab_size as u32);
+        let own = &setup.inputs.config;
+        let vocab = setup.architecture.vocab_size as u32;
         let run = Work::update(own, vocab, setup.steps.plan());
         let config = small(Config {
             dtype: request.config.dtype,
@@ -104,7 +106,8 @@ pub(crate) fn measure_speed(
     device: &DeviceInfo,
     mode: OpsMode,
 ) -> Result<DeviceSpeed, Failure> {
-    let (measured, device_id) = (Box::new(config.clone()), device.id.to_string());
+    let measured = Box::new(config.clone());
+    let device_id = device.id.to_string();
     let implementation = mode.implementation;
     let request = Request::Measure { config: measured, device: device_id, implementation };
     let row = match ask(request)? {

@@ -15,14 +15,14 @@ use crate::worker::supervisor::ProcessEnd;
 
 /// The result of a search for devices.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
+pub(crate) struct DeviceListing {
     /// The devices, the CPU last.
     pub devices: Vec<DeviceInfo>,
     /// The backends that are left out, because their drivers crashed, and how: `signal 11`.
     crashed: Vec<(Backend, String)>,
 }
 
-impl Listing {
+impl DeviceListing {
     /// Returns the backends to leave out in processes that list devices themselves.
     pub fn without(&self) -> Vec<Backend> {
         self.crashed.iter().map(|(backend, _)| *backend).collect()
@@ -55,16 +55,19 @@ impl Listing {
 }
 
 /// Lists the devices of a search.
-pub(crate) fn list_devices(search: Search) -> Listing {
+pub(crate) fn list_devices(search: Search) -> DeviceListing {
     list_with(search, &list_in_child)
 }
 
 /// Lists with `list`, which lists in a process of its own and returns how that ended if it crashed. Then
 /// each backend gets another process, to find those that crash.
-fn list_with(search: Search, list: &dyn Fn(Search) -> Result<Vec<DeviceInfo>, String>) -> Listing {
-    let mut listing = Listing::default();
+fn list_with(
+    search: Search,
+    list: &dyn Fn(Search) -> Result<Vec<DeviceInfo>, String>,
+) -> DeviceListing {
+    let mut listing = DeviceListing::default();
     if let Ok(devices) = list(search) {
-        return Listing { devices, ..listing };
+        return DeviceListing { devices, ..listing };
     }
     for backend in search.backends() {
         if search.skips(backend, &listing.devices) {
@@ -132,7 +135,7 @@ mod tests {
     }
 
     /// Lists a GPU of each of these backends; a process that lists one of `crashing` crashes.
-    fn listed(search: Search, has: &[Backend], crashing: &[Backend]) -> (Listing, usize) {
+    fn listed(search: Search, has: &[Backend], crashing: &[Backend]) -> (DeviceListing, usize) {
         let processes = Cell::new(0);
         let listing = list_with(search, &|search| {
             processes.set(processes.get() + 1);
@@ -146,7 +149,7 @@ mod tests {
         (listing, processes.get())
     }
 
-    fn backends(listing: &Listing) -> Vec<Backend> {
+    fn backends(listing: &DeviceListing) -> Vec<Backend> {
         listing.devices.iter().map(|info| info.id.backend).collect()
     }
 

@@ -28,7 +28,7 @@ use crate::protocol::{Job, Reply, Request, StartRun};
 use crate::runs::{self, Tail};
 use answer::answer;
 use pipe::{worker, worker_of_window};
-use run::{RunFolder, RunProcess, Wake};
+use run::{FollowedRun, RunProcess, Wake};
 
 pub(crate) use super::config_source::{flag_or_variable, read_text};
 pub(crate) use super::data_requests::describe;
@@ -41,7 +41,7 @@ pub(crate) use pipe::detach;
 pub(crate) use rank::{REPORT_TIME, RankProcess};
 pub(crate) use request::ask;
 pub(crate) use self_test::{Proven, TestEnd, Tested, prove, test_kernels, time_limit};
-pub(crate) use serve::{Messages, read_command, serve};
+pub(crate) use serve::{WorkerOutput, read_command, serve};
 pub(crate) use supervise::supervise;
 pub(crate) use training::{RunOutput, SETTING_UP, host, print_set_up, train};
 pub(crate) use watch::{Watched, watch};
@@ -66,7 +66,8 @@ impl Client {
     }
 
     pub fn send(&mut self, request: Request) {
-        let (sender, wake) = (self.sender.clone(), self.wake.clone());
+        let sender = self.sender.clone();
+        let wake = self.wake.clone();
         let reply = move |reply| {
             // The window may have closed meanwhile.
             let _ = sender.send(reply);
@@ -112,7 +113,7 @@ impl Client {
 
     /// Follows a run from the end of its record on, if another process trains it.
     pub fn follow(&self, run: &Path, tail: Tail) -> Option<Trainer> {
-        let follow = || Trainer::new(run.to_path_buf(), false, RunFolder::new(run, tail));
+        let follow = || Trainer::new(run.to_path_buf(), false, FollowedRun::new(run, tail));
         runs::is_training(run).then(follow)
     }
 }

@@ -76,7 +76,8 @@ impl StartRun {
         }
         let mut start = group.share(self)?;
         if let RunSettings::Resolved { config, .. } = &mut start.settings {
-            let (shared, own) = (take(&mut **config), resolved.config.clone());
+            let shared = take(&mut **config);
+            let own = resolved.config.clone();
             let has_model = matches!(shared.init_from, InitFrom::Path(_));
             **config = match (start.resume, has_model) {
                 (true, _) => Config { dtype: shared.dtype, ..own },

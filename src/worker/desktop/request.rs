@@ -48,7 +48,8 @@ pub(super) fn sample(
     request: SampleRequest,
     reply: impl Fn(Reply) + Send + 'static,
 ) -> Result<Arc<ChildStdin>, Failure> {
-    let (text, done) = (String::new(), false);
+    let text = String::new();
+    let done = false;
     let mut last = match &request.input {
         SampleInput::Prompt(prompt) => {
             Reply::Sampled { prompt: prompt.clone(), text, done, tokens: Vec::new() }

@@ -86,7 +86,7 @@ impl Connection for RunProcess {
 }
 
 /// A run that another process trains: its run folder has the events, and takes commands.
-pub(super) struct RunFolder {
+pub(super) struct FollowedRun {
     run: PathBuf,
     tail: Tail,
     checked: Instant,
@@ -94,13 +94,13 @@ pub(super) struct RunFolder {
     missing: Option<Instant>,
 }
 
-impl RunFolder {
+impl FollowedRun {
     pub fn new(run: &Path, tail: Tail) -> Self {
         Self { run: run.to_path_buf(), tail, checked: Instant::now(), missing: None }
     }
 }
 
-impl Connection for RunFolder {
+impl Connection for FollowedRun {
     fn send(&mut self, command: &Command) -> io::Result<()> {
         runs::command(&self.run, command)
     }

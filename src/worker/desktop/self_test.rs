@@ -72,7 +72,9 @@ pub(crate) fn prove(
     options: SelfTestOptions,
     say: &dyn Fn(&str),
 ) -> Result<Proven, DeviceError> {
-    let (listed, dtype, shapes) = (device.info.clone(), config.dtype, KernelShapes::from(config));
+    let listed = device.info.clone();
+    let dtype = config.dtype;
+    let shapes = KernelShapes::from(config);
     let fastest = mode.for_run(dtype, &listed);
     // Another implementation is chosen to compare it. A device without the dtype is refused later.
     let Some(fastest) = fastest.ok().filter(|_| mode.implementation == Implementation::Auto) else {
@@ -83,7 +85,8 @@ pub(crate) fn prove(
         let warning = without_tensor_cores(&listed, fastest.precision.dtype());
         return Ok(Proven { device, mode, warning, suspect: None });
     }
-    let (mut run, mut fault) = (fastest, None);
+    let mut run = fastest;
+    let mut fault = None;
     loop {
         let found = if avoids && run == fastest {
             crash_in_training()
@@ -95,10 +98,12 @@ pub(crate) fn prove(
         }
         let Some(slower) = mode.slower(dtype, &mut device.info) else {
             let DeviceInfo { id, name, .. } = listed;
-            let (dtype, reason) = (run.precision.dtype(), found.to_string());
+            let dtype = run.precision.dtype();
+            let reason = found.to_string();
             return Err(DeviceError::Untrusted { id, name, dtype, reason });
         };
-        (mode, run) = (slower, slower.for_run(dtype, &device.info)?);
+        mode = slower;
+        run = slower.for_run(dtype, &device.info)?;
         fault.get_or_insert(found);
     }
     let warning = match fault {
@@ -236,7 +241,8 @@ pub(crate) fn test_kernels(
     let (mut child, input, mut replies) = start(worker(), request)?;
     let (sender, receiver) = channel();
     std::thread::spawn(move || replies.all(|reply| sender.send(reply).is_ok()));
-    let (mut begun, mut check) = (0, "the opening of the device".to_string());
+    let mut begun = 0;
+    let mut check = "the opening of the device".to_string();
     let end = loop {
         match receiver.recv_timeout(limit) {
             Ok(Reply::Kernels { progress }) => match progress {

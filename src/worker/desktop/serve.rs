@@ -16,13 +16,13 @@ use crate::protocol::{
 };
 
 /// The output of a worker: messages on stdout, talk on stderr.
-pub(crate) struct Messages {
+pub(crate) struct WorkerOutput {
     say: fn(&str),
     /// False for the ranks after the first, which report nothing but their failures.
     is_first: bool,
 }
 
-impl Messages {
+impl WorkerOutput {
     /// Announces that this process takes messages.
     pub fn ready(say: fn(&str), is_first: bool) -> Self {
         send(&FromWorker::Ready { version: MESSAGES_VERSION });
@@ -30,7 +30,7 @@ impl Messages {
     }
 }
 
-impl RunOutput for Messages {
+impl RunOutput for WorkerOutput {
     fn emit(&mut self, event: &Event) {
         if self.is_first {
             send_event(event);
@@ -82,7 +82,7 @@ pub(crate) fn read_command(line: &str) -> serde_json::Result<Command> {
 /// Does the job of the first message; returns the exit code. `say` prints to stderr, and `start_logging`
 /// sets what the libraries log.
 pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
-    let output = Messages::ready(say, true);
+    let output = WorkerOutput::ready(say, true);
     let mut line = String::new();
     // A closed stdin is an empty line, which is no message.
     let _ = std::io::stdin().lock().read_line(&mut line);
@@ -143,7 +143,7 @@ fn report_panics() {
 }
 
 /// Trains a run, in this process or in another worker that this one supervises.
-fn train(start: StartRun, supervised: bool, mut output: Messages) -> ExitCode {
+fn train(start: StartRun, supervised: bool, mut output: WorkerOutput) -> ExitCode {
     let code = Control::listen(false, output.say).and_then(|control| {
         // If the supervisor is killed, nothing is left to restart this run, or to stop it.
         control.read_stdin(!supervised, read_command, send_event);

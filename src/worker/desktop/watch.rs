@@ -37,7 +37,8 @@ pub(crate) fn watch(
     watched: Watched,
     report: impl FnOnce(&Failure) + Send + 'static,
 ) {
-    let (watchdog, name) = (device.watchdog.clone(), device.info.name.clone());
+    let watchdog = device.watchdog.clone();
+    let name = device.info.name.clone();
     let former = std::panic::take_hook();
     let cause = watchdog.clone();
     std::panic::set_hook(Box::new(move |panic| {
