@@ -5,7 +5,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
 use super::half_weights::factor;
-use super::llama_block::LlamaBlock;
+use super::llama_block::{GatedMlp, LlamaBlock};
 use super::{Pass, site};
 use crate::config::Gelu;
 use crate::ops::{
@@ -135,23 +135,66 @@ impl Block {
         saved: SavedBlock,
         at: BlockPass,
     ) -> (Tensor<2>, BlockGradients) {
-        match self {
-            Self::Gpt2(block) => block.backward(dy, saved, at),
-            Self::Llama(block) => block.backward(dy, saved, at),
-        }
+        let SavedBlock { attention, mlp } = saved;
+        let mode = at.pass.mode;
+        let (norm, c_fc, c_proj, activation) = self.mlp_layers();
+        let SavedMlp { x, ln_2, h, pre_activation } = mlp;
+        let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
+        let (d, mlp_proj) = c_proj.backward(d, pre_activation, activation, mode);
+        let (dh, c_fc) = c_fc.backward(d, h, None, mode);
+        let (dy, ln_2) = norm.backward(dh, x, ln_2, Some(dy), mode);
+
+        let (norm, c_attn, c_proj) = self.attention_layers();
+        let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = attention;
+        let d = at.pass.drop_out(dy.clone(), site::attention_projection(at.index), at.time);
+        let (dout, c_proj) = c_proj.backward(d, out.clone(), None, mode);
+        let (dqkv, head_norms) = match self {
+            Self::Gpt2(_) => {
+                let shape = at.attention(at.heads);
+                (ops::attention_backward(dout, qkv, out, log_sum_exp, shape, mode), None)
+            }
+            Self::Llama(block) => block.attention_backward(dout, qkv, out, log_sum_exp, at),
+        };
+        let (dh, c_attn) = c_attn.backward(dqkv, h, None, mode);
+        let (dx, ln_1) = norm.backward(dh, x, ln_1, Some(dy), mode);
+        let linear = [[c_attn, c_proj].concat(), [c_fc, mlp_proj].concat()];
+        (dx, BlockGradients { linear, norms: [ln_1, ln_2], head_norms })
     }
 
     fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
-        match self {
-            Self::Gpt2(block) => block.forward_attention(x, at),
-            Self::Llama(block) => block.forward_attention(x, at),
-        }
+        let mode = at.pass.mode;
+        let (norm, c_attn, c_proj) = self.attention_layers();
+        let (h, ln_1) = norm.forward(x.clone(), mode);
+        let qkv = c_attn.forward(h.clone(), None, None, mode);
+        let (qkv, (out, log_sum_exp)) = match self {
+            Self::Gpt2(_) => (qkv.clone(), ops::attention(qkv, at.attention(at.heads), mode)),
+            Self::Llama(block) => block.attention(qkv, at),
+        };
+        let site = site::attention_projection(at.index);
+        let y = c_proj.add_to(x.clone(), out.clone(), None, site, at);
+        (y, SavedAttention { x, ln_1, h, qkv, out, log_sum_exp })
     }
 
     pub(super) fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
+        let (norm, c_fc, c_proj, activation) = self.mlp_layers();
+        let (h, ln_2) = norm.forward(x.clone(), at.pass.mode);
+        let pre_activation = c_fc.forward(h.clone(), None, None, at.pass.mode);
+        let site = site::mlp_projection(at.index);
+        let y = c_proj.add_to(x.clone(), pre_activation.clone(), activation, site, at);
+        (y, SavedMlp { x, ln_2, h, pre_activation })
+    }
+
+    /// Returns the layers of the MLP: the norm before it, its first product, and the projection of the
+    /// activation's output.
+    fn mlp_layers(&self) -> (&Norm, &Conv1d, &Conv1d, Option<Activation>) {
         match self {
-            Self::Gpt2(block) => block.forward_mlp(x, at),
-            Self::Llama(block) => block.forward_mlp(x, at),
+            Self::Gpt2(Gpt2Block { ln_2, mlp, gelu, .. }) => {
+                (ln_2, &mlp.c_fc, &mlp.c_proj, Some((*gelu).into()))
+            }
+            Self::Llama(LlamaBlock { post_attention_layernorm, mlp, .. }) => {
+                let GatedMlp { gate_up_proj, down_proj } = mlp;
+                (post_attention_layernorm, gate_up_proj, down_proj, Some(Activation::SwiGlu))
+            }
         }
     }
 
@@ -182,53 +225,13 @@ impl Block {
             Self::Gpt2(Gpt2Block { attn, mlp, .. }) => {
                 [&mut attn.c_attn, &mut attn.c_proj, &mut mlp.c_fc, &mut mlp.c_proj]
             }
-            Self::Llama(block) => block.linear_layers(),
+            Self::Llama(LlamaBlock { self_attn, mlp, .. }) => [
+                &mut self_attn.qkv_proj,
+                &mut self_attn.o_proj,
+                &mut mlp.gate_up_proj,
+                &mut mlp.down_proj,
+            ],
         }
-    }
-}
-
-impl Gpt2Block {
-    fn backward(
-        &self,
-        dy: Tensor<2>,
-        saved: SavedBlock,
-        at: BlockPass,
-    ) -> (Tensor<2>, BlockGradients) {
-        let SavedBlock { attention, mlp } = saved;
-        let mode = at.pass.mode;
-        let SavedMlp { x, ln_2, h, pre_activation } = mlp;
-        let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
-        let (d, mlp_proj) =
-            self.mlp.c_proj.backward(d, pre_activation, Some(self.gelu.into()), mode);
-        let (dh, c_fc) = self.mlp.c_fc.backward(d, h, None, mode);
-        let (dy, ln_2) = self.ln_2.backward(dh, x, ln_2, Some(dy), mode);
-
-        let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = attention;
-        let d = at.pass.drop_out(dy.clone(), site::attention_projection(at.index), at.time);
-        let (dout, c_proj) = self.attn.c_proj.backward(d, out.clone(), None, mode);
-        let dqkv =
-            ops::attention_backward(dout, qkv, out, log_sum_exp, at.attention(at.heads), mode);
-        let (dh, c_attn) = self.attn.c_attn.backward(dqkv, h, None, mode);
-        let (dx, ln_1) = self.ln_1.backward(dh, x, ln_1, Some(dy), mode);
-        let linear = [[c_attn, c_proj].concat(), [c_fc, mlp_proj].concat()];
-        (dx, BlockGradients { linear, norms: [ln_1, ln_2], head_norms: None })
-    }
-
-    fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
-        let (h, ln_1) = self.ln_1.forward(x.clone(), at.pass.mode);
-        let qkv = self.attn.c_attn.forward(h.clone(), None, None, at.pass.mode);
-        let (out, log_sum_exp) = ops::attention(qkv.clone(), at.attention(at.heads), at.pass.mode);
-        let site = site::attention_projection(at.index);
-        let y = self.attn.c_proj.add_to(x.clone(), out.clone(), None, site, at);
-        (y, SavedAttention { x, ln_1, h, qkv, out, log_sum_exp })
-    }
-
-    fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
-        let (h, ln_2) = self.ln_2.forward(x.clone(), at.pass.mode);
-        let pre_activation = self.mlp.c_fc.forward(h.clone(), None, None, at.pass.mode);
-        let (gelu, site) = (Some(self.gelu.into()), site::mlp_projection(at.index));
-        let y = self.mlp.c_proj.add_to(x.clone(), pre_activation.clone(), gelu, site, at);
-        (y, SavedMlp { x, ln_2, h, pre_activation })
     }
 }
 
@@ -309,7 +312,7 @@ impl Norm {
         residual: Option<Tensor<2>>,
         mode: OpsMode,
     ) -> (Tensor<2>, Tensor<3>) {
-        let (weight, form) = (self.weight.val(), self.form);
-        ops::layer_norm_backward(dy, x, weight, statistics, residual, form, mode)
+        let weight = self.weight.val();
+        ops::layer_norm_backward(dy, x, weight, statistics, residual, self.form, mode)
     }
 }

@@ -32,7 +32,8 @@ pub fn has_weights(folder: &Path) -> bool {
 
 /// Returns the files with the weights of a folder.
 pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, WeightError> {
-    let (single, path) = (folder.join(WEIGHTS_FILE), folder.join(INDEX_FILE));
+    let single = folder.join(WEIGHTS_FILE);
+    let path = folder.join(INDEX_FILE);
     if disk::exists(&single) || !disk::exists(&path) {
         return Ok(vec![single]);
     }
@@ -112,15 +113,16 @@ pub(super) struct FileTensor {
     pub columns: Range<usize>,
 }
 
-/// Returns the tensors that the weight `name` of the model is in files. GPT-2's names and layouts are those
-/// of the model.
+/// Returns the tensors of files that make up the weight `name` of the model. GPT-2's have the names and
+/// layouts of the model.
 pub(super) fn tensors_of(architecture: &Architecture, name: &str) -> Vec<FileTensor> {
     let whole = |name: String| vec![FileTensor { name, is_transposed: false, columns: 0..0 }];
     let Blocks::Llama(LlamaBlocks { kv_heads, head_size, ffn_size, .. }) = architecture.blocks
     else {
         return whole(name.to_string());
     };
-    let (queries, keys) = (architecture.n_head * head_size, kv_heads * head_size);
+    let queries = architecture.n_head * head_size;
+    let keys = kv_heads * head_size;
     let Some((block, layer)) = name.strip_prefix("h.").and_then(|rest| rest.split_once('.')) else {
         return whole(match name {
             "wte.weight" => "model.embed_tokens.weight".to_string(),
@@ -149,7 +151,7 @@ pub(super) fn tensors_of(architecture: &Architecture, name: &str) -> Vec<FileTen
 
 /// A tensor of a file that is being written.
 struct SavedTensor {
-    /// Named and shaped as in the file. Its parts are those of the weight of the model.
+    /// Has the name and the shape of the file, and the parts of the model's weight.
     parameter: Parameter,
     /// The columns of the weight to take, and to transpose.
     columns: Option<Range<usize>>,

@@ -58,7 +58,7 @@ impl GgufType {
     }
 }
 
-/// Appends a block of `q8_0`: the scale, then the rounded multiples of it.
+/// Appends a block of `q8_0`: the scale, then its rounded multiples.
 fn quantize(block: &[f32], bytes: &mut Vec<u8>) {
     let scale = block.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };

@@ -82,7 +82,8 @@ impl Gpt {
         sums: &mut WeightGradients,
         mut take: Option<Take<'_>>,
     ) -> Tensor<1> {
-        let (sequences, time) = (batch.sequences, batch.tokens.len() / batch.sequences);
+        let sequences = batch.sequences;
+        let time = batch.tokens.len() / batch.sequences;
         let mut x = self.embed(batch.tokens.clone(), time, pass);
         // Each returns what its block saved, or recomputes it.
         let mut saved: Vec<Box<dyn FnOnce() -> SavedBlock + '_>> = Vec::new();
@@ -133,7 +134,8 @@ impl Gpt {
             Some(dhead)
         };
         // The last layer first.
-        let (mut norms, mut head_norms) = (vec![ln_f], Vec::new());
+        let mut norms = vec![ln_f];
+        let mut head_norms = Vec::new();
         for (index, (block, saved)) in self.h.iter().zip(saved).enumerate().rev() {
             let at = self.block_pass(index, sequences, time, pass);
             let (before, BlockGradients { linear, norms: [ln_1, ln_2], head_norms: of_heads }) =

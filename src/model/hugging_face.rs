@@ -16,7 +16,7 @@ const MAX_HEAD: usize = 256;
 const MAX_FFN: usize = 1 << 18;
 
 /// Returns the text of a model's `config.json`, as transformers reads it. `ends` are the tokens that begin
-/// and end a text.
+/// and end a document.
 pub fn write_architecture(architecture: &Architecture, ends: [Option<u32>; 2]) -> String {
     let mut config = match &architecture.blocks {
         Blocks::Gpt2 { bias, gelu } => gpt2_config(architecture, *bias, *gelu),
@@ -176,10 +176,9 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
     let n_head = size("num_attention_heads", MAX_WIDTH)?;
     let n_embd = size("hidden_size", MAX_WIDTH)?;
     let of_width = if is_qwen3 { 128 } else { n_embd / n_head };
-    let (kv_heads, head_size) = (
-        optional("num_key_value_heads", MAX_WIDTH, if is_qwen3 { 32 } else { n_head })?,
-        optional("head_dim", MAX_HEAD, of_width)?,
-    );
+    let default_kv_heads = if is_qwen3 { 32 } else { n_head };
+    let kv_heads = optional("num_key_value_heads", MAX_WIDTH, default_kv_heads)?;
+    let head_size = optional("head_dim", MAX_HEAD, of_width)?;
     if !n_head.is_multiple_of(kv_heads) {
         return Err(format!(
             "num_attention_heads {n_head} is not a multiple of num_key_value_heads {kv_heads}"

@@ -4,9 +4,8 @@
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
-use super::block::{BlockGradients, BlockPass, Conv1d, Norm, SavedAttention, SavedBlock, SavedMlp};
-use super::site;
-use crate::ops::{self, Activation, HeadNorms, RotaryShape};
+use super::block::{BlockPass, Conv1d, Norm};
+use crate::ops::{self, HeadNorms, RotaryShape};
 use crate::plan::LlamaBlocks;
 
 /// Queries, keys and values side by side are one product, `[in, (heads + 2 kv_heads) size]`.
@@ -36,69 +35,38 @@ pub(super) struct LlamaBlock {
     pub(super) shape: LlamaBlocks,
 }
 
-const SWIGLU: Option<Activation> = Some(Activation::SwiGlu);
-
 impl LlamaBlock {
-    pub(super) fn backward(
+    /// Returns qkv for the backward pass, and the results of attention.
+    pub(super) fn attention(
         &self,
-        dy: Tensor<2>,
-        saved: SavedBlock,
+        qkv: Tensor<2>,
         at: BlockPass,
-    ) -> (Tensor<2>, BlockGradients) {
-        let (SavedBlock { attention, mlp }, mode) = (saved, at.pass.mode);
-        let SavedMlp { x, ln_2, h, pre_activation } = mlp;
-        let d = at.pass.drop_out(dy.clone(), site::mlp_projection(at.index), at.time);
-        let (d, down) = self.mlp.down_proj.backward(d, pre_activation, SWIGLU, mode);
-        let (dh, gate_up) = self.mlp.gate_up_proj.backward(d, h, None, mode);
-        let norm = &self.post_attention_layernorm;
-        let (dy, ln_2) = norm.backward(dh, x, ln_2, Some(dy), mode);
-
-        let SavedAttention { x, ln_1, h, qkv, out, log_sum_exp } = attention;
-        let d = at.pass.drop_out(dy.clone(), site::attention_projection(at.index), at.time);
-        let (dout, o) = self.self_attn.o_proj.backward(d, out.clone(), None, mode);
-        let (norms, shape) = (self.head_norms(), at.attention(self.shape.kv_heads));
-        let (rotated, qkv) = match norms {
-            Some(_) => (self.rotate(qkv.clone(), at), Some(qkv)),
-            None => (qkv, None),
-        };
-        let dqkv = ops::attention_backward(dout, rotated, out, log_sum_exp, shape, mode);
-        let (dqkv, head_norms) = ops::rotary_backward(dqkv, qkv, norms, self.rotary(at), mode);
-        let (dh, qkv) = self.self_attn.qkv_proj.backward(dqkv, h, None, mode);
-        let (dx, ln_1) = self.input_layernorm.backward(dh, x, ln_1, Some(dy), mode);
-        let linear = [[qkv, o].concat(), [gate_up, down].concat()];
-        (dx, BlockGradients { linear, norms: [ln_1, ln_2], head_norms })
-    }
-
-    pub(super) fn forward_attention(
-        &self,
-        x: Tensor<2>,
-        at: BlockPass,
-    ) -> (Tensor<2>, SavedAttention) {
-        let (h, ln_1) = self.input_layernorm.forward(x.clone(), at.pass.mode);
-        let qkv = self.self_attn.qkv_proj.forward(h.clone(), None, None, at.pass.mode);
+    ) -> (Tensor<2>, (Tensor<2>, Tensor<3>)) {
         // The gradients of norms need their input. Without norms, the rotation is in place.
         let normed = self.shape.has_head_norms.then(|| qkv.clone());
         let rotated = self.rotate(qkv, at);
         let shape = at.attention(self.shape.kv_heads);
-        let (out, log_sum_exp) = ops::attention(rotated.clone(), shape, at.pass.mode);
-        let qkv = normed.unwrap_or(rotated);
-        let site = site::attention_projection(at.index);
-        let y = self.self_attn.o_proj.add_to(x.clone(), out.clone(), None, site, at);
-        (y, SavedAttention { x, ln_1, h, qkv, out, log_sum_exp })
+        let results = ops::attention(rotated.clone(), shape, at.pass.mode);
+        (normed.unwrap_or(rotated), results)
     }
 
-    pub(super) fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
-        let (h, ln_2) = self.post_attention_layernorm.forward(x.clone(), at.pass.mode);
-        let gate_up = self.mlp.gate_up_proj.forward(h.clone(), None, None, at.pass.mode);
-        let site = site::mlp_projection(at.index);
-        let y = self.mlp.down_proj.add_to(x.clone(), gate_up.clone(), SWIGLU, site, at);
-        (y, SavedMlp { x, ln_2, h, pre_activation: gate_up })
-    }
-
-    pub(super) fn linear_layers(&mut self) -> [&mut Conv1d; 4] {
-        let LlamaAttention { qkv_proj, o_proj, .. } = &mut self.self_attn;
-        let GatedMlp { gate_up_proj, down_proj } = &mut self.mlp;
-        [qkv_proj, o_proj, gate_up_proj, down_proj]
+    /// Returns the gradient of qkv, and the partial sums of the gradients of the norms of q and k.
+    pub(super) fn attention_backward(
+        &self,
+        dout: Tensor<2>,
+        qkv: Tensor<2>,
+        out: Tensor<2>,
+        log_sum_exp: Tensor<3>,
+        at: BlockPass,
+    ) -> (Tensor<2>, Option<Tensor<3>>) {
+        let norms = self.head_norms();
+        let (rotated, qkv) = match norms {
+            Some(_) => (self.rotate(qkv.clone(), at), Some(qkv)),
+            None => (qkv, None),
+        };
+        let shape = at.attention(self.shape.kv_heads);
+        let dqkv = ops::attention_backward(dout, rotated, out, log_sum_exp, shape, at.pass.mode);
+        ops::rotary_backward(dqkv, qkv, norms, self.rotary(at), at.pass.mode)
     }
 
     /// Normalises, in Qwen3, and rotates the queries and keys of whole sequences.

@@ -39,7 +39,7 @@ impl LossScale {
         Self { scale, clean: 0, skipped: 0, skipped_in_a_row: 0 }
     }
 
-    /// Returns true if so many updates were skipped that the run has diverged.
+    /// Returns true if the run has diverged: too many updates in a row were skipped.
     pub(crate) fn has_failed(&self) -> bool {
         self.skipped_in_a_row > MAX_SKIPPED_IN_A_ROW
     }

@@ -141,7 +141,9 @@ impl MicroBatch {
         windows: &Windows<'_>,
         tokens_of: impl Iterator<Item = Range<u64>>,
     ) -> Result<Self, DataError> {
-        let (mut tokens, mut targets, mut sequences) = (Vec::new(), Vec::new(), 0);
+        let mut tokens = Vec::new();
+        let mut targets = Vec::new();
+        let mut sequences = 0;
         for window in tokens_of {
             let window = windows.read(window)?;
             tokens.extend(window.tokens);
@@ -272,7 +274,8 @@ impl Gpt {
         rows: usize,
         mode: OpsMode,
     ) -> impl Iterator<Item = Tensor<2>> {
-        let (time, mode) = (tokens.len(), mode.in_precision(Precision::FLOAT32));
+        let time = tokens.len();
+        let mode = mode.in_precision(Precision::FLOAT32);
         let x = self.hidden(tokens, 1, Pass { mode, dropout: None });
         let part = move |from| self.head(x.clone().narrow(0, from, rows.min(time - from)));
         (0..time).step_by(rows).map(part)
@@ -322,7 +325,8 @@ impl Gpt {
         let (base, period) = match positions {
             Some(positions) => (positions, time),
             None => {
-                let (device, dtype) = (wte[0].device(), wte[0].dtype());
+                let device = wte[0].device();
+                let dtype = wte[0].dtype();
                 (Tensor::zeros([1, self.architecture.n_embd], (&device, dtype)), 1)
             }
         };

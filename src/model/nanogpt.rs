@@ -121,7 +121,7 @@ impl WeightSource for NanoGptCheckpoint {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let path = &self.path;
         let tensor = self.tensors.get(name).ok_or_else(|| WeightError::missing(path, name))?;
-        // nn.Linear stores [out, in]. If a square matrix were not transposed, no shape would tell.
+        // nn.Linear stores [out, in]. If a square matrix were not transposed, its shape would still fit.
         let transposed = shape.len() == 2 && name.starts_with("h.");
         let mut need = shape.to_vec();
         if transposed {

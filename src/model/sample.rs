@@ -57,8 +57,8 @@ impl<'a> Sampler<'a> {
         self.draw_next().await.1
     }
 
-    /// Draws the next token, as [`Sampler::next_token`] does. Its probability and the likeliest tokens are
-    /// the model's own: in a vocabulary of `vocab` tokens, at temperature 1 and from all of them.
+    /// Draws the next token, as [`Sampler::next_token`] does. Its probability and the likeliest tokens come
+    /// directly from the model: in a vocabulary of `vocab` tokens, at temperature 1 and from all of them.
     pub async fn next_with_odds(&mut self, vocab: usize) -> TokenOdds {
         let (logits, token) = self.draw_next().await;
         TokenOdds::of(&logits, vocab, token)
@@ -103,7 +103,8 @@ impl<'a> Sampler<'a> {
 
     /// Computes a block for new positions `x`, `[new, c]`.
     fn block(&mut self, index: usize, x: Tensor<2>) -> Tensor<2> {
-        let (block, pass) = (&self.model.h[index], Pass { mode: self.mode, dropout: None });
+        let block = &self.model.h[index];
+        let pass = Pass { mode: self.mode, dropout: None };
         let at = self.model.block_pass(index, 1, x.dims()[0], pass);
         let (norm, qkv, projection) = block.attention_layers();
         let (h, _) = norm.forward(x.clone(), pass.mode);
@@ -117,7 +118,8 @@ impl<'a> Sampler<'a> {
     fn attend(&mut self, index: usize, qkv: Tensor<2>) -> Tensor<2> {
         let new = qkv.dims()[0];
         let architecture = &self.model.architecture;
-        let (heads, [kv_heads, size]) = (architecture.n_head, architecture.kv_heads());
+        let heads = architecture.n_head;
+        let [kv_heads, size] = architecture.kv_heads();
         let part = |first: usize, heads: usize, norm: Option<&Norm>| {
             let rows = qkv.clone().narrow(1, first * size, heads * size);
             let rows = match norm {
@@ -127,8 +129,8 @@ impl<'a> Sampler<'a> {
             rows.reshape([new, heads, size]).swap_dims(0, 1)
         };
         let [q_norm, k_norm] = self.model.h[index].head_norms();
-        let (q, k) = (part(0, heads, q_norm), part(heads, kv_heads, k_norm));
-        let (q, mut k) = (self.rotate(q), self.rotate(k));
+        let q = self.rotate(part(0, heads, q_norm));
+        let mut k = self.rotate(part(heads, kv_heads, k_norm));
         let mut v = part(heads + kv_heads, kv_heads, None);
         if let Some([cached_k, cached_v]) = self.cache[index].take() {
             k = Tensor::cat(vec![cached_k, k], 1);
@@ -157,7 +159,8 @@ impl<'a> Sampler<'a> {
     fn rotate(&self, x: Tensor<3>) -> Tensor<3> {
         let Some([cos, sin]) = self.angles.clone() else { return x };
         let half = x.dims()[2] / 2;
-        let (a, b) = (x.clone().narrow(2, 0, half), x.narrow(2, half, half));
+        let a = x.clone().narrow(2, 0, half);
+        let b = x.narrow(2, half, half);
         let left = a.clone() * cos.clone() - b.clone() * sin.clone();
         Tensor::cat(vec![left, b * cos + a * sin], 2)
     }

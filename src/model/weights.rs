@@ -20,10 +20,10 @@ use crate::text::excerpt;
 pub enum WeightError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
-    /// The content of the file is not valid, or not that of the model.
+    /// The content of the file is not valid, or does not fit the model.
     #[error("{}: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
-    /// A source of weights that is no file failed, like the connection to another process.
+    /// A source of weights other than a file failed, like the connection to another process.
     #[error(transparent)]
     Source(Box<Failure>),
 }
@@ -42,7 +42,7 @@ impl WeightError {
         Self::corrupt(path, format!("tensor `{name}` is missing"))
     }
 
-    /// The shape of a weight is not that of the model.
+    /// The shape of a weight differs from the model's.
     pub(super) fn shape(path: &Path, name: &str, have: &[usize], need: &[usize]) -> Self {
         Self::corrupt(path, format!("`{name}` has shape {have:?}, the model needs {need:?}"))
     }
@@ -247,9 +247,13 @@ impl TensorFile {
     ) -> Result<Self, WeightError> {
         let mut end = 0;
         let infos = tensors.iter().map(|tensor| {
-            let (start, shape) = (end, tensor.shape.clone());
+            let start = end;
             end += bytes(tensor);
-            let info = TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) };
+            let info = TensorInfo {
+                dtype: Dtype::F32,
+                shape: tensor.shape.clone(),
+                data_offsets: (start, end),
+            };
             (tensor.name.clone(), info)
         });
         let metadata = Metadata::new(Some(metadata), infos.collect());

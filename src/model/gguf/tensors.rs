@@ -87,7 +87,8 @@ fn gpt2_tensors(architecture: &Architecture, bias: bool, dtype: GgufType) -> Vec
     }
     for (layer, shape) in architecture.layers() {
         let name = gguf_name(&layer);
-        let (is_matrix, out) = (shape.len() == 2, shape[shape.len() - 1]);
+        let is_matrix = shape.len() == 2;
+        let out = shape[shape.len() - 1];
         let dtype = if is_matrix { of_rows(shape[0], dtype) } else { GgufType::F32 };
         let weight = Some(format!("{layer}.weight"));
         add(format!("{name}.weight"), weight, shape, is_matrix.then_some(0..out), dtype);
