@@ -29,7 +29,7 @@ pub enum DeviceError {
     },
     #[error("no device `{device}`: its driver crashed while it listed its devices ({how})")]
     Crashed {
-        /// The device as `--device` takes it.
+        /// The value of `--device`.
         device: String,
         /// The end of the process that listed them: `signal 11`.
         how: String,
@@ -62,7 +62,7 @@ impl DeviceError {
 
     /// Recognises a failure of the device `name` in the text of a panic or of a library's error.
     ///
-    /// Libraries report some failures as text only. Each sign is a whole phrase of one of them, so
+    /// Libraries report some failures as text only. Each sign is a whole phrase of a library, so
     /// that no other panic counts as a failure of the device.
     pub fn from_message(name: &str, text: &str) -> Option<Self> {
         const OUT_OF_MEMORY: [&str; 4] = [

@@ -10,10 +10,10 @@ use super::error::DeviceError;
 /// Watches a device and holds its first failure, which the driver reported on one of its threads, or
 /// which [`check`](Self::check) found because the device was silent for too long.
 #[derive(Clone, Debug, Default)]
-pub struct Watchdog(Arc<Watched>);
+pub struct Watchdog(Arc<WatchdogState>);
 
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchdogState {
     failure: OnceLock<DeviceError>,
     timer: Mutex<Option<Timer>>,
     is_software: bool,
@@ -75,7 +75,7 @@ const LIMIT_FACTOR: u32 = 20;
 impl Watchdog {
     /// Creates the watchdog of a GPU or, with `is_software`, of a software renderer or the CPU.
     pub fn new(is_software: bool) -> Self {
-        Self(Arc::new(Watched { is_software, ..Watched::default() }))
+        Self(Arc::new(WatchdogState { is_software, ..WatchdogState::default() }))
     }
 
     pub fn failure(&self) -> Option<&DeviceError> {

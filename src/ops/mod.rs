@@ -38,7 +38,7 @@ pub use linear_cross_entropy::{
 };
 pub use mode::OpsMode;
 pub use rotary::{HeadNorms, RotaryShape, rotary, rotary_backward};
-pub use self_test::{Check, SelfTest};
+pub use self_test::{KernelCheck, SelfTest};
 pub use softmax::softmax;
 pub use update_control::{UpdateControl, UpdateSettings, update_control};
 

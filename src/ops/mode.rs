@@ -27,8 +27,12 @@ impl OpsMode {
 
     /// Returns the mode of an implementation, in f32, for hardware.
     pub const fn of(implementation: Implementation) -> Self {
-        let (precision, driver) = (Precision::FLOAT32, DriverTraits::UNKNOWN);
-        Self { implementation, precision, driver, software: false }
+        Self {
+            implementation,
+            precision: Precision::FLOAT32,
+            driver: DriverTraits::UNKNOWN,
+            software: false,
+        }
     }
 
     pub const fn in_precision(self, precision: Precision) -> Self {
@@ -52,8 +56,12 @@ impl OpsMode {
     pub fn for_run(self, dtype: Dtype, device: &DeviceInfo) -> Result<Self, DeviceError> {
         let abilities = self.abilities(device);
         let Some(precision) = abilities.precision(dtype) else {
-            let (id, name, known) = (device.id, device.name.clone(), abilities.dtypes());
-            return Err(DeviceError::Dtype { id, name, dtype, known });
+            return Err(DeviceError::Dtype {
+                id: device.id,
+                name: device.name.clone(),
+                dtype,
+                known: abilities.dtypes(),
+            });
         };
         let mode = self.in_precision(precision).on(device.kind);
         Ok(mode.for_driver(DriverTraits::of(device, None)))

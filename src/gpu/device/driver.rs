@@ -14,7 +14,7 @@ pub struct DriverTraits {
     /// True if a value beyond the range of float16 may be stored as the largest finite one, by which no
     /// overflow is noticed. DirectX rounds toward zero, also where a browser uses it.
     pub clamps_float16: bool,
-    /// The parts of the GPU that each run workgroups of their own; `None` if their number is unknown.
+    /// The parts of the GPU that each run their own workgroups; `None` if their number is unknown.
     pub multiprocessors: Option<usize>,
 }
 

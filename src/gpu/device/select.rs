@@ -23,7 +23,7 @@ pub struct OpenDevice {
 }
 
 impl OpenDevice {
-    /// Returns the CPU as an open device, for a test that computes with tensors of its own.
+    /// Returns the CPU as an open device, for a test that computes with its own tensors.
     #[cfg(test)]
     pub(crate) fn cpu(info: DeviceInfo) -> Self {
         Self {

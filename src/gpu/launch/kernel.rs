@@ -172,7 +172,7 @@ impl Spec {
         self
     }
 
-    /// Returns a name that no other variant has: the shader, then what the header says, with dots between.
+    /// Returns a name that no other variant has: the shader and the values of the header, with dots between.
     pub fn name(&self) -> String {
         let mut parts = vec![self.shader.name.to_string(), format!("wg_{}", self.workgroup)];
         if self.pack != 1 {

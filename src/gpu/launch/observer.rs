@@ -53,7 +53,7 @@ pub fn count_launches<R>(work: impl FnOnce() -> R) -> (R, usize) {
     (result, launches.load(Ordering::Relaxed))
 }
 
-// cubecl has one observer for the process, and tells it only the name of a kernel's type.
+// cubecl has one observer for the process, which gets only the name of a kernel's type.
 static IS_TIMING: AtomicBool = AtomicBool::new(false);
 static NEXT: Mutex<Option<String>> = Mutex::new(None);
 

@@ -8,7 +8,8 @@ const MOST: u32 = 8;
 /// with a line `}` of the same indentation. COUNT is one of the `constants` or a literal.
 pub(super) fn unroll(source: &str, constants: &[(&str, u32)]) -> String {
     let lines: Vec<&str> = source.lines().collect();
-    let (mut lines, mut text) = (&lines[..], String::with_capacity(2 * source.len()));
+    let mut lines = &lines[..];
+    let mut text = String::with_capacity(2 * source.len());
     while let Some((&line, rest)) = lines.split_first() {
         lines = rest;
         if line.trim() == "// unroll"

@@ -42,7 +42,8 @@ pub(super) fn update(kernels: &CubeKernels, inputs: AdamWInputs<Gpu>) -> Vec<Upd
     let AdamWInputs { weights, control, scalars } = inputs;
     let AdamW { beta1, beta2, eps, .. } = scalars;
     let update = |(w, half, grad, (m, v), decays): Weight<CubeTensor>| {
-        let ([w, m, v], half) = ([w, m, v].map(owned), half.map(owned));
+        let [w, m, v] = [w, m, v].map(owned);
+        let half = half.map(owned);
         launch!(
             kernels,
             cover(elements(&w)),

@@ -62,7 +62,7 @@ type Updated<T> = (T, Option<T>, (T, T));
 
 op! {
     /// Updates weights and their moments by their gradients, as `control` `[4]` of
-    /// [`update_control`](super::update_control) says; an update that it skips changes nothing.
+    /// [`update_control`](super::update_control) describes; an update that it skips changes nothing.
     ///
     /// A tensor that nothing else holds is updated in place. Kernels take many weights in one launch.
     pub fn adamw(

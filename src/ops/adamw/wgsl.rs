@@ -50,7 +50,8 @@ pub(super) fn update(kernels: &WgslKernels, inputs: AdamWInputs<Gpu>) -> Vec<Upd
             packs: elements(w) / pack as usize,
             word: scalars.decay_of(*decays).to_bits(),
         });
-        let (spec, span) = (spec(pack, has_half), TENSOR_SPAN / pack as usize);
+        let spec = spec(pack, has_half);
+        let span = TENSOR_SPAN / pack as usize;
         let AdamW { beta1, beta2, eps, .. } = scalars;
         let params = |tensors| Params { beta1, beta2, eps, tensors };
         kernels.launch_on_tensors(spec, span, &[&control], tensors, params);

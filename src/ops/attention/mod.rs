@@ -88,7 +88,7 @@ op! {
 
 op! {
     /// Returns the gradient of `qkv`, in its shape, from `dout` `[n, heads size]`, with `qkv`, `out` and
-    /// `log_sum_exp` as [`attention`] took and returned them.
+    /// `log_sum_exp` of [`attention`].
     pub fn attention_backward(
         dout: Tensor<2>,
         qkv: Tensor<2>,

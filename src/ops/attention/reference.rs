@@ -21,7 +21,9 @@ struct Heads {
 impl Heads {
     fn split(qkv: Tensor<2>, shape: &AttentionShape) -> Self {
         let size = shape.size(qkv.dims()[1]);
-        let (heads, kv_heads, group) = (shape.heads, shape.kv_heads, shape.group());
+        let heads = shape.heads;
+        let kv_heads = shape.kv_heads;
+        let group = shape.group();
         let part = |first: usize, count: usize| {
             to_heads(qkv.clone().narrow(1, first * size, count * size), shape, count)
         };
@@ -29,7 +31,8 @@ impl Heads {
             let part = part(first, kv_heads).unsqueeze_dim::<5>(2).repeat_dim(2, group);
             part.reshape([shape.batch, heads, shape.time, size])
         };
-        let (k, v) = (shared(heads), shared(heads + kv_heads));
+        let k = shared(heads);
+        let v = shared(heads + kv_heads);
         Self { q: part(0, heads), k, v, scale: scale(size) }
     }
 
@@ -46,7 +49,8 @@ pub(super) fn forward(inputs: AttentionInputs<Reference>) -> (Tensor<2>, Tensor<
     let AttentionInputs { qkv, shape } = inputs;
     let dtype = FloatDType::from(qkv.dtype());
     let heads = Heads::split(qkv.cast(FloatDType::F32), &shape);
-    let (mut outs, mut sums) = (Vec::new(), Vec::new());
+    let mut outs = Vec::new();
+    let mut sums = Vec::new();
     for (from, to) in blocks(shape.time) {
         let scores = heads.scores(from, to);
         let max = scores.clone().max_dim(3);
@@ -74,7 +78,8 @@ pub(super) fn backward(inputs: AttentionBackwardInputs<Reference>) -> Tensor<2> 
     let [dout, out] = [dout, out].map(|x| to_heads(x, &shape, shape.heads));
     let delta = (dout.clone() * out).sum_dim(3);
     let log_sum_exp = log_sum_exp.reshape([shape.batch, shape.heads, shape.time, 1]);
-    let (mut dk, mut dv) = (heads.q.zeros_like(), heads.q.zeros_like());
+    let mut dk = heads.q.zeros_like();
+    let mut dv = heads.q.zeros_like();
     let mut dqs = Vec::new();
     for (from, to) in blocks(shape.time) {
         let d = rows(&dout, from, to);

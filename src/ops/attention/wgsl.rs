@@ -48,7 +48,7 @@ static COOPERATIVE: [Shader; 3] = [
 ];
 
 #[derive(Clone, Copy)]
-enum Tiling {
+enum AttentionTiling {
     /// In workgroups of one subgroup, of this many invocations.
     Shuffled(u32),
     Blocked,
@@ -56,47 +56,53 @@ enum Tiling {
     Cooperative(Matrices, Option<u32>),
 }
 
-impl Tiling {
+impl AttentionTiling {
     fn of(kernels: &WgslKernels, activation: Element) -> Self {
         let queue = &kernels.queue;
         match (kernels.matrices, kernels.tier) {
             (Some(matrices), _)
                 if activation == Element::F16 && queue.workgroup_memory() >= COOPERATIVE_MEMORY =>
             {
-                Tiling::Cooperative(matrices, queue.subgroup())
+                AttentionTiling::Cooperative(matrices, queue.subgroup())
             }
-            (_, Tier::Narrow(lanes)) => Tiling::Shuffled(lanes),
-            (_, Tier::Wide) => Tiling::Blocked,
+            (_, Tier::Narrow(lanes)) => AttentionTiling::Shuffled(lanes),
+            (_, Tier::Wide) => AttentionTiling::Blocked,
         }
     }
 
     /// Returns the positions that a workgroup owns.
     fn rows(self) -> u32 {
         match self {
-            Tiling::Shuffled(lanes) => lanes * SHUFFLED_ROWS,
-            Tiling::Blocked | Tiling::Cooperative(..) => ROWS,
+            AttentionTiling::Shuffled(lanes) => lanes * SHUFFLED_ROWS,
+            AttentionTiling::Blocked | AttentionTiling::Cooperative(..) => ROWS,
         }
     }
 }
 
 /// A pass, the index of its shader.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
+enum AttentionPass {
     Forward,
     Queries,
     Keys,
 }
 
 /// Returns the kernel of a pass over heads of `size` elements.
-fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: bool) -> Spec {
+fn spec(
+    tiling: AttentionTiling,
+    pass: AttentionPass,
+    activation: Element,
+    size: usize,
+    dropout: bool,
+) -> Spec {
     let pack = pack_of(&[size]);
     let spec = match tiling {
-        Tiling::Shuffled(lanes) => {
+        AttentionTiling::Shuffled(lanes) => {
             Spec::new(&SHUFFLED[pass as usize], lanes).with("ROWS", SHUFFLED_ROWS)
         }
-        Tiling::Blocked => {
+        AttentionTiling::Blocked => {
             let vectors = size.div_ceil(4) as u32;
-            let sums = if pass == Pass::Keys { 2 } else { 1 };
+            let sums = if pass == AttentionPass::Keys { 2 } else { 1 };
             // No invocation has more than 64 sums.
             let lanes = if sums * vectors.div_ceil(8) * 16 <= 64 { 8 } else { 16 };
             Spec::new(&BLOCKED[pass as usize], 16 * lanes)
@@ -107,7 +113,7 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
                 // 512 vectors of four: the half of workgroup memory that the factors leave.
                 .with("STAGED_ROWS", if vectors <= 16 { COLUMNS } else { COLUMNS / 2 })
         }
-        Tiling::Cooperative(matrices, subgroup) => {
+        AttentionTiling::Cooperative(matrices, subgroup) => {
             cooperative(matrices, subgroup, pass, size as u32)
         }
     };
@@ -118,7 +124,7 @@ fn spec(tiling: Tiling, pass: Pass, activation: Element, size: usize, dropout: b
 }
 
 /// Returns the kernel of a pass on cooperative matrices.
-fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32) -> Spec {
+fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: AttentionPass, size: u32) -> Spec {
     let side = matrices.side();
     let head = size.div_ceil(side);
     // A strip of the 64 rows has at least one invocation for each row. Where the driver chooses the size of
@@ -128,7 +134,7 @@ fn cooperative(matrices: Matrices, subgroup: Option<u32>, pass: Pass, size: u32)
     let strip = lanes.min(16);
     // The parts that are staged as rows, and whether one is staged as columns too, in halves. The pass for
     // keys could use columns of both its parts, which never fit.
-    let parts = if pass == Pass::Forward { 1 } else { 2 };
+    let parts = if pass == AttentionPass::Forward { 1 } else { 2 };
     let width = head * side;
     let halves = parts * COLUMNS * (width + 8) + width * (COLUMNS + 8);
     let turned = 2 * halves + SCORE_MEMORY <= COOPERATIVE_MEMORY as u32;
@@ -155,15 +161,16 @@ const COLUMNS: u32 = 32;
 /// The workgroup memory of the largest head on cooperative matrices, in bytes.
 const COOPERATIVE_MEMORY: usize = 32_768;
 
-/// The part of it for scores, their factors and a little more, in bytes.
+/// Its part for scores, their factors and a little more, in bytes.
 const SCORE_MEMORY: u32 = 4 * ROWS * (COLUMNS + 4) + 2 * ROWS * (COLUMNS + 8) + 256;
 
-const PASSES: [Pass; 3] = [Pass::Forward, Pass::Queries, Pass::Keys];
+const PASSES: [AttentionPass; 3] =
+    [AttentionPass::Forward, AttentionPass::Queries, AttentionPass::Keys];
 
 pub(in crate::ops) fn variants(tier: Tier) -> Vec<Spec> {
     let tiling = match tier {
-        Tier::Narrow(lanes) => Tiling::Shuffled(lanes),
-        Tier::Wide => Tiling::Blocked,
+        Tier::Narrow(lanes) => AttentionTiling::Shuffled(lanes),
+        Tier::Wide => AttentionTiling::Blocked,
     };
     let mut specs = Vec::new();
     for pass in PASSES {
@@ -182,7 +189,7 @@ pub(in crate::ops) fn cooperative_variants() -> Vec<Spec> {
         for (size, subgroup) in
             of_one_size.into_iter().chain([13, 64, 128].map(|size| (size, None)))
         {
-            let tiling = Tiling::Cooperative(matrices, subgroup);
+            let tiling = AttentionTiling::Cooperative(matrices, subgroup);
             for pass in PASSES {
                 let variant = |dropout| spec(tiling, pass, Element::F16, size, dropout);
                 specs.extend([false, true].map(variant));
@@ -192,16 +199,23 @@ pub(in crate::ops) fn cooperative_variants() -> Vec<Spec> {
     specs
 }
 
-fn launch(kernels: &WgslKernels, pass: Pass, shape: AttentionShape, buffers: &[&CubeTensor]) {
+fn launch(
+    kernels: &WgslKernels,
+    pass: AttentionPass,
+    shape: AttentionShape,
+    buffers: &[&CubeTensor],
+) {
     let AttentionShape { time, heads, kv_heads, dropout, .. } = shape;
     // The first buffer of each pass is qkv.
-    let (size, activation) = (shape.size(buffers[0].shape()[1]), Element::of(buffers[0]));
-    let tiling = Tiling::of(kernels, activation);
+    let size = shape.size(buffers[0].shape()[1]);
+    let activation = Element::of(buffers[0]);
+    let tiling = AttentionTiling::of(kernels, activation);
     let spec = spec(tiling, pass, activation, size, dropout.is_some());
-    let (scale, blocks) = (scale(size), time.div_ceil(tiling.rows() as usize));
+    let scale = scale(size);
+    let blocks = time.div_ceil(tiling.rows() as usize);
     let buffers: Vec<_> = buffers.iter().copied().map(Some).collect();
     // The pass for keys has a workgroup for each block of a head of keys.
-    let pass_heads = if pass == Pass::Keys { kv_heads } else { heads };
+    let pass_heads = if pass == AttentionPass::Keys { kv_heads } else { heads };
     let operations = kernels.queue.driver.operations;
     for (first_pair, pairs) in shape.dispatches(size, pass_heads, operations) {
         let mask = dropout.as_ref().map(Mask::from).unwrap_or_default();
@@ -218,7 +232,7 @@ pub(super) fn forward(
     let [n, width] = qkv.shape().dims();
     let out = kernels.queue.empty_of([n, shape.heads * shape.size(width)], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
-    launch(kernels, Pass::Forward, shape, &[&qkv, &out, &log_sum_exp]);
+    launch(kernels, AttentionPass::Forward, shape, &[&qkv, &out, &log_sum_exp]);
     (out, log_sum_exp)
 }
 
@@ -227,7 +241,7 @@ pub(super) fn backward(kernels: &WgslKernels, inputs: AttentionBackwardInputs<Gp
     let delta = kernels.queue.empty(log_sum_exp.shape());
     let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);
     let queries = [&qkv, &out, &dout, &log_sum_exp, &delta, &dqkv];
-    launch(kernels, Pass::Queries, shape, &queries);
-    launch(kernels, Pass::Keys, shape, &[&qkv, &dout, &log_sum_exp, &delta, &dqkv]);
+    launch(kernels, AttentionPass::Queries, shape, &queries);
+    launch(kernels, AttentionPass::Keys, shape, &[&qkv, &dout, &log_sum_exp, &delta, &dqkv]);
     dqkv
 }

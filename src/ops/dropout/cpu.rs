@@ -10,7 +10,8 @@ pub(super) fn forward(inputs: DropoutInputs<Flex>) -> CpuTensor {
     let DropoutInputs { x, residual, time, dropout } = inputs;
     let shape = x.shape();
     let [n, c] = shape.dims();
-    let (x, residual) = (contiguous(x), residual.map(contiguous));
+    let x = contiguous(x);
+    let residual = residual.map(contiguous);
     let mut y = memory::take(n * c);
     // Tasks are rows, not sequences: a micro-batch may have one sequence.
     y.par_chunks_mut(c).enumerate().with_min_len(16).for_each(|(row, y)| {

@@ -1,4 +1,4 @@
-//! Dropout (Srivastava et al. 2014) whose mask is a hash of an element's place, no generator's state.
+//! Dropout (Srivastava et al. 2014) with a mask that is a hash of an element's place, not the state of a generator.
 //!
 //! An element is kept or dropped by (seed, step, site, sequence, index in the sequence) alone. So
 //! the backward pass recomputes the mask instead of saving it, and a step does not depend on how

@@ -25,7 +25,8 @@ params! {
 impl From<&Dropout> for Mask {
     fn from(dropout: &Dropout) -> Self {
         let Dropout { key: [key0, key1], first_sequence, .. } = *dropout;
-        let (threshold, scale) = (dropout.threshold(), dropout.scale());
+        let threshold = dropout.threshold();
+        let scale = dropout.scale();
         Self { key0, key1, first_sequence, threshold, scale }
     }
 }

@@ -9,8 +9,8 @@ use crate::ops::shared::cpu::{
 pub(super) fn forward(inputs: EmbedInputs<Flex>) -> CpuTensor {
     let EmbedInputs { shard, base, tokens, first, period } = inputs;
     let [_, c] = shard.shape().dims();
-    let (shard, base) = (contiguous(shard), contiguous(base));
-    let (table, below) = (values(&shard), values(&base));
+    let [shard, base] = [shard, base].map(contiguous);
+    let [table, below] = [&shard, &base].map(values);
     let mut y = memory::take(tokens.len() * c);
     let rows = rows_per_task(tokens.len(), c);
     y.par_chunks_mut(rows * c).zip(tokens.par_chunks(rows)).enumerate().for_each(
@@ -31,7 +31,8 @@ pub(super) fn forward(inputs: EmbedInputs<Flex>) -> CpuTensor {
 pub(super) fn by_token(inputs: TokenGradientInputs<Flex>) -> CpuTensor {
     let TokenGradientInputs { dy, into, tokens, shard } = inputs;
     let [_, c] = dy.shape().dims();
-    let (dy, mut dshard) = (contiguous(dy), contiguous(into));
+    let dy = contiguous(dy);
+    let mut dshard = contiguous(into);
     let sums = values_mut(&mut dshard);
     for (dy, &token) in values(&dy).chunks(c).zip(tokens.iter()) {
         if shard.contains(&(token as usize)) {

@@ -115,7 +115,8 @@ pub(super) fn by_token(kernels: &CubeKernels, inputs: TokenGradientInputs<Gpu>) 
     let Some(Buckets { count, index, starts, places }) = Buckets::new(&tokens, &shard) else {
         return d_shard;
     };
-    let ([_, c], index) = (dy.shape().dims(), kernels.queue.upload(&index));
+    let [_, c] = dy.shape().dims();
+    let index = kernels.queue.upload(&index);
     launch!(
         kernels,
         cover(count * c),

@@ -28,7 +28,9 @@ pub fn embed(
     time: usize,
     mode: OpsMode,
 ) -> Tensor<2> {
-    let (mut y, mut period, mut first) = (wpe, time, 0);
+    let mut y = wpe;
+    let mut period = time;
+    let mut first = 0;
     for shard in wte {
         let rows = shard.dims()[0];
         y = embed_shard(shard.clone(), y, tokens.clone(), first, period, mode);
@@ -37,8 +39,8 @@ pub fn embed(
     y
 }
 
-/// Returns the gradients of both embeddings from `dy` `[n, c]`: of the tokens as
-/// [`embed_tokens_backward`] does, and of the positions `[positions, c]`.
+/// Returns the gradients of both embeddings from `dy` `[n, c]`: of the tokens like
+/// [`embed_tokens_backward`], and of the positions `[positions, c]`.
 pub fn embed_backward(
     dy: Tensor<2>,
     into: Vec<Tensor<2>>,
@@ -122,7 +124,8 @@ impl Buckets {
         let held = |row: &u32| shard.contains(&(tokens[*row as usize] as usize));
         let mut rows: Vec<u32> = (0..tokens.len() as u32).filter(held).collect();
         rows.sort_by_key(|&row| tokens[row as usize]);
-        let (mut starts, mut places) = (Vec::new(), Vec::new());
+        let mut starts = Vec::new();
+        let mut places = Vec::new();
         for (at, &row) in rows.iter().enumerate() {
             let place = tokens[row as usize] - shard.start as u32;
             if places.last() != Some(&place) {
@@ -130,7 +133,8 @@ impl Buckets {
                 places.push(place);
             }
         }
-        let (count, first) = (places.len(), rows.len());
+        let count = places.len();
+        let first = rows.len();
         starts.push(first as u32);
         let index = [rows, starts, places].concat();
         (count > 0).then_some(Self { count, index, starts: first, places: first + count + 1 })

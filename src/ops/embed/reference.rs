@@ -22,7 +22,8 @@ fn places(tokens: &[u32], held: &Range<usize>, device: &Device) -> (Tensor<1, In
 
 pub(super) fn forward(inputs: EmbedInputs<Reference>) -> Tensor<2> {
     let EmbedInputs { shard, base, tokens, first, period } = inputs;
-    let ([rows, c], n) = (shard.dims(), tokens.len());
+    let [rows, c] = shard.dims();
+    let n = tokens.len();
     let (places, factors) = places(&tokens, &(first..first + rows), &shard.device());
     let x = (shard.select(0, places) * factors).reshape([n / period, period, c]);
     let x = x + base.narrow(0, 0, period).unsqueeze::<3>();
@@ -37,7 +38,8 @@ pub(super) fn by_token(inputs: TokenGradientInputs<Reference>) -> Tensor<2> {
 
 pub(super) fn by_position(inputs: PositionGradientInputs<Reference>) -> Tensor<2> {
     let PositionGradientInputs { dy, time, positions } = inputs;
-    let ([n, c], device) = (dy.dims(), dy.device());
+    let [n, c] = dy.dims();
+    let device = dy.device();
     let sums = dy.reshape([n / time, time, c]).sum_dim(0).reshape([time, c]);
     if time == positions {
         return sums;

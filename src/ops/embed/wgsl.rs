@@ -80,7 +80,8 @@ pub(super) fn by_token(kernels: &WgslKernels, inputs: TokenGradientInputs<Gpu>) 
     let Some(Buckets { count, index, starts, places }) = Buckets::new(&tokens, &shard) else {
         return dshard;
     };
-    let ([_, c], index) = (dy.shape().dims(), kernels.queue.upload(&index));
+    let [_, c] = dy.shape().dims();
+    let index = kernels.queue.upload(&index);
     let spec = spec(&TOKENS, c, Element::of(&dy));
     let width = c / spec.pack as usize;
     kernels.queue.launch(

@@ -16,8 +16,10 @@ pub(super) fn forward(
     let LayerNormInputs { x, gamma, beta, form } = inputs;
     let shape = x.shape();
     let [n, c] = shape.dims();
-    let (x, gamma, beta) = (contiguous(x), contiguous(gamma), beta.map(contiguous));
-    let (x, gamma, beta) = (values(&x), values(&gamma), beta.as_ref().map(values));
+    let [x, gamma] = [x, gamma].map(contiguous);
+    let [x, gamma] = [&x, &gamma].map(values);
+    let beta = beta.map(contiguous);
+    let beta = beta.as_ref().map(values);
     let mut y = memory::take(n * c);
     let mut mean = vec![0.0f32; n];
     let mut rstd = vec![0.0f32; n];
@@ -73,9 +75,10 @@ pub(super) fn backward(inputs: LayerNormBackwardInputs<Flex>) -> (CpuTensor, Cpu
     let shape = x.shape();
     let [n, c] = shape.dims();
     let residual = residual.map(contiguous);
-    let ([dy_tensor, x_tensor], gamma) = ([dy, x].map(contiguous), contiguous(gamma));
-    let (dy, x, gamma) = (values(&dy_tensor), values(&x_tensor), values(&gamma));
-    let (mean, rstd) = (statistics.0.as_ref().map(values), values(&statistics.1));
+    let [dy_tensor, x_tensor, gamma] = [dy, x, gamma].map(contiguous);
+    let [dy, x, gamma] = [&dy_tensor, &x_tensor, &gamma].map(values);
+    let mean = statistics.0.as_ref().map(values);
+    let rstd = values(&statistics.1);
 
     let mut dx = memory::take(n * c);
     let rows = rows_per_task(n, c);

@@ -15,8 +15,9 @@ use crate::ops::shared::cpu::{
 pub(super) fn forward(inputs: LinearInputs<Flex>) -> CpuTensor {
     let LinearInputs { x, w, b, residual, activation } = inputs;
     let ([n, _], [inner, out]) = (x.shape().dims(), w.shape().dims());
-    let (x, w) = (activate(contiguous(x), activation), contiguous(w));
-    let (b, residual) = (b.map(contiguous), residual.map(contiguous));
+    let x = activate(contiguous(x), activation);
+    let w = contiguous(w);
+    let [b, residual] = [b, residual].map(|addend| addend.map(contiguous));
     let mut y = memory::take(n * out);
     let (left, right) =
         (Factor::new(values(&x), [n, inner]), Factor::new(values(&w), [inner, out]));

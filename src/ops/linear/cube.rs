@@ -108,7 +108,8 @@ fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Option<Activation
             h
         }
         Some(Activation::SwiGlu) => {
-            let (elements, width) = (n * c / 2, c / 2);
+            let elements = n * c / 2;
+            let width = c / 2;
             let h = kernels.queue.empty_of([n, width], x.dtype);
             launch!(kernels, cover(elements), apply_swiglu(&[x, &h], elements, width, elem(x)));
             h
@@ -133,8 +134,9 @@ fn column_sums(kernels: &CubeKernels, d: &CubeTensor) -> CubeTensor {
 pub(super) fn forward(kernels: &CubeKernels, inputs: LinearInputs<Gpu>) -> CubeTensor {
     let LinearInputs { x, w, b, residual, activation } = inputs;
     let h = activate(kernels, &contiguous(x), activation);
-    let (w, dtype) = (kernels.cast(w, &h), h.dtype);
-    let (b, residual) = (b.map(contiguous), residual.map(contiguous));
+    let w = kernels.cast(w, &h);
+    let dtype = h.dtype;
+    let [b, residual] = [b, residual].map(|addend| addend.map(contiguous));
     let epilogue =
         Epilogue { bias: b.as_ref(), residual: residual.as_ref(), ..Epilogue::default() };
     kernels.product(h, w, dtype, epilogue)
@@ -145,7 +147,7 @@ pub(super) fn backward(
     inputs: LinearBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
     let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
-    let (dy, x) = (contiguous(dy), contiguous(x));
+    let [dy, x] = [dy, x].map(contiguous);
     let db = bias.then(|| column_sums(kernels, &dy));
     let h = Gpu::float_transpose(activate(kernels, &x, activation));
     let dw = kernels.product(h, dy.clone(), DType::F32, Epilogue::default());

@@ -15,18 +15,22 @@ pub(super) fn compute(
 ) -> (CpuTensor, Option<(CpuTensor, Vec<CpuTensor>)>) {
     let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients } = inputs;
     let scale = loss_scale.map_or(loss.scale, |state| values(&contiguous(state))[0]);
-    let ((wte, shard_rows), vocab) = (join::<Flex>(wte), loss.vocab);
+    let (wte, shard_rows) = join::<Flex>(wte);
+    let vocab = loss.vocab;
     let ([n, c], [padded, _]) = (x.shape().dims(), wte.shape().dims());
-    let (x_tensor, wte) = (contiguous(x), contiguous(wte));
-    let (x, w) = (values(&x_tensor), Factor::new(values(&wte), [vocab, c]));
+    let [x_tensor, wte] = [x, wte].map(contiguous);
+    let x = values(&x_tensor);
+    let w = Factor::new(values(&wte), [vocab, c]);
     let mut gradients = with_gradients.then(|| {
-        let (dx, mut dw) = (memory::take(n * c), memory::take(padded * c));
+        let dx = memory::take(n * c);
+        let mut dw = memory::take(padded * c);
         dw[vocab * c..].fill(0.0);
         (dx, dw)
     });
     let mut sum = 0.0;
     for (index, targets) in targets.chunks(loss.chunk).enumerate() {
-        let (first, rows) = (index * loss.chunk, targets.len());
+        let first = index * loss.chunk;
+        let rows = targets.len();
         let x = Factor::new(&x[first * c..], [rows, c]);
         let mut logits = memory::take(rows * vocab);
         multiply(x, w.transpose(), &mut logits, false);

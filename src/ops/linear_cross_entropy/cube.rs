@@ -111,7 +111,8 @@ pub(super) fn compute(
         (dx, kernels.queue.empty(wte.shape()))
     });
     let wte_transposed = Gpu::float_transpose(wte.clone());
-    let (losses, targets) = (kernels.queue.empty([n]), kernels.queue.upload(&targets));
+    let losses = kernels.queue.empty([n]);
+    let targets = kernels.queue.upload(&targets);
     for first in (0..n).step_by(chunk) {
         let x = Gpu::float_slice(x.clone(), &[Slice::from(first..n.min(first + chunk))]);
         let whole = Epilogue::default();

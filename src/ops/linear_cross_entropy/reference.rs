@@ -5,7 +5,8 @@ use crate::ops::shared::dispatch::Reference;
 
 pub(super) fn compute(inputs: CrossEntropyInputs<Reference>) -> (Tensor<1>, Option<HeadGradients>) {
     let CrossEntropyInputs { x, mut wte, loss_scale, targets, loss, with_gradients } = inputs;
-    let (device, c) = (x.device(), x.dims()[1]);
+    let device = x.device();
+    let c = x.dims()[1];
     let shard_rows: Vec<usize> = wte.iter().map(|shard| shard.dims()[0]).collect();
     let wte = if wte.len() == 1 { wte.remove(0) } else { Tensor::cat(wte, 0) };
     let w = wte.narrow(0, 0, loss.vocab);

@@ -63,8 +63,10 @@ pub(super) fn compute(
     let padded = wte.iter().map(tokens_of).sum();
     // Reused for each chunk.
     let logits = queue.empty_of([chunk.min(n), padded], x.dtype);
-    let (losses, targets) = (queue.empty([n]), queue.upload(&targets));
-    let (activation, scaled) = (Element::of(&logits), loss_scale.is_some());
+    let losses = queue.empty([n]);
+    let targets = queue.upload(&targets);
+    let activation = Element::of(&logits);
+    let scaled = loss_scale.is_some();
     let spec = rows_spec(kernels.tier, activation, padded, with_gradients, scaled);
     let width = padded / spec.pack as usize;
     for first in (0..n).step_by(chunk) {
@@ -106,7 +108,8 @@ fn shards<'a>(
     wte: &'a [CubeTensor],
     logits: &'a CubeTensor,
 ) -> impl Iterator<Item = (&'a CubeTensor, Matrix<'a>)> {
-    let (mut offset, stride) = (0, Some(logits.shape()[1]));
+    let mut offset = 0;
+    let stride = Some(logits.shape()[1]);
     wte.iter().map(move |shard| {
         let columns = Matrix { tensor: logits, offset, stride };
         offset += tokens_of(shard);

@@ -26,9 +26,9 @@ impl<'a> Heads<'a> {
         shape: RotaryShape,
         width: usize,
         turns: &'a [u32],
-        norms: Option<&'a (CpuTensor, CpuTensor)>,
+        norms: Option<&'a [CpuTensor; 2]>,
     ) -> Self {
-        let norms = norms.map(|(q, k)| [values(q), values(k)]);
+        let norms = norms.map(|norms| norms.each_ref().map(values));
         Self { shape, width, size: 2 * turns.len(), turns, norms }
     }
 
@@ -48,7 +48,8 @@ impl<'a> Heads<'a> {
 
 pub(super) fn forward(inputs: RotaryInputs<Flex>) -> CpuTensor {
     let RotaryInputs { qkv, norms, shape } = inputs;
-    let (mut qkv, norms) = (contiguous(qkv), norms.map(|(q, k)| (contiguous(q), contiguous(k))));
+    let mut qkv = contiguous(qkv);
+    let norms = norms.map(|(q, k)| [q, k].map(contiguous));
     let width = qkv.shape()[1];
     let turns = shape.turns(shape.size(width));
     let heads = Heads::new(shape, width, &turns, norms.as_ref());
@@ -61,14 +62,17 @@ pub(super) fn forward(inputs: RotaryInputs<Flex>) -> CpuTensor {
 
 pub(super) fn backward(inputs: RotaryBackwardInputs<Flex>) -> (CpuTensor, Option<CpuTensor>) {
     let RotaryBackwardInputs { dqkv, qkv, norms, shape } = inputs;
-    let (mut dqkv, norms) = (contiguous(dqkv), norms.map(|(q, k)| (contiguous(q), contiguous(k))));
+    let mut dqkv = contiguous(dqkv);
+    let norms = norms.map(|(q, k)| [q, k].map(contiguous));
     let [n, width] = dqkv.shape().dims();
     let turns = shape.turns(shape.size(width));
     let heads = Heads::new(shape, width, &turns, norms.as_ref());
     heads.each(values_mut(&mut dqkv), |rows, first| rotate(rows, heads, first, true));
     let Some(norms) = heads.norms else { return (dqkv, None) };
     let qkv = contiguous(qkv.expect("qkv as the op took it"));
-    let (d, x, size) = (values(&dqkv), values(&qkv), heads.size);
+    let d = values(&dqkv);
+    let x = values(&qkv);
+    let size = heads.size;
     let sums = sum_rows(n, 2 * size, |rows, sums| {
         let part = rows.start * width..rows.end * width;
         sum_weight_gradients(&d[part.clone()], &x[part], heads, sums);

@@ -263,7 +263,8 @@ pub(super) fn backward(
         launch_rotation(kernels, None, &dqkv, [None, None], shape, -1.0);
         return (dqkv, None);
     };
-    let (qkv, size) = (qkv.expect("qkv as the op took it"), shape.size(width));
+    let qkv = qkv.expect("qkv as the op took it");
+    let size = shape.size(width);
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let partial = kernels.queue.empty([groups, 2, size]);

@@ -3,7 +3,7 @@
 //! `i + size / 2` of a head become `x_i cos - x_j sin` and `x_j cos + x_i sin`. Qwen3 normalises each head
 //! before that: `x * weight / sqrt(mean(x^2) + eps)`.
 //!
-//! It is a pass of its own over q and k, in place. Fused into attention, each tile of queries would rotate
+//! It is a separate pass over q and k, in place. Fused into attention, each tile of queries would rotate
 //! the keys before it again; docs/kernels.md counts the bytes.
 
 use std::f64::consts::TAU;
@@ -54,8 +54,8 @@ impl RotaryShape {
 
     /// Returns the angle from one position to the next of each pair of elements, in units of 2^-32 turns.
     ///
-    /// A product with a position wraps around to the exact angle modulo one turn, of which a sine needs no
-    /// more than a polynomial. The rounding of a unit grows with the position: to 8e-7 at 1024 and 2e-5 at
+    /// A product with a position wraps around to the exact angle modulo one turn, and a polynomial gives
+    /// its sine. The rounding of a unit grows with the position: to 8e-7 at 1024 and 2e-5 at
     /// 32,768. Products in f32 are off by 6e-5 and 1e-3 there, and the sines of WGSL by up to 5e-4.
     fn turns(&self, size: usize) -> Vec<u32> {
         let per_position = |i: usize| {
@@ -77,7 +77,7 @@ tensors! {
 
 op! {
     /// Normalises, if there are `norms`, and rotates q and k of `qkv` `[n, (heads + 2 kv_heads) size]`.
-    /// Returns `qkv` with its values as they were, in place if nothing else holds it.
+    /// Returns `qkv` with its values unchanged, in place if nothing else holds it.
     pub fn rotary(
         qkv: Tensor<2>,
         norms: Option<HeadNorms>;
@@ -87,7 +87,7 @@ op! {
 
 op! {
     /// Returns the gradient of [`rotary`]'s input from `dqkv`, the gradient of its output, in place if
-    /// nothing else holds it. With `norms`, it needs `qkv` as the op took it, and also returns partial
+    /// nothing else holds it. With `norms`, it needs the input `qkv` of [`rotary`], and also returns partial
     /// sums `[groups, 2, size]` of the gradients of the weights of q and k, for
     /// [`layer_norm_weight_gradients`](super::layer_norm_weight_gradients).
     ///

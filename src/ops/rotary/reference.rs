@@ -37,7 +37,8 @@ impl Rotation {
     fn rotate(&self, x: Tensor<3>) -> Tensor<3> {
         let half = x.dims()[2] / 2;
         let [low, high] = [0, half].map(|first| x.clone().narrow(2, first, half));
-        let (cosines, sines) = (self.cosines.clone(), self.sines.clone());
+        let cosines = self.cosines.clone();
+        let sines = self.sines.clone();
         let first = low.clone() * cosines.clone() - high.clone() * sines.clone();
         Tensor::cat(vec![first, high * cosines + low * sines], 2)
     }
@@ -64,7 +65,8 @@ fn rstd(x: &Tensor<3>, eps: f32) -> Tensor<3> {
 
 pub(super) fn forward(inputs: RotaryInputs<Reference>) -> Tensor<2> {
     let RotaryInputs { qkv, norms, shape } = inputs;
-    let ([n, width], dtype) = (qkv.dims(), FloatDType::from(qkv.dtype()));
+    let [n, width] = qkv.dims();
+    let dtype = FloatDType::from(qkv.dtype());
     let rotation = Rotation::new(&shape, [n, shape.size(width)], &qkv.device());
     let [mut q, mut k, v] = split(qkv, &shape);
     if let Some(HeadNorms { q: q_norm, k: k_norm }) = norms {
@@ -76,7 +78,8 @@ pub(super) fn forward(inputs: RotaryInputs<Reference>) -> Tensor<2> {
 
 pub(super) fn backward(inputs: RotaryBackwardInputs<Reference>) -> (Tensor<2>, Option<Tensor<3>>) {
     let RotaryBackwardInputs { dqkv, qkv, norms, shape } = inputs;
-    let ([n, width], dtype) = (dqkv.dims(), FloatDType::from(dqkv.dtype()));
+    let [n, width] = dqkv.dims();
+    let dtype = FloatDType::from(dqkv.dtype());
     let rotation = Rotation::new(&shape, [n, shape.size(width)], &dqkv.device()).inverse();
     let [dq, dk, dv] = split(dqkv, &shape);
     let [dq, dk] = [dq, dk].map(|d| rotation.rotate(d));

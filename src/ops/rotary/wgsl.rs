@@ -92,7 +92,8 @@ fn rotate(
     direction: f32,
 ) {
     let [n, width] = rotated.shape().dims();
-    let (in_place, size) = (source.is_none(), shape.size(width));
+    let in_place = source.is_none();
+    let size = shape.size(width);
     let spec = forward_spec(Element::of(rotated), size, in_place, q_norm.is_some());
     let (params, of_workgroup) = params(&spec, shape, [n, size]);
     let heads = if in_place { shape.rotated() } else { width / size };
@@ -115,7 +116,8 @@ pub(super) fn backward(
         rotate(kernels, None, &dqkv, [None, None], shape, -1.0);
         return (dqkv, None);
     };
-    let (qkv, size) = (qkv.expect("qkv as the op took it"), shape.size(width));
+    let qkv = qkv.expect("qkv as the op took it");
+    let size = shape.size(width);
     let rows_per_group = n.div_ceil(NORM_GROUPS);
     let groups = n.div_ceil(rows_per_group);
     let partial = kernels.queue.empty([groups, 2, size]);

@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use super::inputs::{Inputs, ids};
-use super::{Check, KernelShapes, Output};
+use super::inputs::{TestInputs, ids};
+use super::{KernelCheck, KernelOutput, KernelShapes};
 use crate::ops::{
     self, Activation, AdamW, AttentionShape, CrossEntropy, HeadNorms, IGNORED, Moments, NormForm,
     RotaryShape, UpdateControl, UpdateSettings, WeightUpdate,
 };
 
-pub(super) const ALL: &[Check] = &[
-    Check { name: "embed", run: embed },
-    Check { name: "layer_norm", run: layer_norm },
-    Check { name: "linear", run: linear },
-    Check { name: "linear with a residual", run: linear_residual },
-    Check { name: "linear backward", run: linear_backward },
-    Check { name: "linear in large tiles", run: large_forward },
-    Check { name: "linear backward in large tiles", run: large_backward },
-    Check { name: "attention", run: attention },
-    Check { name: "attention backward", run: attention_backward },
-    Check { name: "linear_cross_entropy", run: loss },
-    Check { name: "linear_cross_entropy with gradients", run: loss_gradients },
-    Check { name: "dropout", run: dropout },
-    Check { name: "update_control", run: update_control },
-    Check { name: "adamw", run: adamw },
+pub(super) const ALL: &[KernelCheck] = &[
+    KernelCheck { name: "embed", run: embed },
+    KernelCheck { name: "layer_norm", run: layer_norm },
+    KernelCheck { name: "linear", run: linear },
+    KernelCheck { name: "linear with a residual", run: linear_residual },
+    KernelCheck { name: "linear backward", run: linear_backward },
+    KernelCheck { name: "linear in large tiles", run: large_forward },
+    KernelCheck { name: "linear backward in large tiles", run: large_backward },
+    KernelCheck { name: "attention", run: attention },
+    KernelCheck { name: "attention backward", run: attention_backward },
+    KernelCheck { name: "linear_cross_entropy", run: loss },
+    KernelCheck { name: "linear_cross_entropy with gradients", run: loss_gradients },
+    KernelCheck { name: "dropout", run: dropout },
+    KernelCheck { name: "update_control", run: update_control },
+    KernelCheck { name: "adamw", run: adamw },
 ];
 
 /// The epsilon of RMS norms.
@@ -37,47 +37,52 @@ const ROWS: usize = 150;
 /// Sequences of three tiles of queries, the last with two positions.
 const TIME: usize = 130;
 
-/// The sizes of a product with small tiles, `[m, k, n]`. Their rows are read as the model's are: four
+/// The sizes of a product with small tiles, `[m, k, n]`. Kernels read their rows like the model's, four
 /// elements at a time if its width is a multiple of four.
-fn small(inputs: &Inputs) -> [usize; 3] {
+fn small(inputs: &TestInputs) -> [usize; 3] {
     let odd = usize::from(!inputs.shapes.width.is_multiple_of(4));
     [ROWS, 100 + odd, 140 + odd]
 }
 
-fn embed(inputs: &Inputs) -> Vec<Output> {
+fn embed(inputs: &TestInputs) -> Vec<KernelOutput> {
     const TOKENS: usize = 70;
-    let (width, time, positions) = (inputs.shapes.width, 37, 40);
-    let (tokens, mode) = (ids(2 * time, TOKENS), inputs.mode);
+    let width = inputs.shapes.width;
+    let time = 37;
+    let positions = 40;
+    let tokens = ids(2 * time, TOKENS);
+    let mode = inputs.mode;
     let [wte, wpe] = [(1, TOKENS), (2, positions)].map(|(seed, n)| inputs.weight(seed, [n, width]));
     let y = ops::embed(&[wte], wpe, tokens.clone(), time, mode);
     let dy = inputs.activation(3, [tokens.len(), width]);
     let into = vec![inputs.zeros([TOKENS, width])];
     let (mut dwte, dwpe) = ops::embed_backward(dy, into, &tokens, time, positions, mode);
     vec![
-        Output::new("embed", y),
-        Output::new("embed backward: tokens", dwte.remove(0)),
-        Output::new("embed backward: positions", dwpe),
+        KernelOutput::new("embed", y),
+        KernelOutput::new("embed backward: tokens", dwte.remove(0)),
+        KernelOutput::new("embed backward: positions", dwpe),
     ]
 }
 
-fn layer_norm(inputs: &Inputs) -> Vec<Output> {
-    let (width, mode) = (inputs.shapes.width, inputs.mode);
+fn layer_norm(inputs: &TestInputs) -> Vec<KernelOutput> {
+    let width = inputs.shapes.width;
+    let mode = inputs.mode;
     let [x, dy, residual] = [1, 2, 3].map(|seed| inputs.activation(seed, [ROWS, width]));
-    let (gamma, residual) = (inputs.vector(4, width), Some(residual));
+    let gamma = inputs.vector(4, width);
     let (form, beta) = match inputs.shapes.activation {
         Activation::Gelu(_) => (NormForm::Layer, inputs.bias(5, width)),
         Activation::SwiGlu => (NormForm::Rms { eps: EPS }, None),
     };
     let (y, statistics) = ops::layer_norm(x.clone(), gamma.clone(), beta, form, mode);
-    let (dx, partial) = ops::layer_norm_backward(dy, x, gamma, statistics, residual, form, mode);
+    let (dx, partial) =
+        ops::layer_norm_backward(dy, x, gamma, statistics, Some(residual), form, mode);
     let (dgamma, dbeta) = ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
     let mut outputs = vec![
-        Output::new("layer_norm", y),
-        Output::new("layer_norm backward: input", dx),
-        Output::new("layer_norm backward: gamma", dgamma),
+        KernelOutput::new("layer_norm", y),
+        KernelOutput::new("layer_norm backward: input", dx),
+        KernelOutput::new("layer_norm backward: gamma", dgamma),
     ];
     if form == NormForm::Layer {
-        outputs.push(Output::new("layer_norm backward: beta", dbeta));
+        outputs.push(KernelOutput::new("layer_norm backward: beta", dbeta));
     }
     outputs
 }
@@ -89,36 +94,37 @@ fn input_width(k: usize, activation: Option<Activation>) -> usize {
 
 /// Computes a linear layer of rows, inputs and outputs `[m, k, n]`.
 fn forward(
-    inputs: &Inputs,
+    inputs: &TestInputs,
     kernel: &'static str,
     [m, k, n]: [usize; 3],
     activation: Option<Activation>,
     residual: bool,
-) -> Output {
+) -> KernelOutput {
     let x = inputs.activation(1, [m, input_width(k, activation)]);
     let w = inputs.matrix(2, [k, n]);
     let residual = residual.then(|| inputs.activation(4, [m, n]));
     let y = ops::linear(x, w, inputs.bias(3, n), residual, activation, inputs.mode);
-    Output::new(kernel, y)
+    KernelOutput::new(kernel, y)
 }
 
 /// Computes the gradients of such a layer, under the names of the gradients of `w`, `x` and the bias.
 fn backward(
-    inputs: &Inputs,
+    inputs: &TestInputs,
     [of_w, of_x, of_b]: [&'static str; 3],
     [m, k, n]: [usize; 3],
     activation: Option<Activation>,
-) -> Vec<Output> {
+) -> Vec<KernelOutput> {
     let x = inputs.activation(1, [m, input_width(k, activation)]);
     let w = inputs.matrix(2, [k, n]);
-    let (dy, bias) = (inputs.activation(5, [m, n]), inputs.shapes.bias);
-    let gradients = ops::linear_backward(dy, x, w, activation, bias, inputs.mode);
-    let mut outputs = vec![Output::new(of_w, gradients.w), Output::new(of_x, gradients.x)];
-    outputs.extend(gradients.b.map(|b| Output::new(of_b, b)));
+    let dy = inputs.activation(5, [m, n]);
+    let gradients = ops::linear_backward(dy, x, w, activation, inputs.shapes.bias, inputs.mode);
+    let mut outputs =
+        vec![KernelOutput::new(of_w, gradients.w), KernelOutput::new(of_x, gradients.x)];
+    outputs.extend(gradients.b.map(|b| KernelOutput::new(of_b, b)));
     outputs
 }
 
-fn linear(inputs: &Inputs) -> Vec<Output> {
+fn linear(inputs: &TestInputs) -> Vec<KernelOutput> {
     let activation = Some(inputs.shapes.activation);
     let mut outputs = vec![forward(inputs, "linear", small(inputs), None, false)];
     if inputs.shapes.dropout {
@@ -127,7 +133,7 @@ fn linear(inputs: &Inputs) -> Vec<Output> {
     outputs
 }
 
-fn linear_residual(inputs: &Inputs) -> Vec<Output> {
+fn linear_residual(inputs: &TestInputs) -> Vec<KernelOutput> {
     let activation = Some(inputs.shapes.activation);
     vec![
         forward(inputs, "linear + residual", small(inputs), None, true),
@@ -135,7 +141,7 @@ fn linear_residual(inputs: &Inputs) -> Vec<Output> {
     ]
 }
 
-fn linear_backward(inputs: &Inputs) -> Vec<Output> {
+fn linear_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
     let activation = Some(inputs.shapes.activation);
     let plain = ["linear backward: weight", "linear backward: input", "linear backward: bias"];
     let of_activation = [
@@ -152,7 +158,7 @@ fn linear_backward(inputs: &Inputs) -> Vec<Output> {
 const LARGE: [usize; 2] = [1420, 900];
 const SHALLOW: usize = 36;
 
-fn large_forward(inputs: &Inputs) -> Vec<Output> {
+fn large_forward(inputs: &TestInputs) -> Vec<KernelOutput> {
     let odd = small(inputs)[1] - 100;
     let [m, n] = LARGE.map(|side| side + odd);
     let activation = Some(inputs.shapes.activation);
@@ -161,7 +167,7 @@ fn large_forward(inputs: &Inputs) -> Vec<Output> {
 
 /// In each of the two, one gradient has large tiles, and the other one sums over many elements: on
 /// cooperative matrices in several ranges.
-fn large_backward(inputs: &Inputs) -> Vec<Output> {
+fn large_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
     let odd = small(inputs)[1] - 100;
     let [long, wide] = LARGE.map(|side| side + odd);
     let activation = Some(inputs.shapes.activation);
@@ -182,7 +188,7 @@ fn large_backward(inputs: &Inputs) -> Vec<Output> {
 
 /// Returns a shape of attention with the model's size of heads, and the size. Three heads, or four if
 /// the model's rows are read four elements at a time and three heads' would not be, or if two share keys.
-fn heads(inputs: &Inputs, dropout: bool) -> (AttentionShape, usize) {
+fn heads(inputs: &TestInputs, dropout: bool) -> (AttentionShape, usize) {
     let KernelShapes { width, heads, kv_heads, head_size, .. } = inputs.shapes;
     let shared = kv_heads < heads;
     let four = shared || width.is_multiple_of(4) && !head_size.is_multiple_of(4);
@@ -193,13 +199,13 @@ fn heads(inputs: &Inputs, dropout: bool) -> (AttentionShape, usize) {
 }
 
 /// Returns packed qkv of such heads.
-fn packed(inputs: &Inputs, seed: u64, (shape, size): (AttentionShape, usize)) -> Tensor<2> {
+fn packed(inputs: &TestInputs, seed: u64, (shape, size): (AttentionShape, usize)) -> Tensor<2> {
     inputs.activation(seed, [2 * TIME, (shape.heads + 2 * shape.kv_heads) * size])
 }
 
 /// Returns the rotation of such heads and their norms, if the model rotates q and k.
 fn rotation(
-    inputs: &Inputs,
+    inputs: &TestInputs,
     (shape, size): (AttentionShape, usize),
 ) -> Option<(RotaryShape, Option<HeadNorms>)> {
     let AttentionShape { time, heads, kv_heads, .. } = shape;
@@ -209,28 +215,35 @@ fn rotation(
     rotates.then_some((RotaryShape { time, heads, kv_heads, theta: 1e4, eps: EPS }, norms))
 }
 
-fn attention(inputs: &Inputs) -> Vec<Output> {
+fn attention(inputs: &TestInputs) -> Vec<KernelOutput> {
     // Evaluations have no dropout.
     let all = heads(inputs, false);
-    let (shape, qkv) = (all.0, packed(inputs, 1, all));
+    let (shape, _) = all;
+    let qkv = packed(inputs, 1, all);
     let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, inputs.mode);
-    let mut outputs =
-        vec![Output::new("attention", out), Output::new("attention: log_sum_exp", log_sum_exp)];
+    let mut outputs = vec![
+        KernelOutput::new("attention", out),
+        KernelOutput::new("attention: log_sum_exp", log_sum_exp),
+    ];
     if inputs.shapes.dropout {
         let (shape, _) = heads(inputs, true);
         let out = ops::attention(qkv.clone(), shape, inputs.mode).0;
-        outputs.push(Output::new("attention with dropout", out));
+        outputs.push(KernelOutput::new("attention with dropout", out));
     }
     if let Some((shape, norms)) = rotation(inputs, all) {
         let kept = ops::rotary(qkv.clone(), norms.clone(), shape, inputs.mode);
-        outputs.push(Output::new("rotary", kept));
-        outputs.push(Output::new("rotary in place", ops::rotary(qkv, norms, shape, inputs.mode)));
+        outputs.push(KernelOutput::new("rotary", kept));
+        outputs.push(KernelOutput::new(
+            "rotary in place",
+            ops::rotary(qkv, norms, shape, inputs.mode),
+        ));
     }
     outputs
 }
 
-fn attention_backward(inputs: &Inputs) -> Vec<Output> {
-    let (all, mode) = (heads(inputs, inputs.shapes.dropout), inputs.mode);
+fn attention_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
+    let all = heads(inputs, inputs.shapes.dropout);
+    let mode = inputs.mode;
     let (shape, size) = all;
     let qkv = packed(inputs, 1, all);
     let dout = inputs.activation(2, [2 * TIME, shape.heads * size]);
@@ -239,17 +252,17 @@ fn attention_backward(inputs: &Inputs) -> Vec<Output> {
     let columns = |first, heads| dqkv.clone().narrow(1, first * size, heads * size);
     let AttentionShape { heads, kv_heads, .. } = shape;
     let mut outputs = vec![
-        Output::new("attention backward: queries", columns(0, heads)),
-        Output::new("attention backward: keys", columns(heads, kv_heads)),
-        Output::new("attention backward: values", columns(heads + kv_heads, kv_heads)),
+        KernelOutput::new("attention backward: queries", columns(0, heads)),
+        KernelOutput::new("attention backward: keys", columns(heads, kv_heads)),
+        KernelOutput::new("attention backward: values", columns(heads + kv_heads, kv_heads)),
     ];
     if let Some((shape, norms)) = rotation(inputs, all) {
         let dqkv = packed(inputs, 3, all);
         let (dqkv, partial) = ops::rotary_backward(dqkv, Some(qkv), norms, shape, mode);
-        outputs.push(Output::new("rotary backward", dqkv));
+        outputs.push(KernelOutput::new("rotary backward", dqkv));
         let sums = partial.map(|sums| ops::layer_norm_weight_gradients(vec![sums], mode).remove(0));
         outputs.extend(sums.into_iter().flat_map(|(q, k)| {
-            [Output::new("rotary backward: q", q), Output::new("rotary backward: k", k)]
+            [KernelOutput::new("rotary backward: q", q), KernelOutput::new("rotary backward: k", k)]
         }));
     }
     outputs
@@ -266,42 +279,46 @@ fn targets() -> Arc<[u32]> {
     targets.into()
 }
 
-fn loss(inputs: &Inputs) -> Vec<Output> {
+fn loss(inputs: &TestInputs) -> Vec<KernelOutput> {
     let [_, c, _] = small(inputs);
-    let (x, wte) = (inputs.activation(1, [LOSS_ROWS, c]), inputs.matrix(2, [PADDED, c]));
+    let x = inputs.activation(1, [LOSS_ROWS, c]);
+    let wte = inputs.matrix(2, [PADDED, c]);
     let loss = ops::linear_cross_entropy(x, vec![wte], targets(), LOSS, inputs.mode);
-    vec![Output::new("linear_cross_entropy", loss)]
+    vec![KernelOutput::new("linear_cross_entropy", loss)]
 }
 
-fn loss_gradients(inputs: &Inputs) -> Vec<Output> {
+fn loss_gradients(inputs: &TestInputs) -> Vec<KernelOutput> {
     let [_, c, _] = small(inputs);
-    let (x, wte) = (inputs.activation(1, [LOSS_ROWS, c]), inputs.matrix(2, [PADDED, c]));
+    let x = inputs.activation(1, [LOSS_ROWS, c]);
+    let wte = vec![inputs.matrix(2, [PADDED, c])];
     let scaled = inputs.precision.scales_loss();
     let loss_scale = scaled.then(|| inputs.values(&[256.0, 0.0, 0.0, 0.0]));
-    let (wte, targets, mode) = (vec![wte], targets(), inputs.mode);
     let (loss, mut gradients) =
-        ops::linear_cross_entropy_gradients(x, wte, loss_scale, targets, LOSS, mode);
+        ops::linear_cross_entropy_gradients(x, wte, loss_scale, targets(), LOSS, inputs.mode);
     vec![
-        Output::new("linear_cross_entropy with gradients", loss),
-        Output::new("linear_cross_entropy: gradient of the input", gradients.x),
-        Output::new("linear_cross_entropy: gradient of the embedding", gradients.wte.remove(0)),
+        KernelOutput::new("linear_cross_entropy with gradients", loss),
+        KernelOutput::new("linear_cross_entropy: gradient of the input", gradients.x),
+        KernelOutput::new(
+            "linear_cross_entropy: gradient of the embedding",
+            gradients.wte.remove(0),
+        ),
     ]
 }
 
-fn dropout(inputs: &Inputs) -> Vec<Output> {
+fn dropout(inputs: &TestInputs) -> Vec<KernelOutput> {
     let [m, _, n] = small(inputs);
     let [x, residual] = [1, 2].map(|seed| inputs.activation(seed, [m, n]));
     let dropped = |residual| ops::dropout(x.clone(), residual, 75, inputs.dropout(), inputs.mode);
     vec![
-        Output::new("dropout", dropped(None)),
-        Output::new("dropout + residual", dropped(Some(residual))),
+        KernelOutput::new("dropout", dropped(None)),
+        KernelOutput::new("dropout + residual", dropped(Some(residual))),
     ]
 }
 
 /// The lengths of weights: of more than one workgroup and read four elements at a time, and of neither.
 const LENGTHS: [usize; 2] = [16_388, 35];
 
-fn update_control(inputs: &Inputs) -> Vec<Output> {
+fn update_control(inputs: &TestInputs) -> Vec<KernelOutput> {
     let grads = LENGTHS.map(|len| inputs.vector(len as u64, len)).to_vec();
     let settings = UpdateSettings {
         grad_clip: 1.0,
@@ -316,13 +333,13 @@ fn update_control(inputs: &Inputs) -> Vec<Output> {
     let UpdateControl { norm, control, loss_scale } =
         ops::update_control(grads, loss_scale, settings, inputs.mode);
     vec![
-        Output::new("update_control: norm", norm),
-        Output::new("update_control", control),
-        Output::new("update_control: loss scale", loss_scale),
+        KernelOutput::new("update_control: norm", norm),
+        KernelOutput::new("update_control", control),
+        KernelOutput::new("update_control: loss scale", loss_scale),
     ]
 }
 
-fn adamw(inputs: &Inputs) -> Vec<Output> {
+fn adamw(inputs: &TestInputs) -> Vec<KernelOutput> {
     let weight = |len: usize| WeightUpdate {
         w: inputs.vector(1, len),
         half: inputs.half_copy(1, len),
@@ -336,9 +353,10 @@ fn adamw(inputs: &Inputs) -> Vec<Output> {
     let weights = Vec::from(LENGTHS.map(weight));
     let mut outputs = Vec::new();
     for (w, half, Moments { m, v }) in ops::adamw(weights, control, scalars, inputs.mode) {
-        outputs.push(Output::new("adamw: weight", w));
-        outputs.extend(half.map(|half| Output::new("adamw: copy in half precision", half)));
-        outputs.extend([Output::new("adamw: mean", m), Output::new("adamw: square", v)]);
+        outputs.push(KernelOutput::new("adamw: weight", w));
+        outputs.extend(half.map(|half| KernelOutput::new("adamw: copy in half precision", half)));
+        outputs
+            .extend([KernelOutput::new("adamw: mean", m), KernelOutput::new("adamw: square", v)]);
     }
     outputs
 }

@@ -10,7 +10,7 @@ use crate::gpu::stored;
 use crate::ops::{Dropout, OpsMode};
 
 /// Makes inputs on a device, in the dtypes that a run in `precision` stores them in.
-pub(super) struct Inputs {
+pub(super) struct TestInputs {
     device: Device,
     pub mode: OpsMode,
     /// Of the tested run.
@@ -20,7 +20,7 @@ pub(super) struct Inputs {
     is_exact: bool,
 }
 
-impl Inputs {
+impl TestInputs {
     /// Returns inputs in the precision of `mode`.
     pub fn tested(device: Device, mode: OpsMode, shapes: KernelShapes) -> Self {
         Self { device, mode, precision: mode.precision, shapes, is_exact: false }
@@ -102,7 +102,7 @@ impl Inputs {
 
 /// Returns `len` numbers between -1 and 1, the same for the same seed.
 fn noise(seed: u64, len: usize) -> Vec<f32> {
-    // Knuth's MMIX generator, of which the upper bits are random enough.
+    // Knuth's MMIX generator. Its upper bits are random enough.
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let next = || {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -14,21 +14,21 @@ use super::OpsMode;
 use crate::config::Dtype;
 use crate::gpu::{DeviceError, OpenDevice};
 use crate::protocol::{KernelError, KernelShapes};
-use inputs::Inputs;
+use inputs::TestInputs;
 
 /// A few ops on one shape, and their outputs.
-pub struct Check {
+pub struct KernelCheck {
     pub name: &'static str,
-    run: fn(&Inputs) -> Vec<Output>,
+    run: fn(&TestInputs) -> Vec<KernelOutput>,
 }
 
 /// A tensor that a kernel computed, flat, under the kernel's name.
-struct Output {
+struct KernelOutput {
     kernel: &'static str,
     values: Tensor<1>,
 }
 
-impl Output {
+impl KernelOutput {
     fn new<const D: usize>(kernel: &'static str, tensor: Tensor<D>) -> Self {
         let elements = tensor.shape().num_elements();
         Self { kernel, values: tensor.reshape([elements]) }
@@ -37,21 +37,21 @@ impl Output {
 
 /// The checks of one device in one mode.
 pub struct SelfTest {
-    tested: Inputs,
-    expected: Inputs,
+    tested: TestInputs,
+    expected: TestInputs,
     allowed: f64,
 }
 
 impl SelfTest {
     pub fn new(device: &OpenDevice, mode: OpsMode, shapes: KernelShapes) -> Self {
         Self {
-            tested: Inputs::tested(device.device.clone(), mode, shapes),
-            expected: Inputs::expected(&device.device, mode.precision, shapes),
+            tested: TestInputs::tested(device.device.clone(), mode, shapes),
+            expected: TestInputs::expected(&device.device, mode.precision, shapes),
             allowed: allowed(mode.precision.dtype()),
         }
     }
 
-    pub fn checks() -> &'static [Check] {
+    pub fn checks() -> &'static [KernelCheck] {
         checks::ALL
     }
 
@@ -59,7 +59,7 @@ impl SelfTest {
     ///
     /// # Errors
     /// If the device fails.
-    pub async fn run(&self, check: &Check) -> Result<Vec<KernelError>, DeviceError> {
+    pub async fn run(&self, check: &KernelCheck) -> Result<Vec<KernelError>, DeviceError> {
         // The device computes while the CPU does.
         let [tested, expected] = [(check.run)(&self.tested), (check.run)(&self.expected)];
         let kernels: Vec<_> = tested.iter().map(|output| output.kernel).collect();
@@ -85,7 +85,7 @@ fn allowed(dtype: Dtype) -> f64 {
 }
 
 /// Reads all outputs at once, because each read waits for the device.
-async fn read(outputs: Vec<Output>) -> Result<Vec<Vec<f32>>, DeviceError> {
+async fn read(outputs: Vec<KernelOutput>) -> Result<Vec<Vec<f32>>, DeviceError> {
     let stopped = |reason: String| DeviceError::Stopped { reason };
     let all = outputs.into_iter().fold(Transaction::default(), |all, x| all.register(x.values));
     let read = all.execute_async().await.map_err(|error| stopped(error.to_string()))?;

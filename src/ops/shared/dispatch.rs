@@ -22,7 +22,7 @@ pub(in crate::ops) type Gpu = burn_cubecl::CubeBackend;
 #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
 pub(in crate::ops) type Gpu = Flex;
 
-pub(in crate::ops) enum Kernels {
+pub(in crate::ops) enum ChosenKernels {
     /// Tensor operations.
     Reference,
     /// Loops over slices.
@@ -36,27 +36,27 @@ pub(in crate::ops) enum Kernels {
     Cube(CubeKernels),
 }
 
-impl Kernels {
+impl ChosenKernels {
     #[cfg(not(target_arch = "wasm32"))]
-    const WITHOUT_GPU: Self = Kernels::Cpu;
+    const WITHOUT_GPU: Self = ChosenKernels::Cpu;
     #[cfg(target_arch = "wasm32")]
-    const WITHOUT_GPU: Self = Kernels::Reference;
+    const WITHOUT_GPU: Self = ChosenKernels::Reference;
 
     /// Chooses by the mode and by the language that the device compiles. `on_gpu` is one of the op's
     /// tensors, if they are on a GPU. `supported` is true if the kernels of GPUs support the shapes.
     pub fn of(on_gpu: Option<FloatTensor<Gpu>>, mode: OpsMode, supported: bool) -> Self {
         match on_gpu.filter(|_| cfg!(any(feature = "wgpu", feature = "cuda"))) {
-            _ if mode.is_reference() => Kernels::Reference,
-            Some(_) if !supported => Kernels::Reference,
+            _ if mode.is_reference() => ChosenKernels::Reference,
+            Some(_) if !supported => ChosenKernels::Reference,
             #[cfg(any(feature = "wgpu", feature = "cuda"))]
             Some(tensor) => {
                 let mut queue = Queue::of(&tensor);
                 queue.driver = mode.driver;
                 #[cfg(feature = "wgpu")]
                 if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
-                    return Kernels::Wgsl(WgslKernels::new(queue, mode));
+                    return ChosenKernels::Wgsl(WgslKernels::new(queue, mode));
                 }
-                Kernels::Cube(CubeKernels { queue, dtype: mode.precision.dtype() })
+                ChosenKernels::Cube(CubeKernels { queue, dtype: mode.precision.dtype() })
             }
             _ => Self::WITHOUT_GPU,
         }
@@ -221,7 +221,7 @@ pub(in crate::ops) use tensors;
 /// `op! { pub fn linear(x: Tensor<2>, b: Option<Tensor<1>>; activation: Option<Gelu>) -> Tensor<2> = forward(LinearInputs); }`
 ///
 /// Those functions take that struct, with the tensors of their backend; kernels of GPUs take their
-/// [`Kernels`] before it. `if` and a condition at the end limit what GPU kernels support.
+/// [`WgslKernels`] or [`CubeKernels`] before it. `if` and a condition at the end limit what GPU kernels support.
 macro_rules! op {
     (
         $(#[$attribute:meta])*
@@ -255,23 +255,23 @@ macro_rules! op {
             $($($value: $value_type,)+)?
             mode: $crate::ops::OpsMode,
         ) -> $output {
-            use $crate::ops::shared::dispatch::{Gpu, Kernels, Operand, Reference};
+            use $crate::ops::shared::dispatch::{Gpu, ChosenKernels, Operand, Reference};
             let on_gpu = None$(.or_else(|| Operand::<Gpu>::first(&$tensor)))+;
-            let kernels = Kernels::of(on_gpu, mode, true $(&& $supported)?);
+            let kernels = ChosenKernels::of(on_gpu, mode, true $(&& $supported)?);
             let inputs = $inputs::<Reference> { $($tensor,)+ $($($value),+)? };
             match kernels {
-                Kernels::Reference => reference::$function(inputs),
+                ChosenKernels::Reference => reference::$function(inputs),
                 #[cfg(not(target_arch = "wasm32"))]
-                Kernels::Cpu => {
+                ChosenKernels::Cpu => {
                     use $crate::ops::shared::dispatch::Flex;
                     Operand::<Flex>::raise(cpu::$function(inputs.lower()))
                 }
                 #[cfg(feature = "wgpu")]
-                Kernels::Wgsl(kernels) => {
+                ChosenKernels::Wgsl(kernels) => {
                     Operand::<Gpu>::raise(wgsl::$function(&kernels, inputs.lower()))
                 }
                 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-                Kernels::Cube(kernels) => {
+                ChosenKernels::Cube(kernels) => {
                     Operand::<Gpu>::raise(cube::$function(&kernels, inputs.lower()))
                 }
             }

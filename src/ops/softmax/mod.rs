@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::OpsMode;
-use super::shared::dispatch::{Gpu, Kernels, Operand};
+use super::shared::dispatch::{ChosenKernels, Gpu, Operand};
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod cube;
@@ -13,9 +13,9 @@ mod cube;
 /// It has no WGSL kernel: sampling is bound by launches, so tensor operations are as fast. On CUDA
 /// without the toolkit, burn's own exp does not compile.
 pub fn softmax(x: Tensor<2>, mode: OpsMode) -> Tensor<2> {
-    match Kernels::of(Operand::<Gpu>::first(&x), mode, true) {
+    match ChosenKernels::of(Operand::<Gpu>::first(&x), mode, true) {
         #[cfg(any(feature = "wgpu", feature = "cuda"))]
-        Kernels::Cube(kernels) => {
+        ChosenKernels::Cube(kernels) => {
             Operand::<Gpu>::raise(cube::forward(&kernels, Operand::<Gpu>::lower(x)))
         }
         _ => {

@@ -1,7 +1,7 @@
 //! The global norm of all gradients, in two stages, and what follows from it: whether the update is
 //! made, the factor of the gradients, the bias corrections of Adam, and the next loss scale.
 //!
-//! All of it stays on the device, so that no step waits for the host. A gradient that is not finite
+//! Everything stays on the device, so that no step waits for the host. A gradient that is not finite
 //! never reaches a weight: the update is skipped. With float16 activations that happens now and
 //! then, because the loss is scaled (Micikevicius et al. 2018, arXiv:1710.03740): its gradient is
 //! multiplied by a scale that keeps small gradients from underflowing, and that is halved when
@@ -51,7 +51,7 @@ pub struct UpdateSettings {
     pub learning_rate: f64,
     pub beta1: f64,
     pub beta2: f64,
-    /// True if the loss scale adapts; else it stays as it is, and skipped updates are counted.
+    /// True if the loss scale adapts; else it does not change, and skipped updates are counted.
     pub scales_loss: bool,
 }
 
@@ -82,8 +82,7 @@ tensors! {
 }
 
 op! {
-    /// Decides on an update from all of its gradients `grads` `[elements]`, of which there is at least
-    /// one. `loss_scale` `[4]` is the state of loss scaling before it, as [`UpdateControl::loss_scale`];
+    /// Decides on an update from all of its gradients `grads` `[elements]`, at least one. `loss_scale` `[4]` is the state of loss scaling before it, as [`UpdateControl::loss_scale`];
     /// its scale is 1 where the loss is not scaled.
     ///
     /// An update with gradients that are not finite is skipped, and halves the loss scale. 2000 updates

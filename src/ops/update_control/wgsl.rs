@@ -53,7 +53,8 @@ fn sum_squares(
     loss_scale: &CubeTensor,
     divisor: f32,
 ) -> CubeTensor {
-    let (mut count, mut firsts) = (0, Vec::new());
+    let mut count = 0;
+    let mut firsts = Vec::new();
     for grad in grads {
         firsts.push(count);
         count += elements(grad).div_ceil(NORM_SPAN);
@@ -67,7 +68,8 @@ fn sum_squares(
             word: first as u32,
         };
         let tensors = grads.iter().zip(&firsts).filter(of_pack).map(tensor);
-        let (span, shared) = (NORM_SPAN / pack as usize, [&sums, loss_scale]);
+        let span = NORM_SPAN / pack as usize;
+        let shared = [&sums, loss_scale];
         let params = |tensors| SquaresParams { divisor, tensors };
         let spec = Spec::new(&SQUARES, ELEMENTWISE).packed(pack);
         kernels.launch_on_tensors(spec, span, &shared, tensors, params);
@@ -84,7 +86,9 @@ pub(super) fn decide(
     let [norm, control, next] = [1, 4, 4].map(|len| kernels.queue.empty([len]));
     let [log_beta1, log_beta2] = settings.log_betas();
     let UpdateSettings { grad_clip, divisor, step, learning_rate, scales_loss, .. } = settings;
-    let (elements, step, learning_rate) = (elements(&sums), step as f32, learning_rate as f32);
+    let elements = elements(&sums);
+    let step = step as f32;
+    let learning_rate = learning_rate as f32;
     kernels.queue.launch(
         decision_spec(scales_loss),
         Workgroups::Plane(1, 1),

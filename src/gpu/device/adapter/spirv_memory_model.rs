@@ -25,7 +25,7 @@ const MEMORY: u32 = MemorySemantics::WORKGROUP_MEMORY
 
 /// Returns the words of a SPIR-V module in which each access to workgroup and storage memory is
 /// NonPrivate, and each barrier on such memory, or of a subgroup, makes writes available and visible.
-/// Returns a module of another memory model, or with an unknown instruction, as it is.
+/// Returns a module unchanged if it has another memory model or an unknown instruction.
 pub fn with_memory_model(module: &[u32]) -> Vec<u32> {
     let declares = |(op, operands): (Op, &[u32])| {
         op == Op::MemoryModel && operands.get(1) == Some(&(MemoryModel::Vulkan as u32))
@@ -92,7 +92,7 @@ impl Marker {
             && operands.get(pointer).is_some_and(|id| self.shared.contains(id))
             && access <= operands.len()
         {
-            // NonPrivate takes no operand, so the operands of the other bits stay where they are.
+            // NonPrivate has no operand, so the operands of the other bits keep their places.
             operands.resize(operands.len().max(access + 1), 0);
             operands[access] |= NON_PRIVATE;
         }

@@ -1,7 +1,7 @@
 //! Vulkan devices whose kernels on cooperative matrices reach the driver with marked memory accesses
 //! (`spirv_memory_model`) and without checks of bounds.
 //!
-//! cubecl gives wgpu a kernel as WGSL, and wgpu gives the driver what naga makes of it. Neither has a
+//! cubecl gives wgpu a kernel as WGSL, and wgpu gives the driver the SPIR-V that naga compiles. Neither has a
 //! hook in between. So the device's table of functions, which wgpu-hal takes from its caller, has
 //! [`create_shader_module`] and [`create_compute_pipelines`] in place of the driver's.
 //!
@@ -34,7 +34,7 @@ struct Driver {
     can_omit_checks: bool,
 }
 
-/// Global, because Vulkan calls our function with nothing else that tells its driver.
+/// Global, because nothing that Vulkan passes to our function leads to its driver.
 static DRIVERS: Mutex<Drivers> = Mutex::new(BTreeMap::new());
 
 thread_local! {

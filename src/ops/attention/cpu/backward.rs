@@ -32,7 +32,7 @@ impl HeadInputs<'_> {
     }
 }
 
-struct Block<'a> {
+struct ScoreBlock<'a> {
     first: usize,
     rows: usize,
     /// True if no sum of keys or values has begun before the first block.
@@ -52,9 +52,13 @@ vectorised! {
     pub(super) fn backward<S>(simd; inputs: HeadInputs<'_>, dqkv: Vec<&mut [f32]>) {
         let mut dqkv = dqkv;
         let HeadInputs { head, qkv, dout: d_out, .. } = inputs;
-        let (time, size, group) = (head.shape.time, head.size, head.shape.group());
-        let (packed_row, merged_row) = (head.packed(), head.merged());
-        let (across, down) = (Panels::new::<S>(size, time), Panels::new::<S>(time, size));
+        let time = head.shape.time;
+        let size = head.size;
+        let group = head.shape.group();
+        let packed_row = head.packed();
+        let merged_row = head.merged();
+        let across = Panels::new::<S>(size, time);
+        let down = Panels::new::<S>(time, size);
         let block = Panels::new::<S>(BLOCK, size);
         let stride = across.width().next_multiple_of(STRIP);
         let sums = time.next_multiple_of(STRIP) * down.width();
@@ -82,7 +86,7 @@ vectorised! {
             let inputs = inputs.of_head(nth);
             let head = inputs.head;
             let rows = BLOCK.min(time - first);
-            let mut block = Block { first, rows, is_first_head: nth == 0, stride, p, ds };
+            let mut block = ScoreBlock { first, rows, is_first_head: nth == 0, stride, p, ds };
             for query in (first..first + rows).step_by(STRIP) {
                 gradients_of_scores(simd, &inputs, across, packed, &mut block, query);
                 let rows = STRIP.min(first + rows - query);
@@ -94,7 +98,8 @@ vectorised! {
                 }
             }
             let panels = Panels::new::<S>(rows, size);
-            let (q, dout) = (&mut q[..panels.len()], &mut dout[..panels.len()]);
+            let q = &mut q[..panels.len()];
+            let dout = &mut dout[..panels.len()];
             panels.pack(Strided::Rows(head.q(qkv, first), packed_row), q);
             panels.pack(Strided::Rows(head.out(d_out, first), merged_row), dout);
             add_columns(simd, &block, block.ds, panels, q, dk);
@@ -116,11 +121,12 @@ fn gradients_of_scores<S: Simd>(
     inputs: &HeadInputs,
     panels: Panels,
     packed: [&[f32]; 2],
-    block: &mut Block,
+    block: &mut ScoreBlock,
     query: usize,
 ) {
     let HeadInputs { head, qkv, out, dout, .. } = *inputs;
-    let (stride, end) = (block.stride, block.first + block.rows);
+    let stride = block.stride;
+    let end = block.first + block.rows;
     let rows = STRIP.min(end - query);
     let at = (query - block.first) * stride;
     let products = [
@@ -137,7 +143,8 @@ fn gradients_of_scores<S: Simd>(
         let at = (query - block.first) * stride;
         let [out, dout] = [out, dout].map(|x| &head.out(x, query)[..head.size]);
         let delta = vector::sum(simd, [dout, out], |[dout, out]| simd.mul_f32s(dout, out));
-        let (p, ds) = (&mut block.p[at..at + stride], &mut block.ds[at..at + stride]);
+        let p = &mut block.p[at..at + stride];
+        let ds = &mut block.ds[at..at + stride];
         let len = query + 1;
         head.drop_out(&mut ds[..len], query);
         let [factor, shift, minus_delta] =
@@ -159,7 +166,7 @@ fn gradients_of_scores<S: Simd>(
 #[inline(always)]
 fn add_columns<S: Simd>(
     simd: S,
-    block: &Block,
+    block: &ScoreBlock,
     left: &[f32],
     panels: Panels,
     right: &[f32],

@@ -18,10 +18,13 @@ vectorised! {
         log_sum_exp: &mut [f32],
     ) {
         let mut out = out;
-        let (time, width) = (head.shape.time, head.packed());
+        let time = head.shape.time;
+        let width = head.packed();
         // The right factors of q k^T and p v.
-        let (keys, vs) = (Panels::new::<S>(head.size, time), Panels::new::<S>(time, head.size));
-        let (stride, out_stride) = (keys.width(), vs.width());
+        let keys = Panels::new::<S>(head.size, time);
+        let vs = Panels::new::<S>(time, head.size);
+        let stride = keys.width();
+        let out_stride = vs.width();
         let lens = [keys.len(), vs.len(), STRIP * stride, STRIP * out_stride];
         let mut memory = memory::take(lens.iter().sum());
         let [packed_k, packed_v, scores, sums] = parts(&mut memory, lens);
@@ -56,11 +59,13 @@ vectorised! {
 #[inline(always)]
 fn softmax<S: Simd>(simd: S, head: &AttentionHead, row: &mut [f32], query: usize) -> (f32, f32) {
     let scale = scale(head.size);
-    let (len, end) = (query + 1, row.len());
+    let len = query + 1;
+    let end = row.len();
     // Whole vectors: what lies beyond the query is no larger than any score, and zero in the end.
     row[len..end.min(len + WIDEST)].fill(f32::NEG_INFINITY);
     let max = vector::max(simd, &row[..len.next_multiple_of(S::F32_LANES)]) * scale;
-    let (factor, shift) = (simd.splat_f32s(scale), simd.splat_f32s(-max));
+    let factor = simd.splat_f32s(scale);
+    let shift = simd.splat_f32s(-max);
     for score in vectors::<S>(row, len) {
         *score = exp(simd, simd.mul_add_e_f32s(*score, factor, shift));
     }

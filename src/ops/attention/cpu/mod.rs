@@ -41,7 +41,8 @@ pub(super) fn forward(inputs: AttentionInputs<Flex>) -> (CpuTensor, CpuTensor) {
 pub(super) fn backward(inputs: AttentionBackwardInputs<Flex>) -> CpuTensor {
     let AttentionBackwardInputs { dout, qkv, out, log_sum_exp, ref shape } = inputs;
     let [n, width] = qkv.shape().dims();
-    let (size, group) = (shape.size(width), shape.group());
+    let size = shape.size(width);
+    let group = shape.group();
     let saved = [dout, qkv, out, log_sum_exp].map(contiguous);
     let [dout, qkv, out, log_sum_exp] = saved.each_ref().map(values);
     let mut dqkv = memory::take(n * width);

@@ -29,7 +29,7 @@ pub(super) struct Panels {
 }
 
 /// A packed factor, or some of its rows and of its first panels.
-pub(super) struct Packed<'a> {
+pub(super) struct PackedPanels<'a> {
     panels: Panels,
     values: &'a [f32],
     depth: Range<usize>,
@@ -37,12 +37,13 @@ pub(super) struct Packed<'a> {
     pub count: usize,
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedPanels<'a> {
     #[inline(always)]
     pub fn panel(&self, index: usize) -> Panel<'a> {
         let Self { panels, ref depth, .. } = *self;
         let (first, vectors) = panels.vectors_of(index);
-        let (first, width) = (first * panels.lanes, vectors * panels.lanes);
+        let first = first * panels.lanes;
+        let width = vectors * panels.lanes;
         let values = &self.values[first * panels.depth..][depth.start * width..depth.end * width];
         Panel { values, vectors, first, columns: width.min(panels.columns - first) }
     }
@@ -95,10 +96,10 @@ impl Panels {
     }
 
     /// Returns the rows `depth` of a packed factor, of the panels that begin before column `end`.
-    pub fn of(self, packed: &[f32], depth: Range<usize>, end: usize) -> Packed<'_> {
+    pub fn of(self, packed: &[f32], depth: Range<usize>, end: usize) -> PackedPanels<'_> {
         let begins = |index: &usize| self.vectors_of(*index).0 * self.lanes < end;
         let count = (0..self.count()).take_while(begins).count();
-        Packed { panels: self, values: packed, depth, count }
+        PackedPanels { panels: self, values: packed, depth, count }
     }
 
     /// Packs all of `right`, `[depth, columns]`.
@@ -106,7 +107,8 @@ impl Panels {
     pub fn pack(&self, right: Strided, packed: &mut [f32]) {
         for index in 0..self.count() {
             let (first, vectors) = self.vectors_of(index);
-            let (first, width) = (first * self.lanes, vectors * self.lanes);
+            let first = first * self.lanes;
+            let width = vectors * self.lanes;
             let columns = width.min(self.columns - first);
             let panel = &mut packed[first * self.depth..][..width * self.depth];
             match right {

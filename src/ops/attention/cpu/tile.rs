@@ -8,7 +8,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::panels::{PANEL, Packed, Panel, Strided};
+use super::panels::{PANEL, PackedPanels, Panel, Strided};
 use crate::ops::shared::cpu::vector::WIDEST;
 
 pub(super) const STRIP: usize = 8;
@@ -33,13 +33,13 @@ impl Target<'_> {
 /// the first column of the depth. Of each column of a column-major factor a whole strip can be read,
 /// whatever it holds beyond the last row.
 ///
-/// It is a function of its own, which all products call: inlined, values that the caller keeps in registers
+/// It is a separate function that all products call: inlined, values that the caller keeps in registers
 /// would leave too few for the sums.
 #[inline(always)]
-pub(super) fn multiply<S: Simd>(simd: S, left: Strided, right: Packed, to: Target) {
-    struct Product<'a>(Strided<'a>, Packed<'a>, Target<'a>);
+pub(super) fn multiply<S: Simd>(simd: S, left: Strided, right: PackedPanels, to: Target) {
+    struct TileProduct<'a>(Strided<'a>, PackedPanels<'a>, Target<'a>);
 
-    impl WithSimd for Product<'_> {
+    impl WithSimd for TileProduct<'_> {
         type Output = ();
 
         #[inline(always)]
@@ -56,7 +56,7 @@ pub(super) fn multiply<S: Simd>(simd: S, left: Strided, right: Packed, to: Targe
         }
     }
 
-    simd.vectorize(Product(left, right, to));
+    simd.vectorize(TileProduct(left, right, to));
 }
 
 /// With fewer registers, a strip is two of half as many rows.
@@ -173,7 +173,8 @@ fn sums<S: Simd, const R: usize, const V: usize>(
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
     // By an index below the number of rows: nothing is left to check in the loop.
     for k in 0..right.len() {
-        let (left, right) = (left.column(k), &right[k]);
+        let left = left.column(k);
+        let right = &right[k];
         for r in 0..R {
             let factor = simd.splat_f32s(left[r]);
             for v in 0..V {

@@ -154,7 +154,8 @@ impl Launches {
         let matrices = MatrixShape::of(kernels, qkv);
         let factor = matrices.as_ref().map_or(elem(qkv), |it| it.factor);
         let strips = matrices.and_then(|MatrixShape { side, depth, factor }| {
-            let (lanes, bytes) = (kernels.queue.subgroup()? as usize, factor.size());
+            let lanes = kernels.queue.subgroup()? as usize;
+            let bytes = factor.size();
             let layout = StripLayout { size, vector, side, depth, bytes, lanes, dropout };
             (lanes.is_multiple_of(side) && layout.memory() <= memory).then_some(layout)
         });
@@ -178,7 +179,8 @@ impl Launches {
                 (layout.rows(), CubeDim::new_2d(layout.lanes as u32, PLANES as u32))
             }
         };
-        let (blocks, scale) = (time.div_ceil(rows), scale(self.size));
+        let blocks = time.div_ceil(rows);
+        let scale = scale(self.size);
         let dispatches = self.shape.dispatches(self.size, pass_heads, self.operations);
         dispatches.map(move |(first, pairs)| {
             let mask = mask(dropout.as_ref());

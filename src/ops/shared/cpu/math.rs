@@ -8,7 +8,7 @@ use super::vector::exp;
 use crate::config::Gelu;
 use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
 
-/// Returns GELU and its derivative. What the caller doesn't use of them is not computed.
+/// Returns GELU and its derivative. If the caller uses only one, the other is not computed.
 #[inline(always)]
 pub(in crate::ops) fn gelu<S: Simd>(simd: S, x: S::f32s, form: Gelu) -> (S::f32s, S::f32s) {
     match form {

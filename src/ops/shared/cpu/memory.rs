@@ -15,7 +15,7 @@ use super::CpuTensor;
 /// Bytes that the list holds at most: the activations and gradients of GPT-2 124M, of a few sequences.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Shorter vectors are not worth a search: an allocator has them at hand.
+/// Shorter vectors are not worth a search: an allocator keeps some ready.
 const MIN_LEN: usize = 4096;
 
 struct Free {

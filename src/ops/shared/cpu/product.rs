@@ -41,7 +41,9 @@ impl<'a> Factor<'a> {
 /// what is there. No element depends on the number of threads.
 #[allow(unsafe_code, reason = "gemm takes pointers")]
 pub(in crate::ops) fn multiply(left: Factor, right: Factor, result: &mut [f32], add: bool) {
-    let (m, depth, n) = (left.rows, left.columns, right.columns);
+    let m = left.rows;
+    let depth = left.columns;
+    let n = right.columns;
     assert_eq!(depth, right.rows, "inner dimensions match");
     assert_eq!(result.len(), m * n, "the result is [rows, columns]");
     let ([left_columns, left_rows], [right_columns, right_rows]) =

@@ -138,7 +138,8 @@ impl Product<'_> {
     {
         let client = &kernels.queue.client;
         let Tiling { tile, ranges } = self.tiling;
-        let (a, b) = (binding(&self.a, 1, ranges), binding(&self.b, 0, ranges));
+        let a = binding(&self.a, 1, ranges);
+        let b = binding(&self.b, 0, ranges);
         let mut y = self.y.clone().binding();
         if ranges == 1 {
             y.shape = [a.shape[0], b.shape[1]].into();

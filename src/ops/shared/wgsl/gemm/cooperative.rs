@@ -1,6 +1,6 @@
 //! Products of float16 matrices on cooperative matrices, with sums in float32.
 
-use super::{Elements, Flags, Fusion, GemmLayout, Params, Product, Split, Variant, bands};
+use super::{DepthRanges, Elements, Flags, Fusion, Gemm, GemmLayout, Params, Variant, bands};
 use crate::config::Matrices;
 use crate::gpu::DriverTraits;
 use crate::gpu::kernel::{Element, Shader, Spec, Workgroups, shader};
@@ -40,14 +40,14 @@ impl Units {
 
 /// The tile of a workgroup: a square of this many matrices in rows and in columns.
 #[derive(Clone, Copy)]
-struct Tile(u32);
+struct CooperativeTile(u32);
 
 /// 128 x 128 in matrices of 16 x 16: on GPUs 64 registers of each invocation.
-const LARGE: Tile = Tile(8);
+const LARGE: CooperativeTile = CooperativeTile(8);
 /// 64 x 64 in matrices of 16 x 16.
-const SMALL: Tile = Tile(4);
+const SMALL: CooperativeTile = CooperativeTile(4);
 
-impl Tile {
+impl CooperativeTile {
     fn side(self, matrices: Matrices) -> usize {
         (self.0 * matrices.side()) as usize
     }
@@ -58,7 +58,7 @@ impl Tile {
     }
 }
 
-fn spec(units: Units, tile: Tile, variant: Variant) -> Spec {
+fn spec(units: Units, tile: CooperativeTile, variant: Variant) -> Spec {
     // Each invocation loads 4 x 4 elements of each factor.
     let workgroup = tile.side(units.matrices) as u32 * units.depth() / 16;
     // Each subgroup has a part of the sums.
@@ -84,7 +84,8 @@ fn sum_spec(Variant { pack, elements, flags, .. }: Variant) -> Spec {
 }
 
 pub(in crate::ops) fn variants() -> Vec<Spec> {
-    let (mut specs, single) = (Vec::new(), Element::F32);
+    let mut specs = Vec::new();
+    let single = Element::F32;
     for matrices in [Matrices::Eight, Matrices::Sixteen] {
         for (layout, flags) in Flags::used() {
             let result = if layout == GemmLayout::Tn { single } else { Element::F16 };
@@ -110,11 +111,12 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
     specs
 }
 
-impl Split {
+impl DepthRanges {
     /// Splits k if the product has few tiles and is usually one dispatch. The order of a sum must not depend
     /// on the speed of the device.
     fn of(units: Units, size: [usize; 3]) -> Self {
-        let (k, usual) = (size[2].max(1), DriverTraits::UNKNOWN.operations);
+        let k = size[2].max(1);
+        let usual = DriverTraits::UNKNOWN.operations;
         let ranges = ranges_of_k(SMALL.count(units.matrices, size), size[2]);
         let depth = k.div_ceil(ranges).next_multiple_of(units.depth() as usize);
         if ranges == 1 || depth >= k || bands(size, 1, usual).count() > 1 {
@@ -125,9 +127,9 @@ impl Split {
 }
 
 /// Computes a product of two factors in float16.
-pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Product) {
+pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Gemm) {
     let units = Units { matrices, subgroup: kernels.queue.subgroup() };
-    let split = Split::of(units, product.size);
+    let split = DepthRanges::of(units, product.size);
     if split.ranges > 1 {
         return multiply_ranges(kernels, units, product, split);
     }
@@ -139,9 +141,9 @@ pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Prod
 }
 
 /// Computes the products over ranges of k, and then their sum.
-fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split: Split) {
+fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Gemm, split: DepthRanges) {
     let [m, n, _] = product.size;
-    let Split { ranges: splits, depth: split_depth } = split;
+    let DepthRanges { ranges: splits, depth: split_depth } = split;
     let products = kernels.queue.empty([splits, m, n]);
     let sums = product.fusion.bias_gradient.map(|_| kernels.queue.empty([splits, n]));
     let fusion = Fusion {
@@ -149,7 +151,7 @@ fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Product, split
         bias_gradient: sums.as_ref(),
         ..Fusion::default()
     };
-    let of_ranges = Product { out: (&products).into(), fusion, ..*product };
+    let of_ranges = Gemm { out: (&products).into(), fusion, ..*product };
     let of_range = spec(units, SMALL, of_ranges.variant());
     of_ranges.launch(&kernels.queue, &of_range, [SMALL.side(units.matrices); 2], split);
     kernels.queue.launch(

@@ -153,7 +153,7 @@ impl Flags {
 
 /// A product `out = a b` with `out` `[m, n]`, of size `[m, n, k]`.
 #[derive(Clone, Copy)]
-struct Product<'a> {
+struct Gemm<'a> {
     layout: GemmLayout,
     size: [usize; 3],
     a: Matrix<'a>,
@@ -162,7 +162,7 @@ struct Product<'a> {
     fusion: Fusion<'a>,
 }
 
-impl Product<'_> {
+impl Gemm<'_> {
     /// Returns the lengths of the rows of `a` and `b` in memory.
     fn widths(&self) -> [usize; 2] {
         let [m, n, k] = self.size;
@@ -195,7 +195,8 @@ impl Product<'_> {
     }
 
     fn variant(&self) -> Variant {
-        let (flags, elements) = (Flags::of(&self.fusion), self.elements());
+        let flags = Flags::of(&self.fusion);
+        let elements = self.elements();
         Variant { layout: self.layout, pack: self.pack(), elements, flags }
     }
 
@@ -208,8 +209,8 @@ impl Product<'_> {
     }
 
     /// Launches a kernel whose workgroups compute tiles of `[rows, columns]`, each for a range of k.
-    fn launch(&self, queue: &Queue, spec: &Spec, [rows, columns]: [usize; 2], split: Split) {
-        let Split { ranges: splits, depth: split_depth } = split;
+    fn launch(&self, queue: &Queue, spec: &Spec, [rows, columns]: [usize; 2], split: DepthRanges) {
+        let DepthRanges { ranges: splits, depth: split_depth } = split;
         let columns = self.size[1].div_ceil(columns);
         // Workgroups of several ranges are one dispatch.
         let operations = if splits > 1 { u64::MAX } else { queue.driver.operations };
@@ -236,7 +237,7 @@ impl Product<'_> {
 
 /// k in ranges, each multiplied by other workgroups.
 #[derive(Clone, Copy)]
-struct Split {
+struct DepthRanges {
     ranges: usize,
     /// Elements of k in each range but the last.
     depth: usize,
@@ -344,7 +345,7 @@ impl WgslKernels {
         out: impl Into<Matrix<'a>>,
         fusion: Fusion<'a>,
     ) {
-        let product = Product { layout, size, a: a.into(), b: b.into(), out: out.into(), fusion };
+        let product = Gemm { layout, size, a: a.into(), b: b.into(), out: out.into(), fusion };
         let Elements { left, right, .. } = product.elements();
         match self.matrices {
             Some(matrices) if [left, right] == [Element::F16; 2] => {
@@ -354,7 +355,7 @@ impl WgslKernels {
         }
     }
 
-    fn multiply_in_tiles(&self, product: &Product) {
+    fn multiply_in_tiles(&self, product: &Gemm) {
         let [m, n, _] = product.size;
         let [large, small] = [128, 64].map(|side| m.div_ceil(side) * n.div_ceil(side));
         let is_large = prefers_large(large, small, self.queue.driver.multiprocessors);
@@ -367,6 +368,6 @@ impl WgslKernels {
         };
         let tile = [rows, columns].map(|side| side as usize);
         let spec = product.variant().spec(self.tier, blocks);
-        product.launch(&self.queue, &spec, tile, Split { ranges: 1, depth: product.size[2] });
+        product.launch(&self.queue, &spec, tile, DepthRanges { ranges: 1, depth: product.size[2] });
     }
 }
