@@ -89,15 +89,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Any error that ends the run. Its checkpoints stay.
     pub async fn run(&mut self, commands: &mut impl Commands) -> Result<StopReason> {
-        let mut commands = CommandQueue::new(commands);
-        let result = if self.training.inputs.config.eval_only {
-            self.evaluate_only(&mut commands).await
-        } else {
-            match self.prepare().await {
-                Ok(()) => self.train(&mut commands).await,
-                Err(error) => Err(error),
-            }
-        };
+        let result = self.run_to_end(&mut CommandQueue::new(commands)).await;
         let Self { training: Training { inputs, learner, position, .. }, journal, .. } = self;
         match &result {
             Ok(reason) => journal.emit(Event::Done {
@@ -125,13 +117,17 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn evaluate_only(
+    async fn run_to_end(
         &mut self,
         commands: &mut CommandQueue<'_, impl Commands>,
     ) -> Result<StopReason> {
-        self.announce();
-        evaluate(&mut self.training, &mut self.journal, || commands.wants_stop()).await?;
-        Ok(self.apply_commands(commands).await?.unwrap_or(StopReason::EvalOnly))
+        if self.training.inputs.config.eval_only {
+            self.announce();
+            evaluate(&mut self.training, &mut self.journal, || commands.wants_stop()).await?;
+            return Ok(self.apply_commands(commands).await?.unwrap_or(StopReason::EvalOnly));
+        }
+        self.prepare().await?;
+        self.train(commands).await
     }
 
     async fn train(
