@@ -2,18 +2,18 @@
 
 use burn::tensor::{Bool, Device, Tensor, TensorData, activation};
 
-use super::kernels::{Bench, Cost, Sizes};
-use super::{KernelRow, best_seconds};
+use super::kernels::{Bench, Cost, OpSizes};
+use super::{OpRow, best_seconds};
 use crate::gpu::DeviceError;
 use crate::ops::{self, AttentionShape, RotaryShape};
 
 /// Returns attention in which four heads of queries share a head of keys, as in Llama.
-pub(super) fn shared(s: &Sizes) -> AttentionShape {
+pub(super) fn shared(s: &OpSizes) -> AttentionShape {
     AttentionShape { kv_heads: s.attention.heads / 4, ..s.attention }
 }
 
 /// Returns the shape of packed qkv.
-fn packed(s: &Sizes, shape: AttentionShape) -> [usize; 2] {
+fn packed(s: &OpSizes, shape: AttentionShape) -> [usize; 2] {
     let AttentionShape { batch, time, heads, kv_heads, .. } = shape;
     [batch * time, s.c / heads * (heads + 2 * kv_heads)]
 }
@@ -36,7 +36,8 @@ fn stock_attention(
         let copies = part.unsqueeze_dim::<5>(2).repeat_dim(2, heads / count);
         copies.reshape([batch, heads, time, size])
     };
-    let (keys, values) = (part(heads, kv_heads), part(heads + kv_heads, kv_heads));
+    let keys = part(heads, kv_heads);
+    let values = part(heads + kv_heads, kv_heads);
     let scores = part(0, heads).matmul(keys.transpose()).mul_scalar(1.0 / (size as f32).sqrt());
     let mask = causal_mask.expand([batch, heads, time, time]);
     let scores = scores.mask_fill(mask, f32::NEG_INFINITY);
@@ -45,14 +46,14 @@ fn stock_attention(
 }
 
 /// Returns the causal mask, true above the diagonal.
-fn causal_mask(s: &Sizes, device: &Device) -> Tensor<4, Bool> {
+fn causal_mask(s: &OpSizes, device: &Device) -> Tensor<4, Bool> {
     let time = s.attention.time;
     Tensor::<2>::ones([time, time], device).tril(0).equal_elem(0.0).reshape([1, 1, time, time])
 }
 
 /// Returns the cost of attention with `products` matrix products of `batch * time^2 / 2 * c`
 /// multiply-adds each, and with `elements` elements of qkv, outputs and gradients.
-fn attention(bench: &Bench, s: &Sizes, products: usize, elements: usize) -> Cost {
+fn attention(bench: &Bench, s: &OpSizes, products: usize, elements: usize) -> Cost {
     let AttentionShape { batch, time, heads, .. } = s.attention;
     Cost {
         size: format!("{batch} x {time}, {heads} heads of {}", s.c / heads),
@@ -64,9 +65,9 @@ fn attention(bench: &Bench, s: &Sizes, products: usize, elements: usize) -> Cost
 pub(super) fn attention_forward(
     bench: &Bench,
     name: &'static str,
-    s: &Sizes,
+    s: &OpSizes,
     shape: AttentionShape,
-) -> Result<KernelRow, DeviceError> {
+) -> Result<OpRow, DeviceError> {
     let [rows, width] = packed(s, shape);
     let qkv = bench.activations([rows, width]);
     let causal_mask = causal_mask(s, bench.device);
@@ -81,10 +82,11 @@ pub(super) fn attention_forward(
 pub(super) fn attention_backward(
     bench: &Bench,
     name: &'static str,
-    s: &Sizes,
+    s: &OpSizes,
     shape: AttentionShape,
-) -> Result<KernelRow, DeviceError> {
-    let ([rows, width], mode) = (packed(s, shape), bench.mode);
+) -> Result<OpRow, DeviceError> {
+    let [rows, width] = packed(s, shape);
+    let mode = bench.mode;
     let qkv = bench.activations([rows, width]);
     let dout = bench.activations([rows, s.c]);
     let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, mode);
@@ -101,13 +103,13 @@ pub(super) fn attention_backward(
     )
 }
 
-fn rotation(s: &Sizes) -> RotaryShape {
+fn rotation(s: &OpSizes) -> RotaryShape {
     let AttentionShape { time, heads, kv_heads, .. } = shared(s);
     RotaryShape { time, heads, kv_heads, theta: 1e4, eps: 1e-5 }
 }
 
 /// Returns the cost of a pass over q and k in place.
-fn rotary(bench: &Bench, s: &Sizes) -> Cost {
+fn rotary(bench: &Bench, s: &OpSizes) -> Cost {
     let [rows, width] = packed(s, shared(s));
     let rotated = (width + s.c) / 2;
     Cost {
@@ -118,9 +120,10 @@ fn rotary(bench: &Bench, s: &Sizes) -> Cost {
 }
 
 /// Returns the cosines and the sines of each element of a head at each position, `[n, 1, size]`.
-fn angles(s: &Sizes, device: &Device) -> [Tensor<3>; 2] {
+fn angles(s: &OpSizes, device: &Device) -> [Tensor<3>; 2] {
     let AttentionShape { batch, time, heads, .. } = s.attention;
-    let (rows, size) = (batch * time, s.c / heads);
+    let rows = batch * time;
+    let size = s.c / heads;
     let angle = |at: usize| {
         let exponent = -2.0 * (at % (size / 2)) as f32 / size as f32;
         (at / size % time) as f32 * 1e4f32.powf(exponent)
@@ -143,8 +146,9 @@ fn stock_rotary(qkv: Tensor<2>, [cosines, sines]: [Tensor<3>; 2], shape: RotaryS
     Tensor::cat(vec![x * cosines + turned * sines, values], 1).reshape([rows, width])
 }
 
-pub(super) fn rotary_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (shape, mode) = (rotation(s), bench.mode);
+pub(super) fn rotary_forward(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
+    let shape = rotation(s);
+    let mode = bench.mode;
     let qkv = || bench.activations(packed(s, shared(s)));
     let angles = angles(s, bench.device).map(|table| table.cast(qkv().dtype()));
     bench.row(
@@ -155,8 +159,9 @@ pub(super) fn rotary_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, Devi
     )
 }
 
-pub(super) fn rotary_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (shape, mode) = (rotation(s), bench.mode);
+pub(super) fn rotary_backward(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
+    let shape = rotation(s);
+    let mode = bench.mode;
     let dqkv = || bench.activations(packed(s, shared(s)));
     let leaf = bench.leaf(packed(s, shared(s)));
     let angles = angles(s, &bench.device.clone().autodiff());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData, activation, module};
 
-use super::kernels::{Bench, Case, Cost, Sizes};
-use super::{KernelRow, attention, best_seconds};
+use super::kernels::{Bench, Case, Cost, OpSizes};
+use super::{OpRow, attention, best_seconds};
 use crate::config::Gelu;
 use crate::gpu::DeviceError;
 use crate::ops::{
@@ -67,7 +67,7 @@ fn indices(ids: &[u32], device: &Device) -> Tensor<1, Int> {
 
 /// Returns the cost of an embedding that reads or writes each element `in_f32` times in f32 and
 /// `activations` times in the dtype of activations.
-fn embedding(bench: &Bench, s: &Sizes, in_f32: usize, activations: usize) -> Cost {
+fn embedding(bench: &Bench, s: &OpSizes, in_f32: usize, activations: usize) -> Cost {
     let operations = s.norm_rows * s.c;
     Cost {
         size: format!("{} of {} x {}", s.norm_rows, s.vocab, s.c),
@@ -76,10 +76,12 @@ fn embedding(bench: &Bench, s: &Sizes, in_f32: usize, activations: usize) -> Cos
     }
 }
 
-fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (tokens, rows) = (ids(0, s.norm_rows, s.vocab), s.norm_rows);
+fn embed_forward(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
+    let rows = s.norm_rows;
+    let tokens = ids(0, rows, s.vocab);
     let indices = indices(&tokens, bench.device);
-    let (wte, wpe) = (bench.random([s.vocab, s.c]), bench.random([rows, s.c]));
+    let wte = bench.random([s.vocab, s.c]);
+    let wpe = bench.random([rows, s.c]);
     bench.forward(
         "embed",
         embedding(bench, s, 2, 1),
@@ -92,8 +94,9 @@ fn embed_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 }
 
 /// Adds to the gradient that the output head has for the same weights, as in training.
-fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (tokens, rows) = (ids(0, s.norm_rows, s.vocab), s.norm_rows);
+fn embed_backward(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
+    let rows = s.norm_rows;
+    let tokens = ids(0, rows, s.vocab);
     let dy = bench.activations([rows, s.c]);
     let head = || bench.random([s.vocab, s.c]);
     let ours = |head| {
@@ -120,7 +123,7 @@ fn embed_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
 
 /// Returns the cost of an op that reads or writes `tensors` tensors of `[norm_rows, c]`, with
 /// `operations` for each element.
-fn elementwise(bench: &Bench, s: &Sizes, tensors: usize, operations: usize) -> Cost {
+fn elementwise(bench: &Bench, s: &OpSizes, tensors: usize, operations: usize) -> Cost {
     let elements = s.norm_rows * s.c;
     Cost {
         size: format!("{} x {}", s.norm_rows, s.c),
@@ -135,9 +138,10 @@ fn stock_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>) -> Tensor<2> {
     centered / (variance + 1e-5).sqrt() * gamma.unsqueeze() + beta.unsqueeze()
 }
 
-fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (x, gamma, beta) =
-        (bench.activations([s.norm_rows, s.c]), bench.random([s.c]), bench.random([s.c]));
+fn layer_norm_forward(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
+    let x = bench.activations([s.norm_rows, s.c]);
+    let gamma = bench.random([s.c]);
+    let beta = bench.random([s.c]);
     bench.forward(
         "layer_norm",
         elementwise(bench, s, 2, 8),
@@ -146,9 +150,12 @@ fn layer_norm_forward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError
     )
 }
 
-fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
-    let (shape, mode) = ([s.norm_rows, s.c], bench.mode);
-    let (x, dy, gamma) = (bench.activations(shape), bench.activations(shape), bench.random([s.c]));
+fn layer_norm_backward(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
+    let shape = [s.norm_rows, s.c];
+    let mode = bench.mode;
+    let x = bench.activations(shape);
+    let dy = bench.activations(shape);
+    let gamma = bench.random([s.c]);
     let (_, statistics) = ops::layer_norm(x.clone(), gamma.clone(), None, NORM, mode);
     let leaves = (bench.leaf(shape), bench.leaf([s.c]), bench.leaf([s.c]));
     bench.backward(
@@ -156,9 +163,15 @@ fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceErro
         elementwise(bench, s, 3, 14),
         || {
             let statistics = statistics.clone();
-            let (dy, x, gamma) = (dy.clone(), x.clone(), gamma.clone());
-            let (dx, partial) =
-                ops::layer_norm_backward(dy, x, gamma, statistics, None, NORM, mode);
+            let (dx, partial) = ops::layer_norm_backward(
+                dy.clone(),
+                x.clone(),
+                gamma.clone(),
+                statistics,
+                None,
+                NORM,
+                mode,
+            );
             (dx, ops::layer_norm_weight_gradients(vec![partial], mode))
         },
         || {
@@ -169,12 +182,12 @@ fn layer_norm_backward(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceErro
 }
 
 /// Returns rows, inputs and outputs of the first layer of the MLP, `[rows, c]` to `[rows, 4c]`.
-fn mlp_in(s: &Sizes) -> [usize; 3] {
+fn mlp_in(s: &OpSizes) -> [usize; 3] {
     [s.rows, s.c, 4 * s.c]
 }
 
 /// Returns rows, inputs and outputs of the second layer of the MLP, `[rows, 4c]` to `[rows, c]`.
-fn mlp_out(s: &Sizes) -> [usize; 3] {
+fn mlp_out(s: &OpSizes) -> [usize; 3] {
     [s.rows, 4 * s.c, s.c]
 }
 
@@ -188,7 +201,7 @@ fn product(bench: &Bench, [m, k, n]: [usize; 3], more: usize) -> Cost {
 }
 
 /// Returns the second layer of Llama's MLP, whose inputs are half as wide as its activation's.
-fn gated_out(s: &Sizes) -> [usize; 3] {
+fn gated_out(s: &OpSizes) -> [usize; 3] {
     [s.rows, (8 * s.c / 3).next_multiple_of(64), s.c]
 }
 
@@ -225,9 +238,10 @@ fn linear_forward(
     name: &'static str,
     [m, k, n]: [usize; 3],
     form: Option<Activation>,
-) -> Result<KernelRow, DeviceError> {
+) -> Result<OpRow, DeviceError> {
     let width = before(form, k);
-    let (x, w) = (bench.activations([m, width]), bench.weight([k, n]));
+    let x = bench.activations([m, width]);
+    let w = bench.weight([k, n]);
     let b = (form == GELU).then(|| bench.random([n]));
     let residual = form.map(|_| bench.activations([m, n]));
     let more = m * (width - k) + if form.is_some() { m * n } else { 0 };
@@ -245,10 +259,12 @@ fn linear_backward(
     name: &'static str,
     [m, k, n]: [usize; 3],
     form: Option<Activation>,
-) -> Result<KernelRow, DeviceError> {
-    let (width, biased) = (before(form, k), form == GELU);
+) -> Result<OpRow, DeviceError> {
+    let width = before(form, k);
+    let biased = form == GELU;
     let x = bench.activations([m, width]);
-    let (w, dy) = (bench.weight([k, n]), bench.activations([m, n]));
+    let w = bench.weight([k, n]);
+    let dy = bench.activations([m, n]);
     let leaves = (
         bench.leaf([m, width]),
         bench.leaf([k, n]),
@@ -269,9 +285,10 @@ fn linear_backward(
     )
 }
 
-fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+fn dropout(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
     let shape = [s.norm_rows, s.c];
-    let (x, residual) = (bench.activations(shape), bench.activations(shape));
+    let x = bench.activations(shape);
+    let residual = bench.activations(shape);
     let mask = Dropout::new(0.2, 1, 1, 1, 0);
     bench.forward(
         "dropout + residual",
@@ -285,9 +302,10 @@ fn dropout(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     )
 }
 
-fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+fn loss(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
     let [rows, chunk] = s.loss;
-    let (x, wte) = (bench.activations([rows, s.c]), bench.weight([s.vocab, s.c]));
+    let x = bench.activations([rows, s.c]);
+    let wte = bench.weight([s.vocab, s.c]);
     let leaves = (bench.leaf([rows, s.c]), bench.leaf([s.vocab, s.c]));
     let targets = ids(0, rows, s.vocab);
     let indices = indices(&targets, &bench.device.clone().autodiff()).reshape([rows, 1]);
@@ -304,8 +322,15 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
         "linear_cross_entropy, with gradients",
         cost,
         || {
-            let (x, wte, targets) = (x.clone(), vec![wte.clone()], targets.clone());
-            ops::linear_cross_entropy_gradients(x, wte, None, targets, loss, bench.mode)
+            let wte = vec![wte.clone()];
+            ops::linear_cross_entropy_gradients(
+                x.clone(),
+                wte,
+                None,
+                targets.clone(),
+                loss,
+                bench.mode,
+            )
         },
         || {
             let logits = leaves.0.clone().matmul(leaves.1.clone().transpose());
@@ -315,7 +340,7 @@ fn loss(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
     )
 }
 
-fn adamw(bench: &Bench, s: &Sizes) -> Result<KernelRow, DeviceError> {
+fn adamw(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
     let elements = s.weights;
     let cost = Cost {
         size: format!("{elements} weights"),

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Distribution, FloatDType, Tensor};
 
-use super::{KernelRow, best_seconds, fraction};
+use super::{OpRow, best_seconds, fraction};
 use crate::gpu::{DeviceError, Peaks, stored};
 use crate::ops::{AttentionShape, OpsMode};
 
@@ -14,7 +14,7 @@ pub(super) struct Bench<'a> {
     pub peaks: Option<Peaks>,
 }
 
-pub(super) struct Sizes {
+pub(super) struct OpSizes {
     /// Rows of the matrix products.
     pub rows: usize,
     /// The width of the residual stream.
@@ -29,7 +29,7 @@ pub(super) struct Sizes {
     pub weights: usize,
 }
 
-impl Sizes {
+impl OpSizes {
     /// The sizes for software renderers and weak integrated GPUs.
     pub const SMALL: Self = Self {
         rows: 768,
@@ -52,7 +52,7 @@ impl Sizes {
     };
 }
 
-pub(super) type Case = fn(&Bench, &Sizes) -> Result<KernelRow, DeviceError>;
+pub(super) type Case = fn(&Bench, &OpSizes) -> Result<OpRow, DeviceError>;
 
 pub(super) struct Cost {
     pub size: String,
@@ -103,11 +103,12 @@ impl Bench<'_> {
         cost: Cost,
         ours: impl FnOnce() -> Result<f64, DeviceError>,
         stock: impl FnOnce() -> Result<f64, DeviceError>,
-    ) -> Result<KernelRow, DeviceError> {
+    ) -> Result<OpRow, DeviceError> {
         let seconds = ours()?;
         let stock_ms = if self.compare { Some(stock()? * 1e3) } else { None };
-        let (bytes, operations) = (cost.bytes as f64, cost.operations as f64);
-        Ok(KernelRow {
+        let bytes = cost.bytes as f64;
+        let operations = cost.operations as f64;
+        Ok(OpRow {
             name,
             size: cost.size,
             ms: seconds * 1e3,
@@ -124,7 +125,7 @@ impl Bench<'_> {
         cost: Cost,
         ours: impl Fn() -> T,
         stock: impl Fn() -> S,
-    ) -> Result<KernelRow, DeviceError> {
+    ) -> Result<OpRow, DeviceError> {
         let ours = || best_seconds(self.device, || (), |()| drop(ours()));
         let stock = || best_seconds(self.device, || (), |()| drop(stock()));
         self.row(name, cost, ours, stock)
@@ -138,7 +139,7 @@ impl Bench<'_> {
         cost: Cost,
         ours: impl Fn() -> T,
         stock: impl Fn() -> Tensor<2>,
-    ) -> Result<KernelRow, DeviceError> {
+    ) -> Result<OpRow, DeviceError> {
         let ours = || best_seconds(self.device, || (), |()| drop(ours()));
         let stock = || best_seconds(self.device, &stock, |output| drop(output.backward()));
         self.row(name, cost, ours, stock)

@@ -12,7 +12,7 @@ mod row;
 mod step;
 
 pub(crate) use calibrate::calibrate;
-use kernels::{Bench, Sizes};
+use kernels::{Bench, OpSizes};
 pub(crate) use row::benchmark_row;
 pub use step::TrainingStep;
 pub(crate) use step::architecture;
@@ -28,7 +28,7 @@ use crate::ops::{Implementation, OpsMode};
 use crate::plan::DeviceLine;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     pub kernels: bool,
     /// The model and micro-batch of whole training steps; `None` to measure none.
     pub steps: Option<Config>,
@@ -45,13 +45,13 @@ pub(crate) struct BenchReport {
     pub precision: String,
     /// `None` on the CPU.
     pub peaks: Option<Peaks>,
-    pub kernels: Vec<KernelRow>,
+    pub kernels: Vec<OpRow>,
     pub steps: Vec<StepRow>,
 }
 
 /// The measurement of one op at one size.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct KernelRow {
+pub(crate) struct OpRow {
     /// The op, and `backward` for its backward pass.
     pub name: &'static str,
     pub size: String,
@@ -110,7 +110,7 @@ pub(crate) struct LaunchRow {
 /// Measures everything in `options`, and passes each measurement to `show` as soon as it is made.
 pub(crate) fn run(
     device: &OpenDevice,
-    options: &Options,
+    options: &BenchOptions,
     show: &mut dyn FnMut(Measurement),
 ) -> Result<BenchReport, DeviceError> {
     let slow = match device.info.kind {
@@ -137,7 +137,7 @@ pub(crate) fn run(
     if options.kernels {
         let compare = options.compare && mode.precision == Precision::FLOAT32;
         let bench = Bench { device: &device.device, mode, compare, peaks: comparable };
-        let sizes = if slow { &Sizes::SMALL } else { &Sizes::GPT2 };
+        let sizes = if slow { &OpSizes::SMALL } else { &OpSizes::GPT2 };
         for case in cases::CASES {
             let row = case(&bench, sizes)?;
             show(Measurement::Kernel(&row));
@@ -161,7 +161,7 @@ pub(crate) fn run(
 /// A measurement, in the order in which a report makes them.
 pub(crate) enum Measurement<'a> {
     Peaks(Option<Peaks>),
-    Kernel(&'a KernelRow),
+    Kernel(&'a OpRow),
     Step(&'a StepRow),
 }
 
@@ -196,7 +196,8 @@ fn best_seconds<T>(
         Ok(start.elapsed().as_secs_f64())
     };
     run()?;
-    let (mut best, mut spent) = (f64::INFINITY, 0.0);
+    let mut best = f64::INFINITY;
+    let mut spent = 0.0;
     for count in 0..MAX_RUNS {
         if count >= 2 && spent > MAX_SECONDS {
             break;

@@ -61,7 +61,8 @@ impl TrainingStep {
         weights: &mut dyn WeightSource,
         is_dry: bool,
     ) -> Self {
-        let (architecture, precision) = (architecture(config), mode.precision);
+        let architecture = architecture(config);
+        let precision = mode.precision;
         let mut masters = if plan.offload_optimizer { Masters::new(config) } else { None };
         let model = match &mut masters {
             Some(_) if is_dry => Gpt::stored_in(precision, &architecture, weights, device),
@@ -75,7 +76,6 @@ impl TrainingStep {
         let optimizer = Optimizer::new(config, &model, masters, None, mode);
         let vocab = architecture.vocab_size;
         let rows = plan.micro_batch * architecture.block_size;
-        let (tokens, targets) = (ids(0, rows, vocab), ids(1, rows, vocab));
         let dropout = (config.dropout > 0.0).then_some(StepDropout {
             rate: config.dropout as f32,
             seed: config.seed,
@@ -85,7 +85,11 @@ impl TrainingStep {
         Self {
             optimizer,
             model,
-            batch: MicroBatch { tokens, targets, sequences: plan.micro_batch },
+            batch: MicroBatch {
+                tokens: ids(0, rows, vocab),
+                targets: ids(1, rows, vocab),
+                sequences: plan.micro_batch,
+            },
             loss: CrossEntropy { vocab, chunk: plan.loss_chunk, scale: 1.0 / rows as f32 },
             pass: Pass { mode, dropout },
             grad_checkpoint: plan.grad_checkpoint,

@@ -5,7 +5,7 @@ use super::benchmark_row;
 use super::find_model::{proven, select_device};
 use super::print_failure;
 use super::torch::TorchStep;
-use crate::bench::{self, KernelRow, Measurement, Options, StepRow};
+use crate::bench::{self, BenchOptions, Measurement, OpRow, StepRow};
 use crate::config::Layer;
 use crate::gpu::{DeviceInfo, Peaks};
 use crate::protocol::Failure;
@@ -38,7 +38,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let (device, mode) = mode.open(config.dtype, selected)?;
     let json = args.json;
     watch(&device, Watched::Command, move |failure| print_failure(failure, json));
-    let options = Options {
+    let options = BenchOptions {
         kernels: args.only != Some(BenchPart::Steps),
         steps: (args.only != Some(BenchPart::Kernels)).then_some(config),
         compare: !args.no_compare,
@@ -84,7 +84,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
 /// negative if it is aligned to the left, and its cells.
 type Column<R> = (&'static str, isize, fn(&R) -> String);
 
-const KERNELS: [Column<KernelRow>; 8] = [
+const KERNELS: [Column<OpRow>; 8] = [
     ("kernel", -39, |row| row.name.to_string()),
     ("size", -32, |row| row.size.clone()),
     ("ms", 9, |row| format!("{:.2}", row.ms)),

@@ -1,19 +1,21 @@
 //! Checks for the system's dialogs that choose files.
 
-use super::Check;
+use super::FeatureCheck;
 
 /// Checks that dialogs would open, without opening one. On Linux they come from the desktop's
 /// portal, or else from zenity.
-pub(super) fn check() -> Check {
+pub(super) fn check() -> FeatureCheck {
     if cfg!(any(windows, target_os = "macos")) {
-        return Check { works: true, detail: "the system's".into() };
+        return FeatureCheck { works: true, detail: "the system's".into() };
     }
     match portal() {
-        Ok(version) => Check { works: true, detail: format!("xdg-desktop-portal, {version}") },
-        Err(_) if is_installed("zenity") => Check { works: true, detail: "zenity".into() },
+        Ok(version) => {
+            FeatureCheck { works: true, detail: format!("xdg-desktop-portal, {version}") }
+        }
+        Err(_) if is_installed("zenity") => FeatureCheck { works: true, detail: "zenity".into() },
         Err(reason) => {
             let detail = format!("xdg-desktop-portal: {reason}; zenity: not installed");
-            Check { works: false, detail }
+            FeatureCheck { works: false, detail }
         }
     }
 }
@@ -71,7 +73,7 @@ mod tests {
     #[test]
     fn a_check_says_what_works_or_what_is_missing() {
         assert!(is_installed("sh") && !is_installed("no such program"));
-        let Check { works, detail } = check();
+        let FeatureCheck { works, detail } = check();
         assert!(works || detail.contains("zenity: not installed"), "{detail}");
     }
 }

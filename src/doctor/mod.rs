@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::gpu::{self, DeviceInfo};
-pub(crate) use crate::protocol::{Check, FrontEnd};
+pub(crate) use crate::protocol::{FeatureCheck, FrontEnd};
 use crate::version;
 pub(crate) use folder::Folder;
 pub(crate) use problem::Problem;
@@ -33,13 +33,13 @@ pub(crate) struct DoctorReport {
     pub no_cuda: Option<String>,
     /// The MPI library for runs on several devices; `None` on systems where wgpt opens none. Most machines
     /// need none.
-    pub mpi: Option<Check>,
+    pub mpi: Option<FeatureCheck>,
     /// The folders in which wgpt writes. A page has none.
     pub folders: Vec<Folder>,
     /// The display; `None` in a build without the window.
-    pub display: Option<Check>,
+    pub display: Option<FeatureCheck>,
     /// The dialogs that choose files; `None` in a build without the window.
-    pub file_dialogs: Option<Check>,
+    pub file_dialogs: Option<FeatureCheck>,
     pub variables: BTreeMap<String, String>,
     pub problems: Vec<Problem>,
 }
@@ -55,7 +55,7 @@ impl DoctorReport {
     pub fn gather(front_end: FrontEnd, found: &[DeviceInfo], crashed: Vec<Problem>) -> Self {
         let FrontEnd { display, runs, settings } = front_end;
         let (taken, reason) = gpu::best(found);
-        let speeds = crate::runs::speeds_folder();
+        let speeds = crate::runs::cache_folder();
         let mut folders = vec![Folder::check("runs", &crate::disk::absolute(&runs))];
         folders.extend(settings.map(|path| Folder::check("settings", &path)));
         folders.extend(speeds.map(|path| Folder::check("speeds", &path)));
@@ -141,16 +141,16 @@ fn device(info: &DeviceInfo) -> Value {
 
 /// Returns the MPI library, or how to get one.
 #[cfg(not(target_arch = "wasm32"))]
-fn mpi(library: Result<String, String>) -> Check {
+fn mpi(library: Result<String, String>) -> FeatureCheck {
     let is_named = std::env::var_os(crate::ranks::MPI_LIBRARY).is_some();
     match library {
-        Ok(detail) => Check { works: true, detail },
-        Err(reason) if is_named => Check { works: false, detail: reason },
+        Ok(detail) => FeatureCheck { works: true, detail },
+        Err(reason) if is_named => FeatureCheck { works: false, detail: reason },
         Err(_) => {
             let detail = "a run on several devices needs Open MPI (on Debian and Ubuntu: \
                           openmpi-bin; with Homebrew: open-mpi) or MPICH, or a library that \
                           WGPT_MPI_LIBRARY names";
-            Check { works: false, detail: detail.into() }
+            FeatureCheck { works: false, detail: detail.into() }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Check, DoctorReport};
+use super::{DoctorReport, FeatureCheck};
 use crate::gpu::{Backend, DeviceInfo, DeviceKind};
 use crate::ranks::MPI_LIBRARY;
 
@@ -56,7 +56,7 @@ pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> 
         };
         add(format!("{}: no file can be written: {error}", folder.path), hint);
     }
-    if let (Some(named), Some(Check { works: false, detail })) =
+    if let (Some(named), Some(FeatureCheck { works: false, detail })) =
         (report.variables.get(MPI_LIBRARY), &report.mpi)
     {
         add(
@@ -65,7 +65,7 @@ pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> 
         );
     }
     match (&report.display, &report.file_dialogs) {
-        (Some(Check { works: false, detail }), _) => add(
+        (Some(FeatureCheck { works: false, detail }), _) => add(
             format!("the window cannot open: {detail}"),
             "the command line needs no display: `wgpt train --preset=demo` trains a first model",
         ),
@@ -74,7 +74,7 @@ pub(super) fn of(report: &DoctorReport, devices: &[DeviceInfo]) -> Vec<Problem> 
             "install the driver of the graphics card, or a software renderer (on Debian and Ubuntu: \
              mesa-vulkan-drivers)",
         ),
-        (Some(_), Some(Check { works: false, detail })) => add(
+        (Some(_), Some(FeatureCheck { works: false, detail })) => add(
             format!("no file dialogs: {detail}"),
             "install zenity, or xdg-desktop-portal with the backend of your desktop; until then the \
              window asks for paths",
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn an_mpi_library_is_missed_only_if_it_is_named() {
-        let mpi = Some(Check { works: false, detail: "why".into() });
+        let mpi = Some(FeatureCheck { works: false, detail: "why".into() });
         let mut report = DoctorReport { mpi, ..DoctorReport::default() };
         assert_eq!(texts(&report, &[]), [""; 0]);
         report.variables = [(MPI_LIBRARY.to_string(), "/nowhere/libmpi.so".to_string())].into();
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn folders_and_the_window_have_a_hint_each() {
-        let check = |works| Some(Check { works, detail: "why".into() });
+        let check = |works| Some(FeatureCheck { works, detail: "why".into() });
         let error = Some("No space left on device".to_string());
         let full =
             |purpose| Folder { purpose, path: "/full".into(), exists: true, error: error.clone() };

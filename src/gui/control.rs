@@ -243,7 +243,7 @@ fn kind(device: &DeviceLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Checkpoint, Event};
+    use crate::protocol::{Event, SavedCheckpoint};
 
     #[test]
     fn a_learning_rate_is_positive_and_fits_f32() {
@@ -276,7 +276,7 @@ mod tests {
         progress.interrupted();
         assert_eq!(pause_or_continue(&progress, false), None);
         let path = run.join("checkpoints/00000010");
-        progress.apply(&Event::Checkpoint(Checkpoint { iter: 10, path, best: true }));
+        progress.apply(&Event::Checkpoint(SavedCheckpoint { iter: 10, path, best: true }));
         progress.interrupted();
         assert_eq!(pause_or_continue(&progress, false), Some(Intent::Continue(run)));
         assert_eq!(pause_or_continue(&progress, true), None);

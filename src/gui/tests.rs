@@ -13,7 +13,7 @@ use super::state::{Library, Shared, ShownRun};
 use super::{dialogs, log, run_list, samples};
 use crate::config::DecayLength;
 use crate::protocol::{
-    Checkpoint, Command, Event, LikelyToken, Progress, Request, RunPhase, Sample, SampleInput,
+    Command, Event, LikelyToken, Progress, Request, RunPhase, Sample, SampleInput, SavedCheckpoint,
     ScoredToken, Setting, StopReason,
 };
 use crate::runs::{About, RunState, RunSummary};
@@ -62,7 +62,7 @@ const CHECKPOINT: &str = "out/a/checkpoints/00000010";
 /// The progress of the run `out/a` in this state, with a checkpoint.
 fn progress(state: RunPhase) -> Progress {
     let mut progress = Progress { run: Some("out/a".into()), ..Progress::default() };
-    let checkpoint = Checkpoint { iter: 10, path: CHECKPOINT.into(), best: true };
+    let checkpoint = SavedCheckpoint { iter: 10, path: CHECKPOINT.into(), best: true };
     progress.apply(&Event::Checkpoint(checkpoint));
     Progress { state, ..progress }
 }

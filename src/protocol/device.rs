@@ -26,8 +26,12 @@ pub struct DeviceInfo {
 impl DeviceInfo {
     /// Returns the description of the device in events.
     pub fn line(&self) -> DeviceLine {
-        let (id, name) = (self.id.to_string(), self.name.clone());
-        DeviceLine { id, name, backend: self.id.backend, kind: self.kind }
+        DeviceLine {
+            id: self.id.to_string(),
+            name: self.name.clone(),
+            backend: self.id.backend,
+            kind: self.kind,
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub enum Event {
     /// A text that the model generated.
     Sample(Sample),
     /// A checkpoint that was written.
-    Checkpoint(Checkpoint),
+    Checkpoint(SavedCheckpoint),
     /// Something that the run decided by itself.
     Note { text: String },
     /// The run continues, but something deserves attention: what happened, and what to do.
@@ -101,7 +101,7 @@ pub struct Sample {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
+pub struct SavedCheckpoint {
     pub iter: u64,
     pub path: PathBuf,
     /// True if its validation loss was the best of the run then.
@@ -367,7 +367,7 @@ impl fmt::Display for Event {
             Event::Sample(Sample { iter, prompt, text, .. }) => {
                 write!(f, "--- sample at {iter} ---\n{prompt}{text}\n---")
             }
-            Event::Checkpoint(Checkpoint { path, best, .. }) => {
+            Event::Checkpoint(SavedCheckpoint { path, best, .. }) => {
                 let best = if *best { " (best)" } else { "" };
                 write!(f, "saved {}{best}", path.display())
             }

@@ -28,8 +28,8 @@ pub use conversation::{Message, Role};
 pub(crate) use device::Search;
 pub use device::{AdapterReport, DeviceId, DeviceInfo};
 pub use event::{
-    Cause, Checkpoint, Event, RankLine, RankStep, ReplanReason, RunError, Sample, Step, StopReason,
-    Task, Waiting, Working,
+    Cause, Event, RankLine, RankStep, ReplanReason, RunError, Sample, SavedCheckpoint, Step,
+    StopReason, Task, Waiting, Working,
 };
 pub use failure::{Exit, Failure};
 pub use kernels::{Activation, Implementation, KernelError, KernelShapes};
@@ -41,8 +41,8 @@ pub use progress::{
 };
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
 pub(crate) use request::{
-    Check, Destination, FrontEnd, Job, Obstacle, Reply, Request, SampleInput, SampleRequest, Texts,
-    Topic, View,
+    Destination, FeatureCheck, FrontEnd, Obstacle, Reply, Request, RequestKind, RunView,
+    SampleInput, SampleRequest, Texts, Topic,
 };
 pub(crate) use run_summary::{About, Introduction, RunState, RunSummary, Tail};
 pub use scored_token::{LikelyToken, ScoredToken};

@@ -14,7 +14,7 @@ pub use curves::{Cumulative, Series, Smoothed, automatic_half_life};
 use crate::config::{Config, words};
 use crate::plan::Forecast;
 use crate::protocol::{
-    Checkpoint, DeviceLine, Event, RankLine, ReplanReason, RunError, Sample, Step, StopReason,
+    DeviceLine, Event, RankLine, ReplanReason, RunError, Sample, SavedCheckpoint, Step, StopReason,
     Waiting, Working,
 };
 
@@ -46,7 +46,7 @@ pub struct Progress {
     /// Samples, checkpoints and lines of the log, the newest last. The run has removed all checkpoints
     /// but the best and the newest `keep_checkpoints`.
     pub samples: Vec<Sample>,
-    pub checkpoints: Vec<Checkpoint>,
+    pub checkpoints: Vec<SavedCheckpoint>,
     pub log: Vec<LogLine>,
     /// The last loss, validation loss and speed.
     pub loss: Option<f64>,

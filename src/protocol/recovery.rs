@@ -133,9 +133,12 @@ impl Recovery {
     pub fn decide(&mut self, failure: TrainerFailure, now: Duration) -> Decision {
         let has_new_updates = failure.iteration > self.furthest;
         if has_new_updates {
-            let (furthest, opened) = (failure.iteration, self.opened);
-            let of_ranks = self.of_ranks.map(|_| 0);
-            *self = Self { furthest, opened, of_ranks, ..Self::default() };
+            *self = Self {
+                furthest: failure.iteration,
+                opened: self.opened,
+                of_ranks: self.of_ranks.map(|_| 0),
+                ..Self::default()
+            };
         }
         self.out_of_memory = None;
         let cause = failure.error.cause;
@@ -192,8 +195,8 @@ impl Recovery {
         };
         let event = replan(ReplanReason::OutOfMemory, &failure, plan.clone());
         self.out_of_memory = Some(failure.error.text);
-        let (events, delay) = (vec![event], Duration::ZERO);
-        Decision::Restart { events, delay, plan, avoids_matrices: false }
+        let delay = Duration::ZERO;
+        Decision::Restart { events: vec![event], delay, plan, avoids_matrices: false }
     }
 
     /// Restarts after a pause, unless the device has had its time, or the trainer its attempts.
@@ -218,7 +221,8 @@ impl Recovery {
             }
             MAX_FAILURES - 1
         };
-        let (mut events, mut text) = (Vec::new(), "restarting".to_string());
+        let mut events = Vec::new();
+        let mut text = "restarting".to_string();
         if is_unavailable {
             text = format!("{}; trying again", failure.error.text);
         } else {
@@ -311,7 +315,8 @@ mod tests {
         seconds: u64,
         mut fail: impl FnMut(usize) -> TrainerFailure,
     ) -> (Vec<u64>, RunError) {
-        let (mut pauses, mut now) = (Vec::new(), Duration::from_secs(1000));
+        let mut pauses = Vec::new();
+        let mut now = Duration::from_secs(1000);
         loop {
             match recovery.decide(fail(pauses.len()), now) {
                 Decision::Restart { events, delay, .. } => {

@@ -39,7 +39,7 @@ pub(crate) enum Request {
     /// Lists the runs in a folder: [`Reply::Runs`].
     ListRuns { folder: PathBuf },
     /// Reads the recorded events of a run: [`Reply::Run`].
-    ReadRun { run: PathBuf, view: View },
+    ReadRun { run: PathBuf, view: RunView },
     /// Reads the configurations of two runs: [`Reply::Comparison`].
     Compare { runs: [PathBuf; 2] },
     /// Reads the configuration for a new run that begins with existing weights: [`Reply::Config`].
@@ -162,7 +162,7 @@ pub(crate) enum Reply {
     /// The recorded progress of a run; `tail` reads the events after that.
     Run {
         run: PathBuf,
-        view: View,
+        view: RunView,
         progress: Box<Progress>,
         tail: Tail,
     },
@@ -240,7 +240,7 @@ pub(crate) enum Reply {
     /// A request failed: what failed and where, and what to do next. The hint is empty where the
     /// text says it.
     Failed {
-        job: Job,
+        job: RequestKind,
         text: String,
         hint: String,
     },
@@ -258,7 +258,7 @@ pub(crate) enum Texts {
 /// The place of a run in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum View {
+pub(crate) enum RunView {
     /// The run that the window shows.
     Main,
     /// Curves next to those of another run.
@@ -281,7 +281,7 @@ pub(crate) enum Destination {
 /// The kind of a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Job {
+pub(crate) enum RequestKind {
     Prepare,
     Get,
     Export,
@@ -324,7 +324,7 @@ pub(crate) enum Topic {
 
 /// The result of trying something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Check {
+pub(crate) struct FeatureCheck {
     pub works: bool,
     /// The thing that works, or the reason why it does not.
     pub detail: String,
@@ -334,28 +334,28 @@ pub(crate) struct Check {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FrontEnd {
     /// The display; `None` in a build without the window.
-    pub display: Option<Check>,
+    pub display: Option<FeatureCheck>,
     pub runs: PathBuf,
     pub settings: Option<PathBuf>,
 }
 
 impl Request {
     /// The kind of this request, for [`Reply::Failed`].
-    pub fn job(&self) -> Job {
+    pub fn job(&self) -> RequestKind {
         match self {
-            Request::Prepare { .. } => Job::Prepare,
-            Request::Get { .. } => Job::Get,
-            Request::Export { .. } => Job::Export,
-            Request::Report { .. } => Job::Export,
-            Request::Import { .. } => Job::Import,
-            Request::Sample(_) | Request::StopSample => Job::Sample,
-            _ => Job::Other,
+            Request::Prepare { .. } => RequestKind::Prepare,
+            Request::Get { .. } => RequestKind::Get,
+            Request::Export { .. } => RequestKind::Export,
+            Request::Report { .. } => RequestKind::Export,
+            Request::Import { .. } => RequestKind::Import,
+            Request::Sample(_) | Request::StopSample => RequestKind::Sample,
+            _ => RequestKind::Other,
         }
     }
 }
 
 impl Reply {
-    pub fn failed(job: Job, Failure { text, hint, .. }: Failure) -> Self {
+    pub fn failed(job: RequestKind, Failure { text, hint, .. }: Failure) -> Self {
         Reply::Failed { job, text, hint }
     }
 }

@@ -122,7 +122,9 @@ mod tests {
     use serde::de::DeserializeOwned;
 
     use super::*;
-    use crate::protocol::{Job, KernelError, KernelProgress, Progress, StorageUsage, Tail, View};
+    use crate::protocol::{
+        KernelError, KernelProgress, Progress, RequestKind, RunView, StorageUsage, Tail,
+    };
 
     fn assert_reads_back<T: Serialize + DeserializeOwned>(messages: Vec<T>) {
         for message in messages {
@@ -135,15 +137,21 @@ mod tests {
     #[test]
     fn messages_read_back() {
         let run = PathBuf::from("runs/first");
-        let (train_loss, val_loss) = (2.5, 2.25);
-        let eval =
-            Event::Eval { iter: 250, train_loss, val_loss, bits_per_byte: None, hellaswag: None };
+        let eval = Event::Eval {
+            iter: 250,
+            train_loss: 2.5,
+            val_loss: 2.25,
+            bits_per_byte: None,
+            hellaswag: None,
+        };
         let mut progress = Box::<Progress>::default();
         progress.apply(&eval);
         let usage = StorageUsage::default();
-        let view = View::Main;
+        let view = RunView::Main;
         let tail = Tail { path: run.join("events.jsonl"), offset: 2, before: b"{}".to_vec() };
-        let (text, hint, job) = ("no".to_string(), String::new(), Job::Export);
+        let text = "no".to_string();
+        let hint = String::new();
+        let job = RequestKind::Export;
         let event = FromWorker::Event(Box::new(eval.clone()));
         let error = KernelError { kernel: "linear".into(), error: None, allowed: 0.01 };
         let json = serde_json::to_string(&event).unwrap();

@@ -15,7 +15,7 @@ const TICKS: f64 = 6.0;
 const COLORS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
 
-pub(crate) struct Curve {
+pub(crate) struct ChartCurve {
     pub name: String,
     /// Points in the order of x.
     pub points: Vec<[f64; 2]>,
@@ -24,12 +24,13 @@ pub(crate) struct Curve {
 }
 
 /// Returns a chart of curves, or an empty text if none has two points. `x` and `y` name the axes.
-pub(super) fn chart(x: &str, y: &str, curves: &[Curve]) -> String {
-    let shown: Vec<&Curve> = curves.iter().filter(|curve| curve.points.len() > 1).collect();
+pub(super) fn chart(x: &str, y: &str, curves: &[ChartCurve]) -> String {
+    let shown: Vec<&ChartCurve> = curves.iter().filter(|curve| curve.points.len() > 1).collect();
     let points = || shown.iter().flat_map(|curve| &curve.points);
     let [columns, rows] = [0, 1].map(|axis| Axis::of(points().map(|point| point[axis])));
     let (Some(columns), Some(rows)) = (columns, rows) else { return String::new() };
-    let (bottom, end) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+    let bottom = HEIGHT - BOTTOM;
+    let end = WIDTH - RIGHT;
     let right = |value: f64| LEFT + columns.share(value) * (WIDTH - LEFT - RIGHT);
     let down = |value: f64| TOP + (1.0 - rows.share(value)) * (HEIGHT - TOP - BOTTOM);
     let (x, y) = (escape_html(x), escape_html(y));
@@ -120,8 +121,8 @@ impl Axis {
 mod tests {
     use super::*;
 
-    fn curve(points: &[[f64; 2]]) -> Curve {
-        Curve { name: "a < b".into(), points: points.to_vec(), is_faint: false }
+    fn curve(points: &[[f64; 2]]) -> ChartCurve {
+        ChartCurve { name: "a < b".into(), points: points.to_vec(), is_faint: false }
     }
 
     #[test]

@@ -27,7 +27,8 @@ impl Comparison {
 
     /// Compares the settings of a sweep, with the curves of their first seed.
     pub fn of_sweep(sweep: super::Sweep) -> Self {
-        let (results, json) = (sweep.table(), json!(sweep));
+        let results = sweep.table();
+        let json = json!(sweep);
         Self { results, sweep: Some(json), ..Self::new(sweep.first_runs()) }
     }
 

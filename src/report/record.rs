@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::chart::Curve;
+use super::chart::ChartCurve;
 use crate::config::{Config, KEYS};
 use crate::disk;
 use crate::protocol::{Cumulative, Failure, Progress, Series, Smoothed, automatic_half_life};
@@ -192,7 +192,13 @@ impl RunRecord {
     }
 
     /// Returns a series of the run as a curve over `over`; `None` if the axis is unknown.
-    pub fn curve(&self, name: &str, series: &Series, over: Over, is_faint: bool) -> Option<Curve> {
+    pub fn curve(
+        &self,
+        name: &str,
+        series: &Series,
+        over: Over,
+        is_faint: bool,
+    ) -> Option<ChartCurve> {
         let curves = &self.progress.curves;
         let (axis, scale): (&Cumulative, f64) = match over {
             Over::Tokens => (&curves.tokens, 1.0),
@@ -202,11 +208,11 @@ impl RunRecord {
         };
         let points = series.window(Some(axis), [0.0, f64::INFINITY], COLUMNS);
         let points = points.into_iter().map(|[x, y]| [x * scale, y]).collect();
-        Some(Curve { name: name.to_string(), points, is_faint })
+        Some(ChartCurve { name: name.to_string(), points, is_faint })
     }
 
     /// Returns the losses of the run as curves: of training, averaged, and of validation.
-    pub fn losses(&self, over: Over) -> Vec<Curve> {
+    pub fn losses(&self, over: Over) -> Vec<ChartCurve> {
         let curves = &self.progress.curves;
         let mut smoothed = Smoothed::default();
         let half_life = automatic_half_life(self.progress.iteration as f64);

@@ -60,10 +60,10 @@ impl Sweep {
         };
         let mut results: Vec<(String, Vec<Option<f64>>)> = Vec::new();
         for run in &runs {
-            let (settings, value) = (settings(run), result(run));
+            let settings = settings(run);
             match results.iter_mut().find(|(known, _)| *known == settings) {
-                Some((_, values)) => values.push(value),
-                None => results.push((settings, vec![value])),
+                Some((_, values)) => values.push(result(run)),
+                None => results.push((settings, vec![result(run)])),
             }
         }
         let metric = if has_bytes { "bits per byte" } else { "validation loss" };
@@ -114,7 +114,7 @@ fn sweep_rows(results: Vec<(String, Vec<Option<f64>>)>) -> Vec<SweepRow> {
     let row = |(settings, all): (String, Vec<Option<f64>>)| {
         let results: Vec<f64> = all.iter().flatten().copied().collect();
         let failed = all.len() - results.len();
-        let moments = Moments::of(&results);
+        let moments = SampleMean::of(&results);
         let standard_error =
             moments.filter(|_| results.len() > 1).map(|of| of.error_squared.sqrt());
         let mean = moments.map(|of| of.mean);
@@ -134,12 +134,12 @@ fn sweep_rows(results: Vec<(String, Vec<Option<f64>>)>) -> Vec<SweepRow> {
 
 /// The mean of some results, and the variance of that mean.
 #[derive(Clone, Copy)]
-struct Moments {
+struct SampleMean {
     mean: f64,
     error_squared: f64,
 }
 
-impl Moments {
+impl SampleMean {
     fn of(results: &[f64]) -> Option<Self> {
         let count = results.len() as f64;
         let mean = results.iter().sum::<f64>() / count;
@@ -155,9 +155,10 @@ fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.len() < 2 || b.len() < 2 {
         return None;
     }
-    let (first, second) = (Moments::of(a)?, Moments::of(b)?);
+    let (first, second) = (SampleMean::of(a)?, SampleMean::of(b)?);
     let variance = first.error_squared + second.error_squared;
-    let part = |moments: Moments, count: usize| moments.error_squared.powi(2) / (count - 1) as f64;
+    let part =
+        |moments: SampleMean, count: usize| moments.error_squared.powi(2) / (count - 1) as f64;
     let freedom = variance.powi(2) / (part(first, a.len()) + part(second, b.len()));
     let t = (first.mean - second.mean) / variance.sqrt();
     let distribution = StudentsT::new(0.0, 1.0, freedom).ok()?;

@@ -83,7 +83,8 @@ impl Checkpoint {
             // The same updates give the same weights: only the evaluation can be new.
             state.hashes.clone_from(&same.state.hashes);
             state.val_loss = state.val_loss.or(same.state.val_loss);
-            let (file, text) = (path.join(STATE_FILE), json(&state));
+            let file = path.join(STATE_FILE);
+            let text = json(&state);
             // A float that was read back may differ in its last bit: what counts is its text.
             if state == same.state || disk::read_own(&file).is_ok_and(|saved| saved == text) {
                 return Ok(None);
@@ -289,8 +290,8 @@ fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
     }
     let mut found = Vec::new();
     for entry in disk::read_dir(folder).map_err(Failure::io("read", folder))?.flatten() {
-        let (name, path) = (entry.file_name(), entry.path());
-        if let Some(iteration) = name.to_str().and_then(|name| name.parse().ok()) {
+        let path = entry.path();
+        if let Some(iteration) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
             disk::check_own(&path).map_err(Failure::io("read", &path))?;
             found.push((iteration, path));
         }

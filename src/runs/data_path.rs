@@ -17,9 +17,10 @@ pub fn find_data(config: &Config, run: &Path) -> Result<String, Failure> {
     if is_builtin(data) {
         return Ok(data.to_owned());
     }
-    let (recorded, out_dir) = (readable(data), readable(&config.out_dir));
-    let (recorded, out_dir) = (Path::new(&*recorded), Path::new(&*out_dir));
-    let paths = possible_paths(recorded, out_dir, &disk::absolute(run));
+    let recorded = readable(data);
+    let out_dir = readable(&config.out_dir);
+    let run = disk::absolute(run);
+    let paths = possible_paths(Path::new(&*recorded), Path::new(&*out_dir), &run);
     match paths.iter().find(|path| disk::exists(path)) {
         Some(path) => Ok(text(path, data)),
         None => Err(Dataset::not_found(data, &paths).into()),

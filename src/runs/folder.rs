@@ -81,8 +81,16 @@ impl RunFolder {
     }
 
     fn with_log(path: &Path, log: File) -> Self {
-        let (path, scalars) = (path.to_path_buf(), Logs::default());
-        Self { path, events: None, log, most: MOST, skipped: 0, scalars, place: None, _lock: None }
+        Self {
+            path: path.to_path_buf(),
+            events: None,
+            log,
+            most: MOST,
+            skipped: 0,
+            scalars: Logs::default(),
+            place: None,
+            _lock: None,
+        }
     }
 
     /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
@@ -233,7 +241,7 @@ pub fn record(run: &Path, event: &Event) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Checkpoint, Progress, Step};
+    use crate::protocol::{Progress, SavedCheckpoint, Step};
     use crate::runs::Tail;
 
     fn progress(tail: &mut Tail, mut progress: Progress) -> Progress {
@@ -258,7 +266,11 @@ mod tests {
             let mut events = vec![Event::Step(step)];
             if iter % 500 == 499 {
                 let path = format!("checkpoints/{iter}").into();
-                events.push(Event::Checkpoint(Checkpoint { iter: iter + 1, path, best: true }));
+                events.push(Event::Checkpoint(SavedCheckpoint {
+                    iter: iter + 1,
+                    path,
+                    best: true,
+                }));
             }
             for event in events {
                 all.apply(&event);

@@ -60,7 +60,8 @@ pub fn is_training(run: &Path) -> bool {
 
 /// Reads the record of a run; also returns a reader of the events after it.
 pub fn follow(run: &Path) -> io::Result<(Progress, Tail)> {
-    let (mut progress, mut tail) = (Progress::default(), Tail::open(run, true));
+    let mut progress = Progress::default();
+    let mut tail = Tail::open(run, true);
     tail.read_each(&mut |event: Event| progress.apply(&event))?;
     Ok((progress, tail))
 }
@@ -117,7 +118,7 @@ impl Tail {
     /// Opens a file at its first line or at its end. The file need not exist.
     pub fn of(path: PathBuf, from_start: bool) -> Self {
         let mut tail = Self { path, offset: 0, before: Vec::new() };
-        if let (false, Ok((start, bytes))) = (from_start, last_bytes(&tail.path)) {
+        if !from_start && let Ok((start, bytes)) = last_bytes(&tail.path) {
             let lines = complete_lines(&bytes);
             tail.offset = start + lines.len() as u64;
             let last = lines.split_inclusive(|&byte| byte == b'\n').next_back();
@@ -216,7 +217,8 @@ fn ends(record: &Path) -> io::Result<(Progress, Option<Event>)> {
     disk::open_own(record)?.take(END_BYTES).read_to_end(&mut head)?;
     let start = events(&head).find(|event| matches!(event, Event::Start { .. }));
     let (_, tail) = last_bytes(record)?;
-    let (mut progress, mut last) = (Progress::default(), None);
+    let mut progress = Progress::default();
+    let mut last = None;
     for event in start.into_iter().chain(events(&tail)) {
         progress.apply(&event);
         last = Some(event);

@@ -3,13 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::speeds::{VERSION, folder, key_of};
+use super::device_cache as cache;
 use crate::config::Dtype;
-use crate::disk;
 use crate::gpu::DeviceInfo;
 use crate::ops::{KernelError, KernelShapes, OpsMode};
 use crate::version::COMMIT;
@@ -57,7 +55,7 @@ pub(crate) fn known(
     mode: OpsMode,
     shapes: KernelShapes,
 ) -> Option<KernelVerdict> {
-    read(&file()?).remove(&key(device, mode, shapes))
+    cache::read(VERDICTS_FILE).remove(&key(device, mode, shapes))
 }
 
 pub(crate) fn remember(
@@ -66,17 +64,17 @@ pub(crate) fn remember(
     shapes: KernelShapes,
     verdict: &KernelVerdict,
 ) {
-    change(|verdicts| {
-        // Other versions have other kernels.
-        verdicts.retain(|key, _| key.ends_with(VERSION));
+    cache::change(VERDICTS_FILE, |verdicts| {
         verdicts.insert(key(device, mode, shapes), verdict.clone());
     });
 }
 
 /// Forgets what is known of a device, so that the next run tests it again.
 pub(crate) fn forget(device: &DeviceInfo) {
-    let beginning = beginning(device, "");
-    change(|verdicts| verdicts.retain(|key, _| !key.starts_with(&beginning)));
+    let beginning = cache::beginning(device);
+    cache::change(VERDICTS_FILE, |verdicts: &mut Verdicts| {
+        verdicts.retain(|key, _| !key.starts_with(&beginning));
+    });
 }
 
 /// Replaces `mode` by the fastest way to compute on a device in `dtype` whose kernels, for models of any
@@ -87,7 +85,7 @@ pub(crate) fn avoid_faulty(
     mode: &mut OpsMode,
     dtype: Dtype,
 ) -> Option<String> {
-    let verdicts = read(&file()?);
+    let verdicts = cache::read(VERDICTS_FILE);
     let mut warning = None;
     while let Ok(run) = mode.for_run(dtype, device)
         && let Some(fault) = fault(&verdicts, device, run)
@@ -108,39 +106,15 @@ fn fault<'a>(
     mode: OpsMode,
 ) -> Option<&'a KernelVerdict> {
     let OpsMode { implementation, precision, .. } = mode;
-    let beginning = beginning(device, &format!("{precision}, {implementation}, "));
+    let beginning = format!("{}, {precision}, {implementation}, ", cache::beginning(device));
     let of_mode = verdicts.iter().filter(|(key, _)| key.starts_with(&beginning));
     of_mode.map(|(_, verdict)| verdict).find(|verdict| **verdict != KernelVerdict::Right)
-}
-
-/// Returns the beginning of the keys about a device, and of `what` about it.
-fn beginning(device: &DeviceInfo, what: &str) -> String {
-    let key = key_of(device, what);
-    key.strip_suffix(VERSION)
-        .map_or(key.as_str(), |key| key.trim_end_matches([',', ' ']))
-        .to_string()
-}
-
-fn change(change: impl FnOnce(&mut Verdicts)) {
-    let Some(file) = file() else { return };
-    let mut verdicts = read(&file);
-    change(&mut verdicts);
-    // It is only a cache.
-    let _ = disk::replace_json(&file, &verdicts);
-}
-
-fn file() -> Option<PathBuf> {
-    Some(folder()?.join(VERDICTS_FILE))
-}
-
-fn read(file: &Path) -> Verdicts {
-    serde_json::from_slice(&disk::read(file).unwrap_or_default()).unwrap_or_default()
 }
 
 fn key(device: &DeviceInfo, mode: OpsMode, shapes: KernelShapes) -> String {
     let OpsMode { implementation, precision, .. } = mode;
     let commit = COMMIT.unwrap_or("unknown");
-    key_of(device, &format!("{precision}, {implementation}, {shapes}, {commit}"))
+    cache::key(device, &format!("{precision}, {implementation}, {shapes}, {commit}"))
 }
 
 #[cfg(test)]
@@ -153,7 +127,6 @@ mod tests {
         let device = DeviceInfo { driver: "595.58".into(), ..DeviceInfo::cpu() };
         let shapes = KernelShapes::from(&Config::default());
         let known = key(&device, OpsMode::AUTO, shapes);
-        assert!(known.ends_with(VERSION), "{known}");
         let newer = DeviceInfo { driver: "600.1".into(), ..device.clone() };
         for other in [
             key(&newer, OpsMode::AUTO, shapes),
@@ -182,25 +155,5 @@ mod tests {
         assert_eq!(fault(&verdicts, &gpu("600.10"), auto), None);
         let float32 = OpsMode::AUTO.for_run(Dtype::Float32, &device).unwrap();
         assert_eq!(fault(&verdicts, &device, float32), None);
-    }
-
-    #[test]
-    fn verdicts_are_read_as_they_were_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join(VERDICTS_FILE);
-        let error = KernelError { kernel: "linear".into(), error: None, allowed: 0.5 };
-        let kernel = "attention".to_string();
-        let verdicts = [
-            KernelVerdict::Right,
-            KernelVerdict::Wrong(error),
-            KernelVerdict::Hung { kernel: kernel.clone() },
-            KernelVerdict::Failed { kernel, reason: "lost".into() },
-        ];
-        let keys = ["a", "b", "c", "d"].map(String::from);
-        let written: Verdicts = keys.into_iter().zip(verdicts).collect();
-        disk::replace_json(&file, &written).unwrap();
-        assert_eq!(read(&file), written);
-        disk::write(&file, "{\"a\": \"ri").unwrap();
-        assert_eq!(read(&file), Verdicts::default());
     }
 }

@@ -4,6 +4,7 @@ use crate::protocol::Failure;
 pub(crate) mod archive;
 pub(crate) mod checkpoint;
 mod data_path;
+mod device_cache;
 mod device_profile;
 mod failure;
 mod folder;
@@ -22,6 +23,8 @@ pub use model_source::{ModelSource, settings};
 pub(crate) use crate::protocol::{About, Introduction, RunState, RunSummary, Tail};
 pub(crate) use data_path::{absolute_data, absolute_model, find_data};
 #[cfg(not(target_arch = "wasm32"))]
+pub(crate) use device_cache::folder as cache_folder;
+#[cfg(not(target_arch = "wasm32"))]
 pub(crate) use folder::json_line;
 pub(crate) use folder::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
@@ -29,8 +32,6 @@ pub(crate) use folder::{
 pub(crate) use index::*;
 pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat};
 pub(crate) use scalars::Continued;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use speeds::folder as speeds_folder;
 pub(crate) use speeds::{driver_traits, known as known_speed, remember as remember_speed};
 
 /// Returns true if the run in `folder` has a checkpoint to continue from, intact or not.

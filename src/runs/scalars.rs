@@ -80,7 +80,8 @@ impl Logs {
     /// Opens the `wanted` logs in a run folder, with a comma between them. Also returns a sentence for
     /// each that cannot be opened: the run does not depend on it.
     pub fn open(folder: &Path, wanted: &str, from: Continued) -> (Self, Vec<String>) {
-        let (mut open, mut failed) = (Vec::new(), Vec::new());
+        let mut open = Vec::new();
+        let mut failed = Vec::new();
         let mut add = |name, file, write| match file {
             Ok(file) => open.push(Log { name, file, write }),
             Err(error) => failed.push(failure(name, &error)),

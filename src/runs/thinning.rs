@@ -10,8 +10,10 @@ pub(super) const MOST: u64 = 64 << 20;
 pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(record.len());
     // The iteration of the last step that was kept, and one that the next may replace.
-    let (mut before, mut pending) = (None, None::<(u64, f64, &[u8])>);
-    let (mut offset, recent) = (0, record.len() / 4 * 3);
+    let mut before = None;
+    let mut pending = None::<(u64, f64, &[u8])>;
+    let mut offset = 0;
+    let recent = record.len() / 4 * 3;
     for line in record.split_inclusive(|&byte| byte == b'\n') {
         offset += line.len();
         let event =
@@ -53,7 +55,8 @@ pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
 
 /// Returns a log in which the older three quarters have half as many lines about steps.
 pub(super) fn thinned_log(log: &[u8]) -> Vec<u8> {
-    let (mut offset, mut is_left_out) = (0, false);
+    let mut offset = 0;
+    let mut is_left_out = false;
     let is_kept = |line: &&[u8]| {
         offset += line.len();
         is_left_out = !is_left_out && offset <= log.len() / 4 * 3 && line.starts_with(b"iter ");

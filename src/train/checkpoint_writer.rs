@@ -140,7 +140,7 @@ impl CheckpointWriter {
         if let Some(Checkpoint { path, state }) = written? {
             let best = state.is_best();
             let iter = position.iteration;
-            journal.emit(Event::Checkpoint(protocol::Checkpoint { iter, path, best }));
+            journal.emit(Event::Checkpoint(protocol::SavedCheckpoint { iter, path, best }));
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::gui::layout::Pane;
 use crate::gui::state::{
     Closing, DataJob, Overlay, PartialText, PathEntry, SettingsForm, TextOptions,
 };
-use crate::protocol::{Progress, Request, SampleInput, SampleRequest, Texts, View};
+use crate::protocol::{Progress, Request, RunView, SampleInput, SampleRequest, Texts};
 
 /// The CPU, as a value of `--device`.
 const CPU: &str = "cpu";
@@ -105,7 +105,7 @@ impl Controller {
         for run in runs {
             let found = known.iter().position(|overlay| overlay.run == run);
             let overlay = found.map(|at| known.swap_remove(at)).unwrap_or_else(|| {
-                let request = Request::ReadRun { run: run.clone(), view: View::Overlay };
+                let request = Request::ReadRun { run: run.clone(), view: RunView::Overlay };
                 self.requests.client.send(request);
                 Overlay { name: library.title(&run).into(), run, progress: Progress::default() }
             });

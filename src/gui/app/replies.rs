@@ -8,7 +8,7 @@ use crate::gui::intent::Intent;
 use crate::gui::state::{ChatState, DataJob, PartialText, Shared, ShownRun};
 use crate::gui::target::IS_PAGE;
 use crate::plan::DeviceKind;
-use crate::protocol::{Job, Obstacle, Reply, RunPhase, Sample, View};
+use crate::protocol::{Obstacle, Reply, RequestKind, RunPhase, RunView, Sample};
 use crate::runs::{self, RunState, RunSummary};
 
 impl Controller {
@@ -65,12 +65,12 @@ impl Controller {
                 library.models = models;
                 library.usage = usage;
             }
-            Reply::Run { run, view: View::Main, progress, tail } => {
+            Reply::Run { run, view: RunView::Main, progress, tail } => {
                 if self.requests.run.as_ref() == Some(&run) {
                     self.show(run, *progress, tail);
                 }
             }
-            Reply::Run { run, view: View::Overlay, progress, .. } => {
+            Reply::Run { run, view: RunView::Overlay, progress, .. } => {
                 let mut overlays = shared.library.overlays.iter_mut();
                 if let Some(overlay) = overlays.find(|overlay| overlay.run == run) {
                     overlay.progress = *progress;
@@ -149,23 +149,23 @@ impl Controller {
             Reply::Failed { job, text, hint } => {
                 let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
                 let problem = match job {
-                    Job::Prepare => {
+                    RequestKind::Prepare => {
                         shared.data.job = None;
                         "the text could not be prepared: "
                     }
-                    Job::Get => {
+                    RequestKind::Get => {
                         shared.data.job = None;
                         ""
                     }
-                    Job::Export => "nothing was exported: ",
-                    Job::Import => "nothing was imported: ",
-                    Job::Sample => {
+                    RequestKind::Export => "nothing was exported: ",
+                    RequestKind::Import => "nothing was imported: ",
+                    RequestKind::Sample => {
                         shared.samples.prompt.writing = None;
                         shared.samples.inside.end();
                         shared.samples.chat.take_back();
                         ""
                     }
-                    Job::Other => "",
+                    RequestKind::Other => "",
                 };
                 self.warn(format!("{problem}{text}"));
             }

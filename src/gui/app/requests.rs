@@ -9,7 +9,7 @@ use eframe::egui;
 
 use crate::disk::absolute;
 use crate::gui::state::{FitState, Library, Settings, ShownRun};
-use crate::protocol::{Request, View};
+use crate::protocol::{Request, RunView};
 use crate::worker::Client;
 
 /// The time between two lists of the runs.
@@ -66,7 +66,7 @@ impl Requests {
 
     pub fn show(&mut self, run: PathBuf) {
         self.run = Some(run.clone());
-        self.client.send(Request::ReadRun { run, view: View::Main });
+        self.client.send(Request::ReadRun { run, view: RunView::Main });
     }
 
     pub fn describe_model(&mut self, shown: &ShownRun) {

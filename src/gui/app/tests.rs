@@ -11,7 +11,7 @@ use crate::disk::absolute;
 use crate::gui::state::PartialText;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
 use crate::protocol::ScoredToken;
-use crate::protocol::{DataInfo, DeviceLine, Job, Progress, Reply, Sample, View};
+use crate::protocol::{DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample};
 
 /// A window that requests nothing by itself.
 fn window() -> Harness<'static, App> {
@@ -89,7 +89,7 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
     window.state_mut().controller.take(Reply::Preparing { name: "bears".into(), share: 0.5 });
     let text = "no text".to_string();
     let hint = "choose one".to_string();
-    window.state_mut().controller.take(Reply::Failed { job: Job::Prepare, text, hint });
+    window.state_mut().controller.take(Reply::Failed { job: RequestKind::Prepare, text, hint });
     assert!(!has(&mut window, "Preparing bears") && has(&mut window, "no text"));
     assert!(has(&mut window, "choose one"));
 }
@@ -109,7 +109,7 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
     // The last reply of a worker that was stopped.
     let text = "the download was stopped".into();
     let hint = "Download continues it".into();
-    window.state_mut().controller.take(Reply::Failed { job: Job::Get, text, hint });
+    window.state_mut().controller.take(Reply::Failed { job: RequestKind::Get, text, hint });
     assert!(has(&mut window, "the download was stopped: Download continues it"));
     assert!(!has(&mut window, "Fetching hf:me/texts") && !is_off(&window));
 
@@ -129,7 +129,7 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
 }
 
 /// A run with one sample.
-fn recorded(run: &Path, view: View, text: &str) -> Reply {
+fn recorded(run: &Path, view: RunView, text: &str) -> Reply {
     let tail = crate::runs::Tail::open(run, true);
     let sample = Sample { iter: 0, prompt: "Once".into(), text: text.into(), tokens: Vec::new() };
     let progress = Box::new(Progress { samples: vec![sample], ..Progress::default() });
@@ -141,8 +141,8 @@ fn only_the_run_that_was_requested_last_is_shown() {
     let mut window = window();
     let [a, b] = ["a", "b"].map(missing);
     window.state_mut().controller.requests.run = Some(b.clone());
-    window.state_mut().controller.take(recorded(&b, View::Main, " there was a bear"));
-    window.state_mut().controller.take(recorded(&a, View::Main, " there was a fox"));
+    window.state_mut().controller.take(recorded(&b, RunView::Main, " there was a bear"));
+    window.state_mut().controller.take(recorded(&a, RunView::Main, " there was a fox"));
     assert!(has(&mut window, "there was a bear") && !has(&mut window, "there was a fox"));
     window.state_mut().controller.take(Reply::Removed { path: a });
     assert!(has(&mut window, "there was a bear"));
@@ -157,7 +157,7 @@ fn only_runs_that_are_overlaid_keep_their_curves() {
     let app = &mut window.state_mut().controller;
     app.carry_out(Intent::Overlay(vec![a.clone(), b.clone()]));
     for run in [&b, &c] {
-        app.take(recorded(run, View::Overlay, ""));
+        app.take(recorded(run, RunView::Overlay, ""));
     }
     let overlays = |app: &Controller| {
         let overlays = app.shared.library.overlays.iter();
@@ -183,7 +183,7 @@ fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     assert!(!has(&mut window, "a late text"), "nothing was requested");
     let run = missing("a");
     window.state_mut().controller.requests.run = Some(run.clone());
-    window.state_mut().controller.take(recorded(&run, View::Main, ""));
+    window.state_mut().controller.take(recorded(&run, RunView::Main, ""));
     window.state_mut().controller.shared.samples.prompt.writing = Some(PartialText::default());
     window.state_mut().controller.take(sampled(" there was", false));
     assert!(has(&mut window, "Once there was"));

@@ -62,7 +62,7 @@ impl PromptState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Checkpoint, Event, StopReason};
+    use crate::protocol::{Event, SavedCheckpoint, StopReason};
 
     #[test]
     fn a_text_needs_a_model() {
@@ -74,7 +74,7 @@ mod tests {
         progress.state = RunPhase::Finished(StopReason::Finished);
         assert!(state.obstacle(&progress).unwrap().contains("no checkpoint"));
         let path = "out/a/checkpoints/00000010".into();
-        progress.apply(&Event::Checkpoint(Checkpoint { iter: 10, path, best: true }));
+        progress.apply(&Event::Checkpoint(SavedCheckpoint { iter: 10, path, best: true }));
         progress.state = RunPhase::Finished(StopReason::Finished);
         assert_eq!(state.obstacle(&progress), None);
         progress.starting();

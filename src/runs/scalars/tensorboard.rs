@@ -24,10 +24,10 @@ pub fn create(folder: &Path, from: Continued) -> io::Result<File> {
     // Two processes may start within a second.
     let name = format!("{PREFIX}{:010}.{former:04}.wgpt", now().as_secs());
     let mut file = disk::append_own(folder.join(name))?;
-    append(&mut file, 0, Message::default().text(3, VERSION))?;
+    append(&mut file, 0, ProtoMessage::default().text(3, VERSION))?;
     // Field 7 is a `SessionLog` with the status START. The update at this iteration is made again, with
     // the same result, so the evaluation before it can stay.
-    let start = Message::default().message(7, Message::default().int(1, 1));
+    let start = ProtoMessage::default().message(7, ProtoMessage::default().int(1, 1));
     append(&mut file, from.next_eval(), start)?;
     Ok(file)
 }
@@ -35,16 +35,16 @@ pub fn create(folder: &Path, from: Continued) -> io::Result<File> {
 /// Appends an event with a `Summary` (field 5) that has a `Value` (field 1) for each scalar: a tag
 /// (field 1) and a `simple_value` (field 2).
 pub fn write(file: &mut File, scalars: &Scalars) -> io::Result<()> {
-    let mut summary = Message::default();
+    let mut summary = ProtoMessage::default();
     for (name, value) in &scalars.values {
-        summary = summary.message(1, Message::default().text(1, name).float(2, *value as f32));
+        summary = summary.message(1, ProtoMessage::default().text(1, name).float(2, *value as f32));
     }
-    append(file, scalars.iter, Message::default().message(5, summary))
+    append(file, scalars.iter, ProtoMessage::default().message(5, summary))
 }
 
 /// Appends an event: its `wall_time` (field 1), `step` (field 2) and content.
-fn append(file: &mut File, step: u64, content: Message) -> io::Result<()> {
-    let event = Message::default().double(1, now().as_secs_f64()).int(2, step);
+fn append(file: &mut File, step: u64, content: ProtoMessage) -> io::Result<()> {
+    let event = ProtoMessage::default().double(1, now().as_secs_f64()).int(2, step);
     let data = [event.0, content.0].concat();
     let length = (data.len() as u64).to_le_bytes();
     let crc = |bytes: &[u8]| masked(crc32c(bytes)).to_le_bytes();
@@ -57,9 +57,9 @@ fn now() -> std::time::Duration {
 
 /// An encoded protocol buffer. Each method appends a field by its number.
 #[derive(Default)]
-struct Message(Vec<u8>);
+struct ProtoMessage(Vec<u8>);
 
-impl Message {
+impl ProtoMessage {
     fn int(mut self, field: u8, value: u64) -> Self {
         self.0.push(field << 3);
         self.varint(value);
@@ -79,10 +79,10 @@ impl Message {
     }
 
     fn text(self, field: u8, text: &str) -> Self {
-        self.message(field, Message(text.as_bytes().to_vec()))
+        self.message(field, ProtoMessage(text.as_bytes().to_vec()))
     }
 
-    fn message(mut self, field: u8, message: Message) -> Self {
+    fn message(mut self, field: u8, message: ProtoMessage) -> Self {
         self.0.push((field << 3) | 2);
         self.varint(message.0.len() as u64);
         self.0.extend(message.0);

@@ -14,8 +14,8 @@ use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 use web_time::Instant;
 
 use crate::protocol::{
-    Command, Event, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply, Request,
-    RunEnd, StartRun, ToWorker, Topic,
+    Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, Obstacle, Reply, Request,
+    RequestKind, RunEnd, StartRun, ToWorker, Topic,
 };
 use crate::runs::Tail;
 use crate::web;
@@ -295,7 +295,7 @@ impl Client {
 
     fn fail(&self, text: String, hint: &str) {
         let mut state = self.state.borrow_mut();
-        state.replies.push(Reply::failed(Job::Other, Failure::new(text, hint)));
+        state.replies.push(Reply::failed(RequestKind::Other, Failure::new(text, hint)));
         (state.wake)();
     }
 }
@@ -344,7 +344,7 @@ fn save_zip(reply: Reply) -> Reply {
         Ok(()) => Reply::Exported { to, zip: Vec::new() },
         Err(error) => {
             let text = format!("{}: {}", to.display(), web::error_text(&error));
-            Reply::failed(Job::Export, Failure::new(text, ""))
+            Reply::failed(RequestKind::Export, Failure::new(text, ""))
         }
     }
 }

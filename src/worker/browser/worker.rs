@@ -20,8 +20,8 @@ use crate::doctor::DoctorReport;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::{KernelError, KernelShapes, OpsMode};
 use crate::protocol::{
-    Cause, Command, Destination, Exit, Failure, FromWorker, Job, MESSAGES_VERSION, Obstacle, Reply,
-    Request, RunEnd, SampleRequest, StartRun, ToWorker, Topic,
+    Cause, Command, Destination, Exit, Failure, FromWorker, MESSAGES_VERSION, Obstacle, Reply,
+    Request, RequestKind, RunEnd, SampleRequest, StartRun, ToWorker, Topic,
 };
 use crate::runs::{device_profile, record};
 use crate::worker::answer::answer;
@@ -92,7 +92,7 @@ impl PageWorker {
         self.send(FromWorker::Reply(reply));
     }
 
-    pub fn fail(&self, job: Job, failure: impl Into<Failure>) {
+    pub fn fail(&self, job: RequestKind, failure: impl Into<Failure>) {
         self.reply(Reply::failed(job, failure.into()));
     }
 
@@ -121,7 +121,7 @@ impl PageWorker {
                 FromWorker::Ended(RunEnd::Failed(failure))
             } else {
                 failure.hint = "reload the page".into();
-                FromWorker::Reply(Reply::failed(Job::Other, failure))
+                FromWorker::Reply(Reply::failed(RequestKind::Other, failure))
             };
             let (message, _) = web::pack(message);
             let _ = scope().post_message(&message);
@@ -155,11 +155,11 @@ impl PageWorker {
         match message {
             ToWorker::Command(command) => self.commands.borrow_mut().push_back(command),
             ToWorker::Train(start) | ToWorker::Supervise(start) => {
-                self.enqueue(Job::Other, DeviceTask::Train(*start));
+                self.enqueue(RequestKind::Other, DeviceTask::Train(*start));
             }
             ToWorker::Request(Request::Sample(request)) => {
                 self.stop_sample.set(false);
-                self.enqueue(Job::Sample, DeviceTask::Sample(request));
+                self.enqueue(RequestKind::Sample, DeviceTask::Sample(request));
             }
             ToWorker::Request(Request::StopSample) => self.stop_sample.set(true),
             ToWorker::Request(Request::Devices | Request::Device { .. }) => {
@@ -172,7 +172,7 @@ impl PageWorker {
                 if self.current().run.as_ref() == Some(&path) =>
             {
                 let text = format!("{} is training", path.display());
-                self.fail(Job::Other, Failure::new(text, "stop it first"));
+                self.fail(RequestKind::Other, Failure::new(text, "stop it first"));
             }
             // All lists are sent.
             ToWorker::Request(Request::ListRuns { .. }) => self.list_later(),
@@ -186,7 +186,7 @@ impl PageWorker {
             }
             ToWorker::Record { run, event } => {
                 if let Err(error) = record(&run, &event) {
-                    self.fail(Job::Other, error);
+                    self.fail(RequestKind::Other, error);
                 }
                 self.list_later();
             }
@@ -213,7 +213,7 @@ impl PageWorker {
         }))
     }
 
-    fn enqueue(&self, job: Job, task: DeviceTask) {
+    fn enqueue(&self, job: RequestKind, task: DeviceTask) {
         if self.current().run.is_some() {
             let hint = "stop it, or wait until it is done";
             return self.fail(job, Failure::new("a run is training", hint));
@@ -278,7 +278,7 @@ impl PageWorker {
                 Some(DeviceTask::Train(start)) => self.train(start).await,
                 Some(DeviceTask::Sample(request)) => {
                     if let Err(failure) = self.sample(request).await {
-                        self.fail(Job::Sample, failure);
+                        self.fail(RequestKind::Sample, failure);
                     }
                 }
             }

@@ -132,7 +132,7 @@ fn move_to_trash(path: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Checkpoint, Event, Job, RunPhase, View};
+    use crate::protocol::{Event, RequestKind, RunPhase, RunView, SavedCheckpoint};
     use crate::runs::json_line;
 
     fn replies(request: Request) -> Vec<Reply> {
@@ -145,15 +145,15 @@ mod tests {
     fn a_run_is_read_with_paths_as_they_are_now() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("moved");
-        let empty = replies(Request::ReadRun { run: run.clone(), view: View::Main });
+        let empty = replies(Request::ReadRun { run: run.clone(), view: RunView::Main });
         let [Reply::Run { progress, .. }] = &empty[..] else { panic!("{empty:?}") };
         assert_eq!(progress.state, RunPhase::Idle);
 
         std::fs::create_dir(&run).unwrap();
         let path = "elsewhere/checkpoints/00000010".into();
-        let event = Event::Checkpoint(Checkpoint { iter: 10, path, best: true });
+        let event = Event::Checkpoint(SavedCheckpoint { iter: 10, path, best: true });
         std::fs::write(run.join("events.jsonl"), json_line(&event) + "\n").unwrap();
-        let read = replies(Request::ReadRun { run: run.clone(), view: View::Main });
+        let read = replies(Request::ReadRun { run: run.clone(), view: RunView::Main });
         let [Reply::Run { progress, .. }] = &read[..] else { panic!("{read:?}") };
         assert_eq!(progress.checkpoints[0].path, run.join("checkpoints/00000010"));
     }
@@ -181,7 +181,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let failed = replies(Request::Remove { path: folder.path().to_path_buf() });
         assert!(
-            matches!(&failed[..], [Reply::Failed { job: Job::Other, text, .. }] if !text.is_empty()),
+            matches!(&failed[..], [Reply::Failed { job: RequestKind::Other, text, .. }] if !text.is_empty()),
             "{failed:?}"
         );
     }

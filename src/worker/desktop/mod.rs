@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::Trainer;
-use crate::protocol::{Job, Reply, Request, StartRun};
+use crate::protocol::{Reply, Request, RequestKind, StartRun};
 use crate::runs::{self, Tail};
 use answer::answer;
 use pipe::{worker, worker_of_window};
@@ -78,13 +78,13 @@ impl Client {
             Request::Sample(request) => {
                 match request::sample(worker_of_window(), request, reply.clone()) {
                     Ok(input) => self.sampling = Some(input),
-                    Err(failure) => reply(Reply::failed(Job::Sample, failure)),
+                    Err(failure) => reply(Reply::failed(RequestKind::Sample, failure)),
                 }
             }
             Request::StopGet => self.fetching = None,
             Request::Get { .. } => match request::get(worker_of_window(), request, reply.clone()) {
                 Ok(input) => self.fetching = Some(input),
-                Err(failure) => reply(Reply::failed(Job::Get, failure)),
+                Err(failure) => reply(Reply::failed(RequestKind::Get, failure)),
             },
             // They take the memory of a whole model.
             Request::Export { .. } | Request::Report { .. } | Request::Measure { .. } => {

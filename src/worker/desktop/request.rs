@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::pipe::{spawn, worker};
 use crate::protocol::{
-    Failure, FromWorker, Job, Reply, Request, SampleInput, SampleRequest, ToWorker,
+    Failure, FromWorker, Reply, Request, RequestKind, SampleInput, SampleRequest, ToWorker,
 };
 use crate::worker::supervisor::ProcessEnd;
 
@@ -74,7 +74,9 @@ pub(super) fn sample(
             {
                 // A text that was stopped stays as it is.
                 *done = true;
-                reply(end.map_or(last.clone(), |failure| Reply::failed(Job::Sample, failure)));
+                reply(
+                    end.map_or(last.clone(), |failure| Reply::failed(RequestKind::Sample, failure)),
+                );
             }
         }
     })
@@ -94,7 +96,7 @@ pub(super) fn get(
         }
         Err(end) if !is_done => {
             let stopped = || Failure::new("the download was stopped", "Download continues it");
-            reply(Reply::failed(Job::Get, end.unwrap_or_else(stopped)));
+            reply(Reply::failed(RequestKind::Get, end.unwrap_or_else(stopped)));
         }
         Err(_) => {}
     })
@@ -194,7 +196,7 @@ mod tests {
             }
             match (next(&receiver), last) {
                 (Reply::Fetched { .. }, None) => {}
-                (Reply::Failed { job: Job::Get, text, .. }, Some(word)) => {
+                (Reply::Failed { job: RequestKind::Get, text, .. }, Some(word)) => {
                     assert!(text.contains(word), "{text}");
                 }
                 (reply, _) => panic!("{reply:?} from {script}"),
@@ -208,7 +210,7 @@ mod tests {
         let (_input, replies) = shell(prompt(), &format!("{GROWING}; kill -9 $$"));
         next(&replies);
         let Reply::Failed { job, text, .. } = next(&replies) else { panic!("no failure") };
-        assert_eq!(job, Job::Sample);
+        assert_eq!(job, RequestKind::Sample);
         assert!(text.ends_with("was killed"), "{text}");
     }
 

@@ -8,7 +8,7 @@ use eframe::UserEvent;
 use winit::event_loop::EventLoop;
 
 use super::RUNS;
-use crate::doctor::{Check, FrontEnd};
+use crate::doctor::{FeatureCheck, FrontEnd};
 use crate::protocol::Failure;
 
 /// The name under which the system knows the window and keeps its settings.
@@ -64,12 +64,12 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 pub fn front_end() -> FrontEnd {
     let open = open_front_end(RUNS.as_ref());
     let Err(error) = connect() else { return open };
-    FrontEnd { display: Some(Check { works: false, detail: error.text }), ..open }
+    FrontEnd { display: Some(FeatureCheck { works: false, detail: error.text }), ..open }
 }
 
 /// Describes the window that is open, which creates runs in `runs`.
 pub fn open_front_end(runs: &Path) -> FrontEnd {
-    let display = Some(Check { works: true, detail: display_server() });
+    let display = Some(FeatureCheck { works: true, detail: display_server() });
     FrontEnd { display, runs: runs.to_path_buf(), settings: eframe::storage_dir(APP) }
 }
 
