@@ -200,12 +200,12 @@ fn product(bench: &Bench, [m, k, n]: [usize; 3], more: usize) -> Cost {
     }
 }
 
-/// Returns the second layer of Llama's MLP, whose inputs are half as wide as its activation's.
+/// Returns the second layer of Llama's MLP. Its inputs are half as wide as its activation's.
 fn gated_out(s: &OpSizes) -> [usize; 3] {
     [s.rows, (8 * s.c / 3).next_multiple_of(64), s.c]
 }
 
-/// Returns the width of the inputs of a layer's activation, whose output has width `k`.
+/// Returns the width of the inputs of a layer's activation with outputs of width `k`.
 fn before(form: Option<Activation>, k: usize) -> usize {
     if form == SWIGLU { 2 * k } else { k }
 }

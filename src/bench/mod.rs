@@ -107,7 +107,7 @@ pub(crate) struct LaunchRow {
     pub ms: f64,
 }
 
-/// Measures everything in `options`, and passes each measurement to `show` as soon as it is made.
+/// Measures everything in `options`, and passes each measurement to `show` at once.
 pub(crate) fn run(
     device: &OpenDevice,
     options: &BenchOptions,

@@ -32,7 +32,7 @@ fn portal() -> Result<String, String> {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    /// A portal whose backend is missing answers after D-Bus's 25 seconds, or never.
+    /// A portal without a backend answers after D-Bus's 25 seconds, or never.
     const PATIENCE: Duration = Duration::from_secs(3);
 
     let (sender, receiver) = channel();

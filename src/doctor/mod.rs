@@ -50,7 +50,7 @@ const VARIABLES: &str = "WGPT_ WGPU_ VK_ MESA_ LP_ LIBGL_ DRI_PRIME CUDA_ CUBECL
 
 impl DoctorReport {
     /// Gathers the report of this machine. `found` are its devices, and `crashed` are the problems with
-    /// drivers whose devices could not be listed.
+    /// drivers that could not list their devices.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn gather(front_end: FrontEnd, found: &[DeviceInfo], crashed: Vec<Problem>) -> Self {
         let FrontEnd { display, runs, settings } = front_end;

@@ -1,4 +1,4 @@
-//! Commands into a trainer, and the settings that one of them changes.
+//! Commands to a trainer, and the settings that can change during a run.
 
 use std::num::NonZeroU64;
 
@@ -24,7 +24,7 @@ pub enum Command {
     },
     /// Write a checkpoint and continue.
     Checkpoint,
-    /// Generate a text, with the probabilities of its tokens if `probabilities` is true.
+    /// Generate text, with the probabilities of its tokens if `probabilities` is true.
     Sample {
         prompt: String,
         #[serde(default)]

@@ -18,7 +18,7 @@ impl Role {
     /// Every role, in the order of the ids of their tokens.
     pub const ALL: [Self; 3] = [Self::System, Self::User, Self::Assistant];
 
-    /// Returns the token that opens a message of this role, as it is written in text.
+    /// Returns the text of the token that opens a message of this role.
     pub fn token(self) -> &'static str {
         ["<|system|>", "<|user|>", "<|assistant|>"][self as usize]
     }

@@ -1,6 +1,6 @@
-//! Events out of a trainer and commands into it: plain data, no tensors.
+//! The events of a trainer: plain data, no tensors.
 //!
-//! Every front end consumes [`Event`]s and differs only after them. As JSON, an event is one object
+//! All front ends consume the same [`Event`]s. As JSON, an event is one object
 //! a line, with `"v": 1`, its name in `"event"`, and in `"time"` when the line was written.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ranks: Vec<RankLine>,
     },
-    /// The plan of a step and the memory it takes.
+    /// The plan of a step and its memory.
     Plan(Box<Forecast>),
     /// An update of the weights, every `log_interval` iterations.
     Step(Step),
@@ -50,11 +50,11 @@ pub enum Event {
         #[serde(skip_serializing_if = "Option::is_none")]
         hellaswag: Option<f64>,
     },
-    /// A text that the model generated.
+    /// Text that the model generated.
     Sample(Sample),
     /// A checkpoint that was written.
     Checkpoint(SavedCheckpoint),
-    /// Something that the run decided by itself.
+    /// A decision of the run.
     Note { text: String },
     /// The run continues, but something deserves attention: what happened, and what to do.
     Warning { text: String },
@@ -148,8 +148,8 @@ pub struct Step {
     pub tokens: u64,
     /// Milliseconds per iteration since the previous step event, without evaluations.
     pub ms: f64,
-    /// The part of `ms` in which gradients came down, the CPU updated the weights, and they went up
-    /// again; `None` if the device makes the updates.
+    /// The part of `ms` for copying gradients to the host, updating the weights there, and copying them
+    /// back; `None` if the device makes the updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimizer_ms: Option<f64>,
     /// The part of `ms` in which this rank communicated with the others of its run, or waited for them;
@@ -194,8 +194,7 @@ impl fmt::Display for RankLine {
     }
 }
 
-/// The part of a rank in a [`Step`]: milliseconds per iteration in which it computed, and in which it
-/// communicated or waited for others.
+/// A rank's milliseconds per iteration in a [`Step`]: computing, and communicating or waiting for others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankStep {
     pub compute_ms: f64,
@@ -253,7 +252,7 @@ pub enum Task {
     /// An evaluation; its parts are windows.
     Evaluation,
     Checkpoint,
-    /// Generates a text; its parts are tokens.
+    /// Generates text; its parts are tokens.
     Sample,
 }
 
@@ -337,7 +336,7 @@ impl Event {
     }
 }
 
-/// Writes a line in nanoGPT's form, or several lines for a plan or a text.
+/// Writes a line in nanoGPT's form, or several lines for a plan or a sample.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A line break in a name must not begin a line like one of wgpt's. Quotes of files are indented.

@@ -121,7 +121,7 @@ impl fmt::Display for KernelError {
 /// The kernels to test, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KernelTests {
-    /// As `--device` takes it.
+    /// The value of `--device`.
     pub device: String,
     pub implementation: Implementation,
     pub precision: Precision,
@@ -134,7 +134,7 @@ pub(crate) struct KernelTests {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KernelProgress {
-    /// The kernels of a check are about to run: if no more comes, it is because of them.
+    /// The kernels of a check are about to run. If this is the last message, they ended the process.
     Testing(String),
     Tested(KernelError),
     /// The device or its driver has reported an error, and the process is about to exit.

@@ -32,7 +32,7 @@ pub(crate) struct DataInfo {
     pub excerpt: String,
 }
 
-/// A data set in the browser's storage: `data/NAME` as `--data` takes it, and its display name.
+/// A data set in the browser's storage: `data/NAME` for `--data`, and its display name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredData {
     pub spec: String,

@@ -1,10 +1,9 @@
-//! What front ends, workers and trainers say to each other: plain data, no tensors, and pure functions
-//! of it.
+//! The messages between front ends, workers and trainers: plain data and pure functions, no tensors.
 //!
-//! [`Event`]s come out of a run and [`Command`]s go into it. [`Progress`] folds events into the state
-//! of a run, for every view, and [`Recovery`] decides what follows a failure. `Request` and `Reply` are
-//! everything else that a front end asks for. `ToWorker` and `FromWorker` carry all of it between
-//! processes, or between a page and its worker.
+//! A run emits [`Event`]s and takes [`Command`]s. [`Progress`] folds events into the state of a run, for
+//! every view, and [`Recovery`] decides what follows a failure. A front end asks for everything else with a
+//! `Request` and gets `Reply`s. `ToWorker` and `FromWorker` carry these between processes, or between a page
+//! and its worker.
 
 mod benchmark_row;
 mod command;

@@ -98,8 +98,8 @@ pub enum Decision {
 /// The state of the policy over the life of a run.
 ///
 /// A device that is lost, or that cannot be opened, is waited for until `LIMIT` has passed since its first
-/// failure, with longer and longer pauses. It may open and fail again at once for all that time, as while
-/// its driver is replaced. A trainer that crashes without such a report gets `MAX_FAILURES` attempts, all
+/// failure, with longer and longer pauses. While its driver is replaced, it may open and fail again at once all
+/// that time. A trainer that crashes without such a report gets `MAX_FAILURES` attempts, all
 /// but the first without cooperative matrices, because a driver may crash on them. Out of memory needs no
 /// wait but a smaller plan, which a rank keeps for itself. An update that no trainer made before resets
 /// all of it.

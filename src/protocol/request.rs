@@ -23,15 +23,15 @@ pub(crate) enum Request {
     ListDevices { search: Search, verbose: u8 },
     /// Gathers what a bug report needs: [`Reply::Report`].
     Doctor { front_end: FrontEnd },
-    /// Reads the limits of a device, given as `--device` takes it: [`Reply::Device`].
+    /// Reads the limits of a device, a value of `--device`: [`Reply::Device`].
     Device { choice: String },
-    /// Reads the beginning of a data set, given as `--data` takes it: [`Reply::Data`].
+    /// Reads the beginning of a data set, a value of `--data`: [`Reply::Data`].
     DescribeData { spec: String },
     /// Tokenizes texts into a new folder below `folder`: [`Reply::Preparing`] while it runs, then
     /// [`Reply::Prepared`].
     Prepare { texts: Texts, folder: PathBuf },
-    /// Fetches what `wgpt get` takes, and tokenizes a text into a new folder below `folder`:
-    /// [`Reply::Fetching`] and [`Reply::Preparing`] meanwhile, then [`Reply::Prepared`] for a text and
+    /// Fetches a model or text, like `wgpt get`, and tokenizes text into a new folder below `folder`:
+    /// [`Reply::Fetching`] and [`Reply::Preparing`] meanwhile, then [`Reply::Prepared`] for text and
     /// [`Reply::Fetched`] for a model.
     Get { name: String, folder: PathBuf },
     /// Ends the fetching, which then fails. The same request continues it.
@@ -67,7 +67,7 @@ pub(crate) enum Request {
     Sample(SampleRequest),
     /// Ends the text that is being generated, with a last reply.
     StopSample,
-    /// Measures training steps on a device, given as `--device` takes it: [`Reply::Measured`].
+    /// Measures training steps on a device, a value of `--device`: [`Reply::Measured`].
     Measure { config: Box<Config>, device: String, implementation: Implementation },
     /// Compares kernels of a device with the CPU's: [`Reply::Kernels`] many times, unless the driver ends
     /// the process.
@@ -86,7 +86,7 @@ pub(crate) struct SampleRequest {
     /// Draws from this many of the most likely tokens; 0 draws from all.
     pub top_k: u32,
     pub seed: u64,
-    /// The device as `--device` takes it. A browser has one.
+    /// The value of `--device`. A browser has one device.
     pub device: String,
     /// True to get the probabilities of the tokens that follow a prompt.
     #[serde(default)]
@@ -97,9 +97,9 @@ pub(crate) struct SampleRequest {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SampleInput {
     Prompt(String),
-    /// A conversation, whose last message is answered.
+    /// A conversation. The model answers its last message.
     Conversation(Vec<Message>),
-    /// A text whose tokens are scored. Nothing is generated.
+    /// Text to score. Nothing is generated.
     Text(String),
 }
 
@@ -132,7 +132,7 @@ pub(crate) enum Reply {
         name: String,
         share: f32,
     },
-    /// The bytes of `name` that are here, and all of them if the server tells.
+    /// The bytes of `name` that have arrived, and their total if the server reports it.
     Fetching {
         name: String,
         done: u64,
@@ -143,7 +143,7 @@ pub(crate) enum Reply {
         name: String,
         folder: PathBuf,
     },
-    /// A new data set, as `--data` takes it, and warnings about skipped files and the splits.
+    /// A new data set for `--data`, and warnings about skipped files and the splits.
     Prepared {
         spec: String,
         warnings: Vec<String>,
@@ -216,7 +216,7 @@ pub(crate) enum Reply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         tokens: Vec<ScoredToken>,
     },
-    /// The tokens of a text that were scored since the reply before.
+    /// The tokens that were scored since the reply before.
     Scored {
         tokens: Vec<ScoredToken>,
         done: bool,

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A token of a text, with the model's probability of it after the text before.
+/// A token of some text, with its probability according to the model, given the text before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScoredToken {
-    /// The texts of all tokens make the text. If a character has several tokens, the last one has it.
+    /// If a character has several tokens, the last one has it. Joined, these are the whole text.
     pub text: String,
-    /// `None` for the first token of a text, because nothing comes before it.
+    /// `None` for the first token, because nothing comes before it.
     pub probability: Option<f32>,
     /// The likeliest tokens in this place, the likeliest first.
     pub likeliest: Vec<LikelyToken>,
@@ -26,7 +26,7 @@ impl ScoredToken {
     }
 }
 
-/// Formats a probability in percent. Below a tenth of a percent the loss tells more.
+/// Formats a probability in percent. Below a tenth of a percent the loss is more useful.
 pub(crate) fn probability_text(probability: f32) -> String {
     if probability < 0.001 { "<0.1%".into() } else { format!("{:.1}%", 100.0 * probability) }
 }
@@ -74,14 +74,14 @@ impl std::fmt::Display for ProbabilityClass {
     }
 }
 
-/// The mean loss on the tokens of a text.
+/// The mean loss on some text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TextLoss {
     /// The tokens that have a probability.
     pub tokens: usize,
     /// In nats per token.
     pub loss: f64,
-    /// `None` for a text of one token.
+    /// `None` if the text has one token.
     pub bits_per_byte: Option<f64>,
 }
 

@@ -110,7 +110,7 @@ pub(crate) enum RunEnd {
 }
 
 impl StartRun {
-    /// Returns the start of a run on the automatic device, of which nothing is known yet.
+    /// Returns the start of a new run, or of a recorded one, on the automatic device.
     pub fn new(run: PathBuf, settings: RunSettings) -> Self {
         let resume = settings == RunSettings::Recorded;
         Self { run, resume, settings, device: "auto".into(), ..Self::default() }

@@ -11,7 +11,7 @@ const TOP: f64 = 16.0;
 const RIGHT: f64 = 20.0;
 /// Ticks of an axis, about.
 const TICKS: f64 = 6.0;
-/// Told apart also by people who see colours differently, up to the number of them.
+/// Colours that people with colour blindness can distinguish.
 const COLORS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
 
@@ -64,7 +64,7 @@ pub(super) fn chart(x: &str, y: &str, curves: &[ChartCurve]) -> String {
     svg + "</svg>\n"
 }
 
-/// Returns a line of text. `anchor` is the part of it that is at `x`.
+/// Returns a line of text. `anchor` is the part at `x`.
 fn text(x: f64, y: f64, anchor: &str, color: &str, content: &str) -> String {
     format!(
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{content}</text>\n"

@@ -1,4 +1,4 @@
-//! Pages to give away: about one run, about several, and model cards.
+//! Pages about one run or several, and model cards.
 //!
 //! A page is a template of `assets/pages/` that is filled with settings and figures. It needs no other
 //! file, names no folder of the machine, and shows no line of a log.

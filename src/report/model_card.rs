@@ -44,7 +44,7 @@ print(tokenizer.decode(answer, skip_special_tokens=True))
 ```"#;
 
 /// Writes the card, the picture of the loss, and the settings with which transformers generates into
-/// `folder`, for the folder `output`. A card that is there already stays as it is.
+/// `folder`, for the folder `output`. Keeps an existing card.
 pub(crate) fn write_model_card(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,

@@ -15,7 +15,7 @@ const MARK: &str = "<!-- made by wgpt -->";
 pub(crate) const REPORT_FILE: &str = "report.html";
 
 /// Fills a template. `{{name}}` becomes the value of that name, escaped, and `{{&name}}` the markup of
-/// that name. A paragraph whose markup is empty is left out.
+/// that name. Leaves out paragraphs with empty markup.
 pub(super) fn fill(
     template: &str,
     escape: fn(&str) -> String,

@@ -133,7 +133,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Opens the newest checkpoint in `folder` whose state can be read.
+    /// Opens the newest checkpoint in `folder` with a readable state.
     pub(super) fn newest_unverified(folder: &Path) -> Option<Self> {
         states(folder).next()
     }
@@ -275,7 +275,7 @@ pub fn newest_first(folder: &Path) -> Result<impl Iterator<Item = PathBuf> + use
     Ok(numbered(folder)?.into_iter().rev().map(|(_, path)| path))
 }
 
-/// Opens the checkpoints in `folder` whose state can be read, the newest first.
+/// Opens the checkpoints in `folder` with a readable state, the newest first.
 fn states(folder: &Path) -> impl Iterator<Item = Checkpoint> + use<> {
     let paths = newest_first(folder).into_iter().flatten();
     paths.filter_map(|path| Checkpoint::open_unverified(&path).ok())

@@ -185,8 +185,7 @@ impl RunFolder {
         write().map_err(Failure::io("write", &path))
     }
 
-    /// Thins the events, of which there are `length` bytes, and the log. Those who follow the events read them
-    /// again.
+    /// Thins the `length` bytes of events, and the log. Readers that follow the events start again.
     fn thin(&mut self, length: u64) -> io::Result<()> {
         // What cannot be thinned, or written, is not tried again at each event.
         self.most = length / 2 * 3;
@@ -208,8 +207,8 @@ fn append(path: &Path) -> Result<File, Failure> {
     disk::append_own(path).map_err(Failure::io("open", path))
 }
 
-/// Appends a line in one write, because a process may be killed between two. Half a line that a killed
-/// process or a full disk has left does not become a part of it.
+/// Appends a line in one write, because a process may be killed between two writes. Ends a half line that a
+/// killed process or a full disk has left.
 fn write_line(file: &mut File, line: &str) -> io::Result<()> {
     let mut last = [b'\n'];
     // An empty file has no last byte.

@@ -77,9 +77,9 @@ pub(crate) fn forget(device: &DeviceInfo) {
     });
 }
 
-/// Replaces `mode` by the fastest way to compute on a device in `dtype` whose kernels, for models of any
-/// shape, are not known to be wrong, and removes the abilities that it does without. Tests none. Returns a
-/// warning if that is a slower way.
+/// Replaces `mode` by the fastest way to compute on a device in `dtype` without kernels that are known to
+/// be wrong for models of any shape, and removes the abilities that it does not use. Tests no kernel. Returns
+/// a warning if that way is slower.
 pub(crate) fn avoid_faulty(
     device: &mut DeviceInfo,
     mode: &mut OpsMode,

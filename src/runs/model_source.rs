@@ -21,7 +21,7 @@ use crate::protocol::Failure;
 /// The name of nanoGPT's checkpoint in its output folder.
 pub const NANOGPT_FILE: &str = "ckpt.pt";
 
-/// The vocabulary of a nanoGPT model whose data has no `meta.pkl`: GPT-2's 50,257, padded.
+/// The vocabulary of a nanoGPT model without `meta.pkl`: GPT-2's 50,257, padded.
 const NANOGPT_VOCABULARY: usize = 50_304;
 
 #[derive(Debug)]
@@ -232,7 +232,7 @@ pub(super) fn recorded(path: &Path) -> Option<Checkpoint> {
 }
 
 /// Reads the `tokenizer.json` of a model folder and its chat template; `None` if it has none. The inner
-/// error is a clause that says what of it is not supported.
+/// error is a clause about the part that is not supported.
 fn read_tokenizer(folder: &Path) -> Result<Option<Result<FolderTokenizer, String>>, Failure> {
     let path = folder.join(TOKENIZER_FILE);
     if !disk::exists(&path) {
@@ -288,7 +288,7 @@ fn mean_row(values: &[f32], width: usize) -> Vec<f32> {
 /// Returns the settings that describe a model, by key.
 pub fn settings(model: &Architecture) -> Vec<(&'static str, String)> {
     let defaults = Config::default();
-    // What the other shape has is as it is by default.
+    // The settings of the other shape have their defaults.
     let (bias, gelu) = match model.blocks {
         Blocks::Gpt2 { bias, gelu } => (bias, gelu),
         Blocks::Llama(_) => (false, defaults.gelu),

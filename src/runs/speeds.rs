@@ -15,7 +15,7 @@ const SPEEDS_FILE: &str = "speeds.json";
 /// The most points of a device. The oldest are dropped.
 const MAX_POINTS: usize = 16;
 
-/// A new point replaces those whose operations per op are within this factor.
+/// A new point replaces the points within this factor of its operations per op.
 const SAME_WORK: f64 = 1.5;
 
 /// The content of the file: points by device, the newest last.

@@ -6,7 +6,7 @@ use serde_json::Value;
 pub(super) const MOST: u64 = 64 << 20;
 
 /// Returns a record in which the older three quarters have half as many steps. The time of a step that is left
-/// out goes into the one after it, so that sums over a run stay as they are. All other events stay.
+/// out is added to the one after it, so sums over a run are unchanged. All other events stay.
 pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(record.len());
     // The iteration of the last step that was kept, and one that the next may replace.
