@@ -71,7 +71,7 @@ const RULES: &[Rule] = &[
     Rule {
         // The last two do not run in browsers: a data format, and CUDA's driver.
         pattern: r"\bstd::(\{[^;]*\b)?fs\b",
-        places: "except disk/ cli/ gui/platform/desktop/ data/source/parquet gpu/device/cuda.rs",
+        places: "except disk/ cli/ gui/platform/desktop/ data/source/platform/parquet gpu/device/cuda.rs",
         reason: "use `disk` for files",
     },
     Rule {

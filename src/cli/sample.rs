@@ -171,7 +171,7 @@ impl Generator {
         let mut count = 0;
         while count < *tokens && !is_stopped() {
             let token = pollster::block_on(sampler.next_token());
-            text += &pieces.push(tokenizer, token);
+            text += &pieces.push(|ids| tokenizer.decode(ids), token);
             count += 1;
             writer.piece(&std::mem::take(&mut text))?;
         }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn an_empty_line_is_no_prompt() {
-        let read = |line: &[u8]| prompt_of(line, &Tokenizer::Byte);
+        let read = |line: &[u8]| prompt_of(line, &Tokenizer::BYTE);
         assert!(read(b"\r").unwrap().is_none());
         assert_eq!(read("é".as_bytes()).unwrap().unwrap().ids, [0xc3, 0xa9]);
         assert!(read(b"\xff").is_err());

@@ -13,9 +13,7 @@ use serde_json::{Map, Value};
 use tiktoken_rs::CoreBPE;
 
 use super::DataError;
-use super::tokenizer::END_OF_TEXT;
-use super::tokenizer_files::{byte_character, gpt2_tokens};
-use crate::config::GPT2_VOCABULARY;
+use super::spelling::{END_OF_TEXT, byte_character, bytes_of_characters, spelled};
 
 #[cfg_attr(target_arch = "wasm32", path = "bpe/no_trainer.rs")]
 pub(super) mod trainer;
@@ -27,9 +25,6 @@ use words::Words;
 /// The tokens that end a document, by their usual names.
 const ENDS: [&str; 4] =
     [END_OF_TEXT, "<|end_of_text|>", "</s>", "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>"];
-
-/// GPT-2's tokens of text: the bytes and 50,000 merges.
-const GPT2_TEXT: usize = GPT2_VOCABULARY as usize - 1;
 
 /// Largest id of a token: a larger one is a damaged file.
 const MAX_ID: u64 = (1 << 24) - 1;
@@ -147,18 +142,11 @@ impl Bpe {
         self.words.name()
     }
 
-    /// Returns true if these are the tokens of GPT-2 under the same ids.
-    pub(super) fn is_gpt2(&self) -> bool {
-        self.tokens.len() == GPT2_TEXT + 1
-            && self.end == Some((GPT2_TEXT as u32, END_OF_TEXT.to_owned()))
-            && self.has_text_of_gpt2()
-    }
-
-    /// Returns true if text has the ids of GPT-2, whatever tokens come after them.
-    pub(super) fn has_text_of_gpt2(&self) -> bool {
-        self.ids.len() == GPT2_TEXT
+    /// Returns true if text becomes the ids of these `tokens`, in their order.
+    pub(super) fn has_ids_of_text(&self, tokens: &[Vec<u8>]) -> bool {
+        self.ids.len() == tokens.len()
             && self.ids[256..].iter().zip(256..).all(|(&id, rank)| id == rank)
-            && self.tokens[..GPT2_TEXT] == gpt2_tokens()
+            && self.tokens[..tokens.len()] == *tokens
     }
 }
 
@@ -327,15 +315,6 @@ pub(super) fn last_merge(token: &[u8], ranks: &Ranks) -> Option<usize> {
         bounds.remove(at + 1);
     }
     (bounds.len() == 3 && !ranks.contains_key(token)).then(|| bounds[1])
-}
-
-fn bytes_of_characters() -> HashMap<char, u8> {
-    (0..=u8::MAX).map(|byte| (byte_character(byte), byte)).collect()
-}
-
-/// Returns the bytes that a token of a file stands for; `None` if it has other characters.
-fn spelled(name: &str, bytes: &HashMap<char, u8>) -> Option<Vec<u8>> {
-    name.chars().map(|character| bytes.get(&character).copied()).collect()
 }
 
 #[cfg(test)]

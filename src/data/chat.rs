@@ -29,6 +29,7 @@
 //! // Sample until template.is_special(id), which is template.end() unless the model errs.
 //! ```
 
+pub(super) mod file;
 mod jinja;
 mod specials;
 
@@ -37,8 +38,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::tokenizer::END_OF_TEXT;
-use super::{DataError, Message, Role, Tokenizer};
+use super::spelling::END_OF_TEXT;
+use super::{DataError, Message, Role, TextTokenizer};
 use crate::text::excerpt;
 pub use jinja::Ending;
 use jinja::Jinja;
@@ -50,7 +51,7 @@ pub const END_OF_MESSAGE: &str = "<|end|>";
 /// A tokenizer with the tokens of conversations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatTemplate {
-    base: Tokenizer,
+    base: TextTokenizer,
     /// The tokens that are not text. Those of wgpt's template are the beginning of a conversation, the roles
     /// in the order of [`Role::ALL`], and the end of a message.
     specials: Vec<(u32, String)>,
@@ -93,17 +94,15 @@ pub struct WrittenTemplate {
 impl ChatTemplate {
     /// Adds the tokens of conversations after the last token of `base`. If `base` has special tokens of
     /// the same names already, they are used.
-    pub fn new(base: Tokenizer) -> Self {
-        if let Tokenizer::Chat(template) = &base {
-            return (**template).clone();
-        }
+    pub fn new(base: TextTokenizer) -> Self {
         let special = |name: &str| match &base {
-            Tokenizer::Bpe(bpe) => bpe.special(name),
+            TextTokenizer::Bpe(bpe) => bpe.special(name),
             _ => None,
         };
         let begin = base.end().map_or(END_OF_TEXT, |(_, name)| name).to_owned();
         let [system, user, assistant] = Role::ALL.map(|role| special(role.token()));
-        let known = [base.end_of_text(), system, user, assistant, special(END_OF_MESSAGE)];
+        let known =
+            [base.end().map(|(id, _)| id), system, user, assistant, special(END_OF_MESSAGE)];
         let mut vocab_size = base.vocab_size();
         let ids = known.map(|known| {
             known.unwrap_or_else(|| {
@@ -126,11 +125,11 @@ impl ChatTemplate {
 
     /// Creates the template of a model folder, around the tokenizer `base` of its text. The error is a
     /// clause that says why it is not supported.
-    pub fn of_folder(base: Tokenizer, written: WrittenTemplate) -> Result<Self, String> {
+    pub fn of_folder(base: TextTokenizer, written: WrittenTemplate) -> Result<Self, String> {
         let WrittenTemplate { text, names } = written;
         let specials = base.specials();
         let is_used = |name: &str| text.contains(name) || names.values().any(|token| token == name);
-        if let Tokenizer::Bpe(bpe) = &base
+        if let TextTokenizer::Bpe(bpe) = &base
             && let Some(name) = bpe.bound().find(|name| is_used(name))
         {
             return Err(format!("its token {name} removes the spaces around it"));
@@ -167,7 +166,8 @@ impl ChatTemplate {
         let is_once = |id: &u32| ids.iter().filter(|other| *other == id).count() == 1;
         let first = ids.first().filter(|id| spans[0].text.is_empty() && is_once(id));
         folder.is_separated = first.is_none();
-        let begin = first.copied().or(template.base.end_of_text().filter(|id| !ids.contains(id)));
+        let begin =
+            first.copied().or(template.base.end().map(|(id, _)| id).filter(|id| !ids.contains(id)));
         template.begin = begin.ok_or("no token marks where a conversation begins")?;
         template.folder = Some(folder);
         template.spans(&turns)?;
@@ -184,7 +184,7 @@ impl ChatTemplate {
         self.folder.is_some()
     }
 
-    pub fn base(&self) -> &Tokenizer {
+    pub fn base(&self) -> &TextTokenizer {
         &self.base
     }
 

@@ -8,7 +8,7 @@
 //! teaches the model to copy a name letter by letter instead of choosing one that it has seen.
 
 use super::grammar::{Grammar, Rng};
-use super::{CharVocab, ChatTemplate, DataError, Message, Role, Tokenizer};
+use super::{CharVocab, ChatTemplate, DataError, Message, Role, TextTokenizer};
 
 pub(super) const TRAIN_SEED: u64 = 3;
 pub(super) const TRAIN_CONVERSATIONS: usize = 20_000;
@@ -33,7 +33,7 @@ pub const SUBJECT: &str = "It greets you and remembers your name. It knows anima
 /// type other ones than the grammar writes.
 pub(super) fn template() -> Result<ChatTemplate, DataError> {
     let characters = ['\n'].into_iter().chain(' '..='~');
-    Ok(ChatTemplate::new(Tokenizer::Char(CharVocab::new(characters)?)))
+    Ok(ChatTemplate::new(TextTokenizer::Char(CharVocab::new(characters)?)))
 }
 
 /// Returns the grammar with the words of its file, and the sums.

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use pytorch_reader::{PickleValue, PytorchReader};
 
 use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
-use super::{CharVocab, ChatTemplate, DataError, Dtype, Meta, Split, Tokenizer, chats, stories};
+use super::{
+    CharVocab, ChatTemplate, DataError, Dtype, Meta, Split, TextTokenizer, Tokenizer, chats,
+    stories,
+};
 use crate::config::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES};
 use crate::disk;
 
@@ -86,7 +89,8 @@ impl Dataset {
     }
 
     fn stories() -> Result<Self, DataError> {
-        let tokenizer = Tokenizer::Char(CharVocab::new(stories::ALPHABET.chars())?);
+        let tokenizer: Tokenizer =
+            TextTokenizer::Char(CharVocab::new(stories::ALPHABET.chars())?).into();
         let train = stories::generate(stories::TRAIN_SEED, stories::TRAIN_CHARACTERS);
         let val = stories::generate(stories::VAL_SEED, stories::VAL_CHARACTERS);
         let splits = [tokenizer.encode(&train)?, tokenizer.encode(&val)?];
@@ -103,7 +107,7 @@ impl Dataset {
         };
         let train = ids(chats::TRAIN_SEED, chats::TRAIN_CONVERSATIONS)?.concat();
         let val = ids(chats::VAL_SEED, chats::VAL_CONVERSATIONS)?.concat();
-        Self::builtin(BUILTIN_CHATS, Tokenizer::Chat(template.into()), [train, val])
+        Self::builtin(BUILTIN_CHATS, template.into(), [train, val])
     }
 
     fn builtin(name: &str, tokenizer: Tokenizer, ids: [Vec<u32>; 2]) -> Result<Self, DataError> {
@@ -136,7 +140,7 @@ impl Dataset {
         let (tokenizer, vocab_size) = match &meta {
             Some(meta) => (Some(meta.tokenizer.clone()), meta.vocab_size),
             None if has(NANOGPT_META) => nanogpt_vocab(&folder.join(NANOGPT_META))?,
-            None => (Some(Tokenizer::Gpt2), Tokenizer::Gpt2.vocab_size()),
+            None => (Some(Tokenizer::GPT2), Tokenizer::GPT2.vocab_size()),
         };
         let chats = meta.as_ref().filter(|meta| meta.conversations.is_some());
         let template = chats.and_then(|meta| meta.tokenizer.chat());
@@ -267,7 +271,7 @@ fn nanogpt_vocab(path: &Path) -> Result<(Option<Tokenizer>, u32), DataError> {
     let pairs = pairs.ok_or_else(|| bad("stoi is not a map of single characters to ids"))?;
     let vocab = CharVocab::of_ids(pairs).filter(|vocab| vocab.len() == vocab_size);
     let vocab = vocab.ok_or_else(|| bad("the ids of stoi are not 0 to vocab_size - 1"))?;
-    Ok((Some(Tokenizer::Char(vocab)), vocab_size))
+    Ok((Some(TextTokenizer::Char(vocab).into()), vocab_size))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl Batch {
                 SplitKind::Train => &mut encoded.train,
                 SplitKind::Val => &mut encoded.val,
             };
-            tokenizer.encode_into(text, ids)?;
+            tokenizer.base().encode_into(text, ids)?;
             ids.extend(after);
         }
         Ok(encoded)
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn tokens_do_not_depend_on_threads_or_parts() {
-        for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
+        for tokenizer in [Tokenizer::GPT2, Tokenizer::BYTE] {
             let end = tokenizer.end_of_text();
             let mut expected = Encoded::default();
             for (index, document) in batches(100, end).1.iter().enumerate() {

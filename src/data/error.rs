@@ -64,6 +64,11 @@ impl DataError {
         Self::unusable(path, reason, PREPARE_AGAIN)
     }
 
+    /// Creates an error about a vocabulary in a description of data.
+    pub(super) fn vocabulary(reason: impl Display) -> Self {
+        Self::bad(format!("invalid vocabulary: {}", excerpt(reason)), PREPARE_AGAIN)
+    }
+
     /// Creates an error about the chat template of the model folder `path`.
     pub fn template(path: &Path, reason: impl Display) -> Self {
         let hint =

@@ -3,9 +3,11 @@
 //! ```text
 //! source    text, .jsonl, .parquet (.gz .zst), stdin -> a stream of documents
 //! pieces    documents -> pieces that are tokenized independently
-//! tokenizer pieces -> token ids: GPT-2's byte pairs, characters, bytes or other byte pairs
+//! tokenizer token ids of pieces: text, or conversations, and back
+//! text_tokenizer GPT-2's byte pairs, characters, bytes or other byte pairs
 //! bpe       byte pairs of other vocabularies, and their training
 //! chat      the tokens of conversations, and which of them count in the loss; a folder's chat template
+//! tokenizer_files the files of a tokenizer in a model folder
 //! encode    tokenizes on several threads
 //! writer    writes train.bin, val.bin, meta.json
 //! prepare   all of the above, in bounded memory
@@ -20,11 +22,13 @@
 //! ```
 
 mod bpe;
+mod characters;
 mod chat;
 mod chats;
 mod dataset;
 mod encode;
 mod error;
+mod gpt2;
 mod grammar;
 mod hellaswag;
 mod meta;
@@ -32,16 +36,21 @@ mod packing;
 mod pieces;
 mod prepare;
 mod source;
+mod spelling;
 pub mod stories;
 mod stream;
+mod text_tokenizer;
 mod tokenizer;
+mod tokenizer_choice;
 mod tokenizer_files;
+mod tokenizer_json;
 mod tokens;
 mod vocabulary;
 mod windows;
 mod writer;
 
 pub use crate::protocol::{Message, Role, TokenizerKind};
+pub use characters::CharVocab;
 pub use chat::{ChatTemplate, END_OF_MESSAGE, Ending};
 pub use chats::{SUBJECT as CHAT_SUBJECT, examples as chat_examples};
 pub use dataset::{Dataset, is_builtin};
@@ -49,13 +58,12 @@ pub use error::{DataError, DataErrorKind};
 pub use hellaswag::{Question, Questions};
 pub use meta::{ConversationCounts, Dtype, Meta};
 pub use packing::Windows;
-#[cfg(not(target_arch = "wasm32"))]
-pub use prepare::{Phase, StopRequest};
-pub use prepare::{PrepareOptions, PrepareProgress, Prepared, prepare};
-#[cfg(not(target_arch = "wasm32"))]
+pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest, prepare};
 pub use source::TextEncoding;
 pub use stream::TextStream;
-pub use tokenizer::{CharVocab, Tokenizer, TokenizerChoice};
+pub use text_tokenizer::TextTokenizer;
+pub use tokenizer::Tokenizer;
+pub use tokenizer_choice::TokenizerChoice;
 pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES};
 pub use tokens::Split;
 #[cfg(test)]
@@ -66,7 +74,7 @@ pub use vocabulary::Vocabulary;
 pub(crate) mod testing {
     use std::path::Path;
 
-    use super::{CharVocab, Tokenizer};
+    use super::{CharVocab, TextTokenizer, Tokenizer};
 
     /// The `meta.json` of a folder whose splits have 9 tokens each.
     pub const META_JSON: &str = r#"{"version":1,"tokenizer":{"kind":"byte"},"vocab_size":257,"dtype":"u16","documents":2,"train_tokens":9,"val_tokens":9,"sources":["a.txt"],"train_blake3":"ab","val_blake3":"cd"}"#;
@@ -79,13 +87,13 @@ pub(crate) mod testing {
     }
 
     pub fn characters(text: &str) -> Tokenizer {
-        Tokenizer::Char(CharVocab::new(text.chars()).unwrap())
+        TextTokenizer::Char(CharVocab::new(text.chars()).unwrap()).into()
     }
 
     /// Returns bytes with the special tokens of ChatML, and those of thoughts.
     pub fn chat_ml() -> Tokenizer {
         let mut file: serde_json::Value =
-            serde_json::from_str(&Tokenizer::Byte.json_file()).unwrap();
+            serde_json::from_str(&TextTokenizer::Byte.json_file()).unwrap();
         file["pre_tokenizer"]["use_regex"] = true.into();
         let added = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
         let token = |(content, id): (&str, u32)| {

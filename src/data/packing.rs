@@ -216,7 +216,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn template() -> ChatTemplate {
-        ChatTemplate::new(characters("ab"))
+        ChatTemplate::new(characters("ab").base().clone())
     }
 
     /// Returns a split of conversations in which the assistant says `a` so often.

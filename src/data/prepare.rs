@@ -154,8 +154,8 @@ pub fn prepare(
     let chosen = (options.tokenizer == TokenizerChoice::Auto).then(|| choose(&sources));
     let choice = chosen.as_ref().map_or(&options.tokenizer, |(choice, _)| choice);
     let known = match choice {
-        TokenizerChoice::Gpt2 => Some(Tokenizer::Gpt2),
-        TokenizerChoice::Byte => Some(Tokenizer::Byte),
+        TokenizerChoice::Gpt2 => Some(Tokenizer::GPT2),
+        TokenizerChoice::Byte => Some(Tokenizer::BYTE),
         _ => opened,
     };
     sources.template = known.as_ref().and_then(Tokenizer::chat).cloned();
@@ -163,9 +163,9 @@ pub fn prepare(
     if matches!(choice, TokenizerChoice::Trained(_)) {
         reporter.report(Phase::Vocabulary, sources.bytes(), 0);
     }
-    let mut tokenizer = known.map_or_else(|| survey.tokenizer(), Ok)?;
+    let mut tokenizer = known.map_or_else(|| survey.tokenizer().map(Tokenizer::from), Ok)?;
     if sources.has_conversations {
-        tokenizer = Tokenizer::Chat(ChatTemplate::new(tokenizer).into());
+        tokenizer = tokenizer.with_chat();
     }
     let rule = survey.rule(options.val_fraction, options.seed);
     let dtype = Dtype::for_vocab(tokenizer.vocab_size());

@@ -9,13 +9,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use serde_json::{Map, Value, json};
-use tiktoken_rs::r50k_base_singleton;
+use serde_json::{Value, json};
 
-use super::bpe::{Bpe, Ranks, last_merge};
-use super::chat::WrittenTemplate;
-use super::tokenizer::END_OF_TEXT;
-use super::{CharVocab, ChatTemplate, DataError, END_OF_MESSAGE, Role, Tokenizer};
+use super::chat::{self, WrittenTemplate};
+use super::spelling::END_OF_TEXT;
+use super::{ChatTemplate, DataError, END_OF_MESSAGE, TextTokenizer, Tokenizer, gpt2};
 use crate::disk;
 
 /// The file of a tokenizer that is not GPT-2's.
@@ -70,10 +68,10 @@ impl Tokenizer {
         for (name, token) in written.iter().flat_map(|written| &written.names) {
             settings[name] = json!(token);
         }
-        let mut files = if matches!(self, Self::Gpt2) {
+        let mut files = if *self == Self::GPT2 {
             settings["tokenizer_class"] = json!("GPT2Tokenizer");
             settings["add_prefix_space"] = json!(false);
-            let (mut ids, merges) = gpt2_pairs();
+            let (mut ids, merges) = gpt2::pairs();
             ids.insert(END_OF_TEXT.to_owned(), json!(ids.len()));
             let merges = format!("#version: 0.2\n{}\n", merges.join("\n"));
             vec![(VOCABULARY_FILE, Value::Object(ids).to_string()), (MERGES_FILE, merges)]
@@ -87,30 +85,17 @@ impl Tokenizer {
 
     pub(super) fn json_file(&self) -> String {
         match self {
-            Self::Gpt2 => {
-                let (ids, merges) = gpt2_pairs();
-                byte_level_file(ids, &json!(merges), true)
-            }
-            // Byte pairs start from characters: without a pre-tokenizer the whole text is one word, and
-            // without merges its tokens are its characters. Without a decoder, spaces join tokens.
-            Self::Char(vocab) => {
-                let ids = vocab.chars.iter().zip(0_u32..).map(|(c, id)| (c.to_string(), json!(id)));
-                let fuse = json!({ "type": "Fuse" });
-                tokenizer_file(ids.collect(), &json!([]), &[], &Value::Null, &fuse)
-            }
-            Self::Byte => byte_level_file(byte_ids(), &json!([]), false),
-            Self::Bpe(bpe) => bpe.file.clone(),
-            Self::Chat(template) if template.added().next().is_none() => self.base().json_file(),
-            Self::Chat(template) => chat_file(template),
+            Self::Text(base) => base.json_file(),
+            Self::Chat(template) => chat::file::write(template),
         }
     }
 
     /// Reads a `tokenizer.json`; the inner error is a clause that says what of it is not supported.
     pub fn from_hugging_face(file: &[u8]) -> Result<Result<Self, String>, serde_json::Error> {
         let json: Value = serde_json::from_slice(file)?;
-        Ok(match chat_template(&json) {
-            Some(template) => Ok(Self::Chat(template.into())),
-            None => Self::of_text(&json, file),
+        Ok(match chat::file::read(&json) {
+            Some(template) => Ok(template.into()),
+            None => text_of(&json, file).map(Self::Text),
         })
     }
 
@@ -149,8 +134,8 @@ impl Tokenizer {
         }
         // Another model may have tokens of the same names as wgpt's template.
         let text = match tokenizer {
-            Self::Chat(_) => Self::of_text(&serde_json::from_slice(file)?, file),
-            text => Ok(text),
+            Self::Chat(_) => text_of(&serde_json::from_slice(file)?, file),
+            Self::Text(text) => Ok(text),
         };
         Ok(text.map(|text| {
             let chat = template.and_then(|template| {
@@ -158,21 +143,19 @@ impl Tokenizer {
             });
             match chat {
                 Ok(chat) => {
-                    let tokenizer = chat.map_or(text, |chat| Self::Chat(chat.into()));
+                    let tokenizer = chat.map_or(Self::Text(text), Self::from);
                     FolderTokenizer { tokenizer, refused: None }
                 }
-                Err(reason) => FolderTokenizer { tokenizer: text, refused: Some(reason) },
+                Err(reason) => {
+                    FolderTokenizer { tokenizer: Self::Text(text), refused: Some(reason) }
+                }
             }
         }))
     }
+}
 
-    fn of_text(json: &Value, file: &[u8]) -> Result<Self, String> {
-        if let Some(simple) = simple(json) {
-            return Ok(simple);
-        }
-        let bpe = Bpe::parse(str::from_utf8(file).map_err(|_| "not UTF-8")?)?;
-        Ok(if bpe.is_gpt2() { Self::Gpt2 } else { Self::Bpe(bpe.into()) })
-    }
+fn text_of(json: &Value, file: &[u8]) -> Result<TextTokenizer, String> {
+    TextTokenizer::parse(json, str::from_utf8(file).map_err(|_| "not UTF-8")?)
 }
 
 /// Reads the chat template of a folder, if it has one. The error is a clause.
@@ -212,194 +195,16 @@ fn read_template(folder: &Path) -> Result<Option<WrittenTemplate>, String> {
     Ok(Some(WrittenTemplate { text, names }))
 }
 
-/// Returns the tokenizer of a file without merges, if it is one of characters or bytes.
-fn simple(file: &Value) -> Option<Tokenizer> {
-    let model = &file["model"];
-    let merges = model["merges"].as_array().map_or(0, Vec::len);
-    if model["type"] != "BPE" || merges > 0 || !file["normalizer"].is_null() {
-        return None;
-    }
-    let ids = model["vocab"].as_object()?;
-    let added = file["added_tokens"].as_array().map_or(0, Vec::len);
-    let mut bytes = byte_ids();
-    bytes.insert(END_OF_TEXT.to_owned(), json!(256));
-    if *ids == bytes && file["decoder"]["type"] == "ByteLevel" && added < 2 {
-        return Some(Tokenizer::Byte);
-    }
-    let pair = |(token, id): (&String, &Value)| Some((id.as_i64()?, token.parse().ok()?));
-    let vocab = CharVocab::of_ids(ids.iter().map(pair).collect::<Option<_>>()?);
-    vocab.filter(|_| file["pre_tokenizer"].is_null() && added == 0).map(Tokenizer::Char)
-}
-
-fn tokenizer_file(
-    ids: Map<String, Value>,
-    merges: &Value,
-    added: &[Value],
-    words: &Value,
-    decoder: &Value,
-) -> String {
-    let file = json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added,
-        "normalizer": null,
-        "pre_tokenizer": words,
-        "post_processor": null,
-        "decoder": decoder,
-        "model": {
-            "type": "BPE",
-            "dropout": null,
-            "unk_token": null,
-            "continuing_subword_prefix": null,
-            "end_of_word_suffix": null,
-            "fuse_unk": false,
-            "byte_fallback": false,
-            "ignore_merges": false,
-            "vocab": ids,
-            "merges": merges,
-        },
-    });
-    format!("{file:#}\n")
-}
-
-fn chat_file(template: &ChatTemplate) -> String {
-    // It is JSON, as it was written or as it was read before.
-    let mut file: Value = serde_json::from_str(&template.base().json_file()).unwrap_or_default();
-    let added = template.added().map(|(id, name)| special(id, name));
-    match &mut file["added_tokens"] {
-        Value::Array(tokens) => tokens.extend(added),
-        none => *none = added.collect(),
-    }
-    format!("{file:#}\n")
-}
-
-/// Returns the template of a `tokenizer.json` to which [`chat_file`] has added the tokens of
-/// conversations; `None` if it has none.
-fn chat_template(file: &Value) -> Option<ChatTemplate> {
-    let tokens = file["added_tokens"].as_array()?;
-    let names = || Role::ALL.map(Role::token).into_iter().chain([END_OF_MESSAGE]);
-    let is = |token: &Value, name: &str| token["content"] == name;
-    if !names().all(|name| tokens.iter().any(|token| is(token, name))) {
-        return None;
-    }
-    let of_chat = |token: &Value| is(token, END_OF_TEXT) || names().any(|name| is(token, name));
-    // Some of the last were in the vocabulary before: those are added that a template adds to the rest.
-    let most = tokens.iter().rev().take_while(|token| of_chat(token)).count();
-    (0..=most).rev().find_map(|added| {
-        let (kept, added) = tokens.split_at(tokens.len() - added);
-        let mut base = file.clone();
-        base["added_tokens"] = json!(kept);
-        let text = format!("{base:#}\n");
-        let template = ChatTemplate::new(Tokenizer::of_text(&base, text.as_bytes()).ok()?);
-        let entries = added.iter().map(|token| (token["id"].as_u64(), token["content"].as_str()));
-        let is_same =
-            template.added().map(|(id, name)| (Some(u64::from(id)), Some(name))).eq(entries);
-        is_same.then_some(template)
-    })
-}
-
-fn special(id: u32, name: &str) -> Value {
-    json!({
-        "id": id,
-        "content": name,
-        "single_word": false,
-        "lstrip": false,
-        "rstrip": false,
-        "normalized": false,
-        "special": true,
-    })
-}
-
-/// Returns the text of a `tokenizer.json` of byte pairs: the tokens `ids`, and one more for the end of
-/// a document. With `words`, text is split into GPT-2's words first.
-pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words: bool) -> String {
-    let id = ids.len() as u32;
-    ids.insert(END_OF_TEXT.to_owned(), json!(id));
-    let bytes = json!({
-        "type": "ByteLevel",
-        "add_prefix_space": false,
-        "trim_offsets": false,
-        "use_regex": words,
-    });
-    tokenizer_file(ids, merges, &[special(id, END_OF_TEXT)], &bytes, &bytes)
-}
-
-/// Returns the ids of the bytes, each as its character.
-fn byte_ids() -> Map<String, Value> {
-    (0..=u8::MAX).map(|byte| (byte_character(byte).to_string(), json!(byte))).collect()
-}
-
-/// Returns the ids of GPT-2's tokens but the last, and its merges.
-fn gpt2_pairs() -> (Map<String, Value>, Vec<String>) {
-    let tokens = gpt2_tokens();
-    let ids = tokens.iter().zip(0_u32..).map(|(token, id)| (spell(token), json!(id)));
-    (ids.collect(), gpt2_merges(&tokens))
-}
-
-/// Returns the bytes of each of GPT-2's tokens but the last, which ends a document.
-pub(super) fn gpt2_tokens() -> Vec<Vec<u8>> {
-    let last = Tokenizer::Gpt2.vocab_size() - 1;
-    let bpe = r50k_base_singleton();
-    (0..last).map(|id| bpe.decode_bytes(&[id]).unwrap_or_default()).collect()
-}
-
-/// Returns the pair that each token of more than one byte was merged from, spelled with a space
-/// between them. Ids are ranks.
-fn gpt2_merges(tokens: &[Vec<u8>]) -> Vec<String> {
-    let mut ranks = Ranks::new();
-    let mut merges = Vec::new();
-    for (token, rank) in tokens.iter().zip(0..) {
-        if let Some(middle) = last_merge(token, &ranks) {
-            let (left, right) = token.split_at(middle);
-            merges.push(format!("{} {}", spell(left), spell(right)));
-        }
-        ranks.insert(token.clone(), rank);
-    }
-    merges
-}
-
-/// Returns the character that represents a byte in Hugging Face files: the byte itself if it is a
-/// visible Latin-1 character, else the next unused character from U+0100.
-pub(super) fn byte_character(byte: u8) -> char {
-    let code = u32::from(byte);
-    let code = match byte {
-        0..=0x20 => 0x100 + code,
-        0x7f..=0xa0 => 0x121 + (code - 0x7f),
-        0xad => 0x143,
-        _ => code,
-    };
-    char::from_u32(code).unwrap_or_default()
-}
-
-/// Spells the bytes of a token with those characters.
-pub(super) fn spell(token: &[u8]) -> String {
-    token.iter().map(|&byte| byte_character(byte)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::{assert_says, characters, chat_ml, folder};
     use super::*;
+    use crate::data::bpe::Bpe;
+    use crate::data::tokenizer_json::{byte_ids, byte_level_file, special};
 
     #[test]
-    fn every_merge_yields_its_token() {
-        let tokens = gpt2_tokens();
-        let merges = gpt2_merges(&tokens);
-        // The vocabulary is 256 bytes, 50,000 merges and the end of a document.
-        assert_eq!((tokens.len(), merges.len()), (50_256, 50_000));
-        for (token, merge) in tokens[256..].iter().zip(&merges) {
-            assert_eq!(spell(token), merge.replace(' ', ""));
-        }
-    }
-
-    #[test]
-    fn bytes_are_spelled_as_in_the_published_files() {
-        // Invisible bytes, counted from 0: the space is number 32.
-        let invisible = (0..=u8::MAX).filter(|&byte| byte_character(byte) != char::from(byte));
-        assert!(invisible.map(byte_character).eq('\u{100}'..='\u{143}'));
-        assert_eq!(byte_character(b' '), '\u{120}');
-        let files = Tokenizer::Gpt2.hugging_face_files();
+    fn gpt2_has_the_published_files() {
+        let files = Tokenizer::GPT2.hugging_face_files();
         assert!(files[0].1.contains("\"\u{120}the\":262"));
         assert!(files[1].1.starts_with("#version: 0.2\n\u{120} t\n\u{120} a\nh e\n"));
     }
@@ -424,7 +229,7 @@ mod tests {
     #[test]
     fn characters_and_bytes_read_back() {
         let hard = "b\n\r\t \u{0}\"\\a\u{a0}\u{2028}\u{301}\u{feff}\u{1f600}\u{120}";
-        for tokenizer in [characters(hard), Tokenizer::Byte] {
+        for tokenizer in [characters(hard), Tokenizer::BYTE] {
             assert_eq!(read(&file(&tokenizer)), Some(tokenizer));
         }
         assert!(Tokenizer::from_hugging_face(b"{").is_err());
@@ -433,7 +238,7 @@ mod tests {
     #[test]
     fn the_files_have_what_transformers_needs() {
         let char = file(&characters("b\n "));
-        let byte = file(&Tokenizer::Byte);
+        let byte = file(&Tokenizer::BYTE);
         for (file, pointer, expected) in [
             (&char, "/model/vocab", json!({ "b": 0, "\n": 1, " ": 2 })),
             (&char, "/decoder/type", json!("Fuse")),
@@ -446,7 +251,7 @@ mod tests {
         ] {
             assert_eq!(file.pointer(pointer), Some(&expected), "{pointer}");
         }
-        for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
+        for tokenizer in [Tokenizer::GPT2, Tokenizer::BYTE] {
             assert_eq!(settings(&tokenizer)["eos_token"], END_OF_TEXT);
         }
     }
@@ -457,14 +262,14 @@ mod tests {
         ids.insert("ab".to_owned(), json!(256));
         let trained = Bpe::parse(&byte_level_file(ids, &json!([["a", "b"]]), true));
         let bases = [
-            Tokenizer::Gpt2,
-            Tokenizer::Byte,
-            characters("ab<|>"),
-            Tokenizer::Bpe(trained.unwrap().into()),
+            TextTokenizer::Gpt2,
+            TextTokenizer::Byte,
+            characters("ab<|>").base().clone(),
+            TextTokenizer::Bpe(trained.unwrap().into()),
         ];
         for base in bases {
             let template = ChatTemplate::new(base);
-            let chat = Tokenizer::Chat(template.clone().into());
+            let chat = Tokenizer::from(template.clone());
             let file = file(&chat);
             let tokens: Vec<_> = template.specials().map(|(id, name)| special(id, name)).collect();
             assert_eq!(file["added_tokens"], json!(tokens));
@@ -534,7 +339,7 @@ mod tests {
             assert_says(refused.unwrap(), reason);
         }
         // A template that wgpt writes is known by its text, and another one may have its tokens.
-        let own = Tokenizer::Chat(ChatTemplate::new(chat_ml()).into());
+        let own = chat_ml().with_chat();
         let files = own.hugging_face_files();
         let open = |files: &[(&str, String)]| Tokenizer::open(folder(files).path()).unwrap();
         assert!(open(&files).tokenizer.chat().is_some_and(|chat| !chat.is_of_folder()));
@@ -558,7 +363,7 @@ mod tests {
             let added = names.iter().zip(257..).map(|(name, id)| special(id, name));
             base["added_tokens"].as_array_mut().unwrap().extend(added);
             let text = read(&base).unwrap();
-            let chat = Tokenizer::Chat(ChatTemplate::new(text).into());
+            let chat = text.with_chat();
             let others = names.iter().filter(|name| **name == "<|other|>").count();
             assert_eq!(chat.vocab_size(), 261 + others as u32);
             let again = read(&file(&chat)).unwrap();
@@ -587,7 +392,7 @@ mod tests {
             *other.pointer_mut(pointer).unwrap() = value;
             assert_eq!(read(&other), None, "{pointer}");
         }
-        let mut other = file(&Tokenizer::Byte);
+        let mut other = file(&Tokenizer::BYTE);
         other["model"]["vocab"]["a"] = json!(98);
         assert_eq!(read(&other), None);
     }

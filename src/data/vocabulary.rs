@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::bpe::GPT2_NAME;
-use super::tokenizer_files::spell;
-use super::{CharVocab, Tokenizer};
+use super::spelling::spell;
+use super::{CharVocab, TextTokenizer, Tokenizer};
 
 /// A vocabulary of byte-level BPE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,11 +49,11 @@ impl Tokenizer {
     /// none.
     pub fn vocabulary(&self) -> Result<Vocabulary, String> {
         let mut vocabulary = match self.base() {
-            Self::Char(vocab) => of_characters(vocab),
+            TextTokenizer::Char(vocab) => of_characters(vocab),
             base => of_file(&base.json_file()).unwrap_or_default(),
         };
         vocabulary.words = match self.base() {
-            Self::Bpe(bpe) => {
+            TextTokenizer::Bpe(bpe) => {
                 bpe.words().ok_or("llama.cpp does not know its way to split text into words")?
             }
             _ => GPT2_NAME,
@@ -119,14 +119,14 @@ fn of_characters(vocab: &CharVocab) -> Vocabulary {
 mod tests {
     use super::super::ChatTemplate;
     use super::super::chat::WrittenTemplate;
+    use super::super::spelling::END_OF_TEXT;
     use super::super::testing::{characters, chat_ml};
-    use super::super::tokenizer::END_OF_TEXT;
     use super::*;
 
     #[test]
     fn every_tokenizer_has_as_many_tokens_as_its_vocabulary() {
         let char = characters("ab\u{e9}\u{4e2d}\u{4e3d}");
-        for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte, char] {
+        for tokenizer in [Tokenizer::GPT2, Tokenizer::BYTE, char] {
             let mut vocabulary = tokenizer.vocabulary().unwrap();
             assert_eq!(vocabulary.tokens.len(), tokenizer.vocab_size() as usize);
             assert_eq!(vocabulary.end, tokenizer.end_of_text());
@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn conversations_add_tokens_that_are_not_printed() {
-        let template = ChatTemplate::new(Tokenizer::Gpt2);
-        let vocabulary = Tokenizer::Chat(template.clone().into()).vocabulary().unwrap();
+        let template = ChatTemplate::new(TextTokenizer::Gpt2);
+        let vocabulary = Tokenizer::from(template.clone()).vocabulary().unwrap();
         assert_eq!((vocabulary.begin, vocabulary.end), (Some(50_256), Some(50_260)));
         assert_eq!(vocabulary.tokens.len(), 50_261);
         assert_eq!(vocabulary.tokens[50_259], ("<|assistant|>".into(), TokenKind::Control));
@@ -168,8 +168,8 @@ mod tests {
                     endfor %}{% if add_generation_prompt %}{{ bos_token + 'assistant\n' }}{% endif %}";
         let names = [("bos_token".to_owned(), "<|im_start|>".to_owned())];
         let written = WrittenTemplate { text: text.to_owned(), names: names.into() };
-        let template = ChatTemplate::of_folder(chat_ml(), written).unwrap();
-        let vocabulary = Tokenizer::Chat(template.into()).vocabulary().unwrap();
+        let template = ChatTemplate::of_folder(chat_ml().base().clone(), written).unwrap();
+        let vocabulary = Tokenizer::from(template).vocabulary().unwrap();
         assert_eq!((vocabulary.begin, vocabulary.end), (Some(257), Some(258)));
         assert_eq!(vocabulary.tokens[258], ("<|im_end|>".into(), TokenKind::Control));
         assert_eq!(vocabulary.tokens[259], ("<think>".into(), TokenKind::UserDefined));
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn gpt2_has_its_merges() {
-        let vocabulary = Tokenizer::Gpt2.vocabulary().unwrap();
+        let vocabulary = Tokenizer::GPT2.vocabulary().unwrap();
         assert_eq!(vocabulary.merges.len(), 50_000);
         assert_eq!(vocabulary.merges[0], "\u{120} t");
         assert_eq!(vocabulary.tokens[262].0, "\u{120}the");

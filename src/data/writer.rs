@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::encode::Encoded;
 use super::tokenizer_files::DATA_FILES;
-use super::{ConversationCounts, DataError, Dtype, Meta, TOKENIZER_FILE, Tokenizer};
+use super::{ConversationCounts, DataError, Dtype, Meta, TOKENIZER_FILE, TextTokenizer, Tokenizer};
 use crate::disk::{self, File};
 
 pub(super) const TRAIN: &str = "train.bin";
@@ -110,7 +110,7 @@ impl FolderWriter {
                 let files = meta.tokenizer.hugging_face_files().into_iter();
                 texts.extend(files.map(|(name, text)| (name, text.into_bytes())));
             }
-            Tokenizer::Bpe(_) | Tokenizer::Chat(_) => {
+            Tokenizer::Text(TextTokenizer::Bpe(_)) | Tokenizer::Chat(_) => {
                 texts.push((TOKENIZER_FILE, meta.tokenizer.json_file().into_bytes()));
             }
             _ => {}
@@ -212,7 +212,6 @@ impl TokenWriter {
 mod tests {
     use std::fs;
 
-    use super::super::ChatTemplate;
     use super::super::testing::folder;
     use super::*;
     use crate::disk::recorder::{Call, record};
@@ -251,7 +250,7 @@ mod tests {
     fn a_power_failure_leaves_a_folder_that_is_complete_or_marked() {
         let folder = tempfile::tempdir().unwrap();
         let output = write(folder.path(), Dtype::U16);
-        let (meta, calls) = record(|| output.finish(Tokenizer::Byte, 1, vec![]));
+        let (meta, calls) = record(|| output.finish(Tokenizer::BYTE, 1, vec![]));
         meta.unwrap();
         let sync = Call::SyncFolder(folder.path().into());
         let rename = |name| Call::Rename(temporary(folder.path(), name), folder.path().join(name));
@@ -271,7 +270,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let output = write(folder.path(), dtype);
             // It has conversations, whatever their tokens are.
-            let chat = Tokenizer::Chat(ChatTemplate::new(Tokenizer::Byte).into());
+            let chat = Tokenizer::BYTE.with_chat();
             let meta = output.finish(chat, 1, vec![]).unwrap();
             let conversations = ConversationCounts { train: 1, val: 0, longest: 2 };
             assert_eq!((meta.conversations, meta.dtype), (Some(conversations), dtype));

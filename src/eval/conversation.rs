@@ -266,7 +266,7 @@ impl ChatAnswer<'_> {
             return None;
         }
         self.ids.push(id);
-        Some(self.text.push(self.template.base(), id))
+        Some(self.text.push(|ids| self.template.base().decode(ids), id))
     }
 
     /// Returns true if the answer has reached its most tokens before the model ended it.
@@ -278,16 +278,16 @@ impl ChatAnswer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Tokenizer;
     use crate::data::testing::chat_ml;
+    use crate::data::{TextTokenizer, Tokenizer};
 
     /// A conversation in bytes: a token per letter.
     fn conversation(context: usize) -> Conversation {
-        Conversation::with(ChatTemplate::new(Tokenizer::Byte), context)
+        Conversation::with(ChatTemplate::new(TextTokenizer::Byte), context)
     }
 
     fn text(prompt: &ChatPrompt) -> String {
-        Tokenizer::Chat(ChatTemplate::new(Tokenizer::Byte).into()).decode(&prompt.ids)
+        Tokenizer::from(ChatTemplate::new(TextTokenizer::Byte)).decode(&prompt.ids)
     }
 
     fn answer(text: &str) -> Vec<u32> {

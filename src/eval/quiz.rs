@@ -248,12 +248,12 @@ mod tests {
 
     #[test]
     fn an_ending_is_scored_with_the_space_before_it() {
-        let encoded = encode(path(), &question("ab", ["c", "de"]), &Tokenizer::Byte, 5).unwrap();
+        let encoded = encode(path(), &question("ab", ["c", "de"]), &Tokenizer::BYTE, 5).unwrap();
         let candidate = |text, scored| Candidate { tokens: bytes(text), scored };
         assert_eq!(encoded.candidates, [candidate("ab c", 2), candidate("ab de", 3)]);
         assert_eq!((encoded.line, encoded.time(), encoded.is_cropped), (1, 4, false));
         // Three positions hold four tokens.
-        let short = encode(path(), &question("ab", ["c", "defg"]), &Tokenizer::Byte, 3).unwrap();
+        let short = encode(path(), &question("ab", ["c", "defg"]), &Tokenizer::BYTE, 3).unwrap();
         assert_eq!(short.candidates, [candidate("ab c", 2), candidate("defg", 3)]);
         assert!(short.is_cropped);
     }
@@ -262,7 +262,7 @@ mod tests {
     fn spans_cover_the_endings_and_no_padding() {
         let questions = [question("ab", ["c", "de"]), question("x", ["yz", "y"])]
             .iter()
-            .map(|question| encode(path(), question, &Tokenizer::Byte, 8).unwrap())
+            .map(|question| encode(path(), question, &Tokenizer::BYTE, 8).unwrap())
             .collect::<Vec<_>>();
         let (batch, spans) = batch(&questions, 6);
         assert_eq!((batch.sequences, batch.tokens.len(), batch.targets.len()), (4, 24, 24));
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn the_choice_is_by_mean_loss() {
         let question = question("a", ["b", "cde"]);
-        let encoded = encode(path(), &question, &Tokenizer::Byte, 8).unwrap();
+        let encoded = encode(path(), &question, &Tokenizer::BYTE, 8).unwrap();
         let answer = QuizAnswer::new(&encoded, vec![1.5, 1.25]);
         // The sums are 3 and 5.
         assert_eq!((answer.choice, answer.is_right(), answer.is_right_by_sum()), (1, false, true));

@@ -32,7 +32,7 @@ impl<'a> ScoredStream<'a> {
 
     /// Adds the first token of a text, which has no probability.
     fn first(&mut self, id: u32) -> ScoredToken {
-        let text = self.text.push(self.tokenizer, id);
+        let text = self.text.push(|ids| self.tokenizer.decode(ids), id);
         ScoredToken { text, probability: None, likeliest: Vec::new() }
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     fn model() -> (Gpt, Tokenizer) {
         let architecture = Architecture { vocab_size: 260, ..Architecture::tiny() };
         let mut weights = RandomWeights::new(&architecture, 1);
-        (Gpt::new(&architecture, &mut weights, &Device::flex()).unwrap(), Tokenizer::Byte)
+        (Gpt::new(&architecture, &mut weights, &Device::flex()).unwrap(), Tokenizer::BYTE)
     }
 
     fn score(ids: &[u32], window: usize) -> Vec<ScoredToken> {
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn probabilities_equal_a_forward_pass_also_in_overlapping_windows() {
         let text = "Once upon a time, é and more.";
-        let ids = Tokenizer::Byte.encode(text).unwrap();
+        let ids = Tokenizer::BYTE.encode(text).unwrap();
         let window = 8;
         let scored = score(&ids, window);
         assert_eq!(scored.len(), ids.len());

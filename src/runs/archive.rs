@@ -154,7 +154,7 @@ mod tests {
         std::fs::write(from.join("model.safetensors"), vec![7; 100_000]).unwrap();
         std::fs::write(from.join("state.json"), "{}".repeat(1000)).unwrap();
         // A checkpoint knows the hashes of its tokenizer's files.
-        for (file, text) in Tokenizer::Gpt2.hugging_face_files() {
+        for (file, text) in Tokenizer::GPT2.hugging_face_files() {
             std::fs::write(from.join(file), text).unwrap();
         }
         let mut zip = Cursor::new(Vec::new());
@@ -169,7 +169,7 @@ mod tests {
                 [&from, &to].map(|folder| std::fs::read(folder.join(name)).unwrap());
             assert!(before == after, "{name}");
         }
-        for (file, _) in Tokenizer::Gpt2.hugging_face_files() {
+        for (file, _) in Tokenizer::GPT2.hugging_face_files() {
             assert!(to.join(file).exists(), "{file}");
         }
         assert!(unpack_to(Cursor::new(b"not a zip".to_vec()), &to).is_err());

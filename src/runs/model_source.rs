@@ -125,7 +125,7 @@ impl ModelSource {
     /// Creates the source of a model without a tokenizer. A vocabulary of GPT-2's size, also with
     /// nanoGPT's padding, means GPT-2's tokenizer.
     fn plain(path: &Path, architecture: Architecture) -> Self {
-        let gpt2 = Tokenizer::Gpt2;
+        let gpt2 = Tokenizer::GPT2;
         let padded = gpt2.vocab_size() as usize..=NANOGPT_VOCABULARY;
         let tokenizer = padded.contains(&architecture.vocab_size).then_some(gpt2);
         Self {
@@ -360,8 +360,8 @@ mod tests {
         write(WEIGHTS_FILE, "");
         let open = || ModelSource::open(folder.path()).unwrap();
         let guess = open();
-        assert_eq!((&guess.tokenizer, guess.warnings.len()), (&Some(Tokenizer::Gpt2), 0));
-        assert!(guess.has_text_of(Some(&Tokenizer::Byte)), "the size tells no tokenizer");
+        assert_eq!((&guess.tokenizer, guess.warnings.len()), (&Some(Tokenizer::GPT2), 0));
+        assert!(guess.has_text_of(Some(&Tokenizer::BYTE)), "the size tells no tokenizer");
 
         write(
             TOKENIZER_FILE,
@@ -371,13 +371,13 @@ mod tests {
         assert_eq!(unknown.tokenizer, None);
         let [warning] = &unknown.warnings[..] else { panic!("{:?}", unknown.warnings) };
         assert!(warning.contains(TOKENIZER_FILE) && warning.contains("NFKC"), "{warning}");
-        assert!(unknown.has_text_of(Some(&Tokenizer::Byte)) && !has_chat(folder.path()));
+        assert!(unknown.has_text_of(Some(&Tokenizer::BYTE)) && !has_chat(folder.path()));
 
-        write(TOKENIZER_FILE, &Tokenizer::Byte.hugging_face_files()[0].1);
+        write(TOKENIZER_FILE, &Tokenizer::BYTE.hugging_face_files()[0].1);
         let known = open();
-        assert_eq!((&known.tokenizer, known.warnings.len()), (&Some(Tokenizer::Byte), 0));
-        assert!(known.has_text_of(Some(&Tokenizer::Byte)) && known.has_text_of(None));
-        assert!(!known.has_text_of(Some(&Tokenizer::Gpt2)));
+        assert_eq!((&known.tokenizer, known.warnings.len()), (&Some(Tokenizer::BYTE), 0));
+        assert!(known.has_text_of(Some(&Tokenizer::BYTE)) && known.has_text_of(None));
+        assert!(!known.has_text_of(Some(&Tokenizer::GPT2)));
     }
 
     #[test]

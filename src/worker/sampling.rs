@@ -54,7 +54,7 @@ pub(super) async fn sample(
                     text += &token.text;
                     scored.push(token);
                 } else {
-                    text += &pieces.push(tokenizer, sampler.next_token().await);
+                    text += &pieces.push(|ids| tokenizer.decode(ids), sampler.next_token().await);
                 }
             }
         }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::super::testing::assert_says;
-use super::super::{ChatTemplate, TokenKind, Tokenizer};
+use super::super::{TextTokenizer, TokenKind, Tokenizer};
 use super::trainer::WordCounts;
 use super::*;
 
@@ -14,8 +14,12 @@ fn trained(text: &str, vocab_size: u32) -> Bpe {
     counts.train().unwrap()
 }
 
+fn of_bpe(bpe: Bpe) -> Tokenizer {
+    TextTokenizer::Bpe(bpe.into()).into()
+}
+
 fn tokenizer(text: &str, vocab_size: u32) -> Tokenizer {
-    Tokenizer::Bpe(trained(text, vocab_size).into())
+    of_bpe(trained(text, vocab_size))
 }
 
 /// Returns the parsed `tokenizer.json` of a tokenizer that was trained on a text.
@@ -36,7 +40,7 @@ fn a_trained_vocabulary_has_bytes_merges_and_an_end() {
     let bytes: HashSet<&[u8]> = (0..256).filter_map(|id| bpe.bytes(id)).collect();
     assert!(bytes.len() == 256 && bytes.iter().all(|token| token.len() == 1));
     // Merges make the text shorter.
-    let (text, tokenizer) = (sample(), Tokenizer::Bpe(bpe.into()));
+    let (text, tokenizer) = (sample(), of_bpe(bpe));
     assert!(tokenizer.encode(&text).unwrap().len() * 2 < text.len());
     // A short text has no more pairs.
     assert!(trained("ab ab", 5000).vocab_size() < 262);
@@ -66,7 +70,7 @@ proptest! {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         prop_assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()), text);
         // Bytes that are no text, one token each.
-        let Tokenizer::Bpe(bpe) = &tokenizer else { unreachable!() };
+        let TextTokenizer::Bpe(bpe) = tokenizer.base() else { unreachable!() };
         let ids = bytes.iter().map(|byte| (0..256).find(|&id| bpe.bytes(id) == Some(&[*byte][..])));
         let ids: Vec<u32> = ids.map(Option::unwrap).collect();
         prop_assert_eq!(tokenizer.decode(&ids), String::from_utf8_lossy(&bytes));
@@ -98,7 +102,7 @@ fn the_vocabulary_is_spelled_as_in_the_file() {
 
 #[test]
 fn gpt2_is_recognized() {
-    let files = Tokenizer::Gpt2.hugging_face_files();
+    let files = Tokenizer::GPT2.hugging_face_files();
     let vocab: Value = serde_json::from_str(&files[0].1).unwrap();
     let merges: Vec<&str> = files[1].1.lines().skip(1).collect();
     let bytes = byte_level(true);
@@ -114,14 +118,14 @@ fn gpt2_is_recognized() {
     let text = "Hello world, it's 2024!\n";
     let mut ids = Vec::new();
     bpe.encode_into(text, &mut ids).unwrap();
-    assert_eq!(ids, Tokenizer::Gpt2.encode(text).unwrap());
-    assert_eq!(read(&file), Tokenizer::Gpt2);
+    assert_eq!(ids, Tokenizer::GPT2.encode(text).unwrap());
+    assert_eq!(read(&file), Tokenizer::GPT2);
     // Another one than GPT-2's, but not for text.
     file["added_tokens"][0] = json!({"id": 50257, "content": "<|other|>"});
     let other = read(&file);
-    assert!(matches!(other, Tokenizer::Bpe(_)));
-    assert!(other.has_text_of(&Tokenizer::Gpt2) && Tokenizer::Gpt2.has_text_of(&other));
-    assert!(!other.has_tokens_of(&Tokenizer::Gpt2));
+    assert!(matches!(other.base(), TextTokenizer::Bpe(_)));
+    assert!(other.has_text_of(&Tokenizer::GPT2) && Tokenizer::GPT2.has_text_of(&other));
+    assert!(!other.has_tokens_of(&Tokenizer::GPT2));
 }
 
 #[test]
@@ -131,12 +135,11 @@ fn text_is_compared_by_tokens_and_not_by_their_number() {
     let mut padded = file(&texts[0].repeat(9), 262);
     let padding = json!({"id": 262, "content": "<|pad|>", "special": true});
     padded["added_tokens"].as_array_mut().unwrap().push(padding);
-    let padded = Tokenizer::Bpe(Bpe::parse(&padded.to_string()).unwrap().into());
+    let padded = of_bpe(Bpe::parse(&padded.to_string()).unwrap());
     assert_eq!(fox.vocab_size(), owl.vocab_size());
-    assert!(!fox.has_text_of(&owl) && !owl.has_text_of(&Tokenizer::Gpt2));
+    assert!(!fox.has_text_of(&owl) && !owl.has_text_of(&Tokenizer::GPT2));
     assert!(fox.has_text_of(&padded) && !fox.has_tokens_of(&padded));
-    let [chat, padded_chat, other] =
-        [&fox, &padded, &owl].map(|base| Tokenizer::Chat(ChatTemplate::new(base.clone()).into()));
+    let [chat, padded_chat, other] = [&fox, &padded, &owl].map(|base| base.clone().with_chat());
     assert!(chat.has_text_of(&fox) && fox.has_text_of(&chat) && chat.has_text_of(&chat));
     assert!(!chat.has_text_of(&owl) && !chat.has_text_of(&other));
     // Their text is the same, the tokens of their messages are not.
@@ -147,7 +150,7 @@ fn text_is_compared_by_tokens_and_not_by_their_number() {
 fn assert_as_hugging_face(file: &Value, texts: &[&str]) -> Tokenizer {
     let file = file.to_string();
     let other = tokenizers::Tokenizer::from_bytes(&file).unwrap();
-    let ours = Tokenizer::Bpe(Bpe::parse(&file).unwrap().into());
+    let ours = of_bpe(Bpe::parse(&file).unwrap());
     for text in texts {
         let ids = ours.encode(text).unwrap();
         assert_eq!(ids, other.encode(*text, false).unwrap().get_ids(), "{text:.60}");
@@ -206,7 +209,7 @@ fn words_have_the_names_of_llama_cpp() {
         (split_by(&[r"\d|\D+"]), Value::Null, Err("does not know its way to split")),
     ] {
         (file["pre_tokenizer"], file["normalizer"]) = (words, normalizer);
-        let tokenizer = Tokenizer::Bpe(Bpe::parse(&file.to_string()).unwrap().into());
+        let tokenizer = of_bpe(Bpe::parse(&file.to_string()).unwrap());
         match (tokenizer.vocabulary(), expected) {
             (Ok(vocabulary), Ok(name)) => assert_eq!(vocabulary.words, name),
             (Err(reason), Err(expected)) => assert_says(reason, expected),

@@ -9,7 +9,8 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 
 use super::super::DataError;
 use super::super::pieces::{PIECE, grow};
-use super::super::tokenizer_files::{byte_character, byte_level_file, spell};
+use super::super::spelling::{byte_character, spell};
+use super::super::tokenizer_json::byte_level_file;
 use super::Bpe;
 use super::words::GPT2_WORDS;
 

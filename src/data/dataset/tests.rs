@@ -63,7 +63,7 @@ fn a_nanogpt_folder_opens() {
     let (_root, spec) = folder("owt", &[("train.bin", &train), ("val.bin", &val)]);
     let dataset = Dataset::open(&spec, 4).unwrap();
     assert_eq!(dataset.vocab_size, 50_257);
-    assert_eq!(dataset.tokenizer, Some(Tokenizer::Gpt2));
+    assert_eq!(dataset.tokenizer, Some(Tokenizer::GPT2));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn shards_are_concatenated_in_the_order_of_their_names() {
     let dataset = Dataset::open(&spec, 4).unwrap();
     assert_eq!((dataset.train.len(), dataset.val.len()), (20, 10));
     assert_eq!(dataset.train.window(8, 4).unwrap(), [8, 9, 10, 11]);
-    assert_eq!(dataset.tokenizer, Some(Tokenizer::Gpt2));
+    assert_eq!(dataset.tokenizer, Some(Tokenizer::GPT2));
 }
 
 #[test]

@@ -14,7 +14,6 @@ pub struct StopRequest(Arc<AtomicU8>);
 
 impl StopRequest {
     /// Requests to stop. Returns true if nothing has been written.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn stop(&self) -> bool {
         self.0.swap(STOPPED, Ordering::SeqCst) == READING
     }

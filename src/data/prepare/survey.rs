@@ -3,7 +3,7 @@
 use super::super::bpe::trainer::WordCounts;
 use super::super::source::{DocumentPart, Sources};
 use super::super::windows::hash;
-use super::super::{CharVocab, DataError, Tokenizer, TokenizerChoice};
+use super::super::{CharVocab, DataError, TextTokenizer, TokenizerChoice};
 use super::{Phase, Reporter, Router, is_off};
 
 /// With fewer documents than this, each is split.
@@ -110,13 +110,13 @@ impl Survey {
     }
 
     /// Returns the tokenizer that the text makes, of its characters or its words.
-    pub(super) fn tokenizer(&mut self) -> Result<Tokenizer, DataError> {
+    pub(super) fn tokenizer(&mut self) -> Result<TextTokenizer, DataError> {
         Ok(match self.words.take() {
-            Some(words) => Tokenizer::Bpe(words.train()?.into()),
+            Some(words) => TextTokenizer::Bpe(words.train()?.into()),
             None => {
                 let codes = (0_u32..).zip(&self.seen).filter(|(_, seen)| **seen);
                 let characters = codes.filter_map(|(code, _)| char::from_u32(code));
-                Tokenizer::Char(CharVocab::new(characters)?)
+                TextTokenizer::Char(CharVocab::new(characters)?)
             }
         })
     }

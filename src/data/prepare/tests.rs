@@ -1,5 +1,5 @@
 use super::super::testing::{assert_says, folder};
-use super::super::{Dataset, Message, Role, TOKENIZER_FILE, TokenizerKind};
+use super::super::{Dataset, Message, Role, TOKENIZER_FILE, TextTokenizer, TokenizerKind};
 use super::*;
 use TokenizerChoice::Byte;
 use std::fs;
@@ -56,7 +56,7 @@ fn one_document_is_split_at_nine_tenths_of_its_characters() {
     let tokenizer = &prepared.meta.tokenizer;
     let joined = [prepared.train, prepared.val].concat();
     assert!(tokenizer.decode(&joined) == text, "the splits decode to the text");
-    let Tokenizer::Char(vocab) = tokenizer else { panic!("not a character vocabulary") };
+    let TextTokenizer::Char(vocab) = tokenizer.base() else { panic!("not a character vocabulary") };
     assert!(vocab.chars.is_sorted(), "sorted by code point");
 }
 
@@ -65,8 +65,8 @@ fn a_document_is_split_before_it_is_tokenized() {
     let text = "one two three four ".repeat(40_000);
     let prepared = run_on("a.txt", &text, TokenizerChoice::Gpt2);
     let (train, val) = text.split_at(text.len() / 10 * 9);
-    assert_eq!(prepared.train, Tokenizer::Gpt2.encode(train).unwrap());
-    let mut val = Tokenizer::Gpt2.encode(val).unwrap();
+    assert_eq!(prepared.train, Tokenizer::GPT2.encode(train).unwrap());
+    let mut val = Tokenizer::GPT2.encode(val).unwrap();
     val.push(50_256);
     assert_eq!(prepared.val, val, "the document ends once, in val");
 }
@@ -77,7 +77,7 @@ fn a_few_documents_are_each_split_by_position() {
     let [a, b] = ["a", "b"].map(|c| c.repeat(1_000));
     let prepared = run(&[("a.txt", &a), ("b.txt", &b)], &options(TokenizerChoice::Byte)).unwrap();
     let end = "<|endoftext|>";
-    let text = |ids: &[u32]| Tokenizer::Byte.decode(ids);
+    let text = |ids: &[u32]| Tokenizer::BYTE.decode(ids);
     let [train, val] = [900, 100].map(|n| format!("{0}{end}{1}{end}", &a[..n], &b[..n]));
     assert_eq!((text(&prepared.train), text(&prepared.val)), (train, val));
     assert_eq!(prepared.meta.documents, 2);
@@ -114,7 +114,7 @@ fn many_documents_are_split_by_document() {
         assert!(val.abs_diff(expected) <= slack, "{val} of {documents} in val");
         for ids in [&prepared.train, &prepared.val] {
             assert_eq!(ids.last(), Some(&256));
-            for document in Tokenizer::Byte.decode(ids).split_terminator("<|endoftext|>") {
+            for document in Tokenizer::BYTE.decode(ids).split_terminator("<|endoftext|>") {
                 assert!(document.starts_with("document "), "{document:?}");
             }
         }

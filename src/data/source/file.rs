@@ -1,20 +1,13 @@
-//! One input file: its format and compression, and its bytes, counted and decompressed.
+//! One input file: its format, its compression and its documents.
 
-use std::cell::Cell;
-#[cfg(not(target_arch = "wasm32"))]
-use std::io::Seek;
-use std::io::{self, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
-use super::encoding::TextEncoding;
-#[cfg(not(target_arch = "wasm32"))]
-use super::parquet;
+use super::input::{Compression, Input};
+use super::platform::{self, TextEncoding};
 use super::{BadLines, Sink, Stop, jsonl, plain_text};
 use crate::data::{ChatTemplate, DataError};
 use crate::disk::File;
-
-pub(super) const BLOCK: usize = 64 << 10;
 
 /// Bytes at the start of a file that show if it is text.
 pub(super) const START: u64 = 8 << 10;
@@ -25,7 +18,7 @@ pub struct SourceFile {
     pub format: Format,
     pub compression: Compression,
     pub bytes: u64,
-    #[cfg(not(target_arch = "wasm32"))]
+    /// The copy of stdin, which has no name.
     pub copy: Option<File>,
 }
 
@@ -38,24 +31,10 @@ pub enum Format {
     Parquet,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    None,
-    Gzip,
-    Zstd,
-}
-
 impl SourceFile {
     pub fn new(path: &Path, bytes: u64) -> Self {
         let (format, compression) = file_type(path);
-        Self {
-            path: path.to_owned(),
-            format,
-            compression,
-            bytes,
-            #[cfg(not(target_arch = "wasm32"))]
-            copy: None,
-        }
+        Self { path: path.to_owned(), format, compression, bytes, copy: None }
     }
 
     pub fn is_compressed(&self) -> bool {
@@ -107,77 +86,17 @@ impl SourceFile {
             Format::Text => plain_text::read(&mut self.open()?, encoding, sink),
             Format::JsonLines => jsonl::read(&mut self.open()?, Some(field), None, bad, sink),
             Format::Conversations => jsonl::read(&mut self.open()?, None, template, bad, sink),
-            #[cfg(not(target_arch = "wasm32"))]
-            Format::Parquet => parquet::read(&self.path, self.bytes, field, sink),
-            #[cfg(target_arch = "wasm32")]
-            Format::Parquet => Err(self.not_in_browser().into()),
+            Format::Parquet => platform::read_parquet(&self.path, self.bytes, field, sink),
         }
     }
 
     pub fn open(&self) -> Result<Input<'_>, DataError> {
-        let io = || DataError::io("read", &self.path);
-        let count = Rc::new(Cell::new(0));
-        #[cfg(not(target_arch = "wasm32"))]
         let file = match &self.copy {
-            Some(copy) => copy.try_clone().and_then(|mut file| file.rewind().map(|()| file)),
+            Some(copy) => platform::reopen(copy),
             None => File::open(&self.path),
         };
-        #[cfg(target_arch = "wasm32")]
-        let file = File::open(&self.path);
-        let file = Counted { file: file.map_err(io())?, count: Rc::clone(&count) };
-        let reader: Box<dyn Read> = match self.compression {
-            Compression::None => Box::new(file),
-            // A file may have several members, as written by `cat a.gz b.gz`.
-            Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(file)),
-            #[cfg(not(target_arch = "wasm32"))]
-            Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(file).map_err(io())?),
-            #[cfg(target_arch = "wasm32")]
-            Compression::Zstd => return Err(self.not_in_browser()),
-        };
-        let reader = BufReader::with_capacity(BLOCK, reader);
-        Ok(Input { reader, count, path: &self.path, compression: self.compression })
-    }
-
-    #[cfg(target_arch = "wasm32")]
-    fn not_in_browser(&self) -> DataError {
-        let problem = "a browser does not read this format";
-        DataError::at(&self.path, problem, "choose a text or a .jsonl file")
-    }
-}
-
-/// An open file, decompressed, which counts the bytes read.
-pub struct Input<'a> {
-    pub reader: BufReader<Box<dyn Read>>,
-    count: Rc<Cell<u64>>,
-    pub path: &'a Path,
-    compression: Compression,
-}
-
-impl Input<'_> {
-    pub fn bytes_read(&self) -> u64 {
-        self.count.get()
-    }
-
-    /// Wraps a read error. Errors of a compressed file that have no OS error code come from the decoder.
-    pub fn failed(&self, error: io::Error) -> DataError {
-        if self.compression == Compression::None || error.raw_os_error().is_some() {
-            return DataError::io("read", self.path)(error);
-        }
-        let problem = format!("cannot decompress {}: {error}", self.path.display());
-        DataError::bad(problem, "the file is damaged or incomplete: download it again")
-    }
-}
-
-struct Counted {
-    file: File,
-    count: Rc<Cell<u64>>,
-}
-
-impl Read for Counted {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.count.set(self.count.get() + read as u64);
-        Ok(read)
+        let file = file.map_err(DataError::io("read", &self.path))?;
+        Input::new(file, &self.path, self.compression)
     }
 }
 

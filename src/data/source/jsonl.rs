@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 
 use serde_json::{Map, Value};
 
-use super::file::Input;
+use super::input::Input;
 use super::{BadLines, DataError, DocumentPart, Sink, Stop};
 use crate::data::chat::refusal;
 use crate::data::error::FIX_LINE;

@@ -5,26 +5,25 @@
 //! All but `.parquet` may be compressed as `.gz` or `.zst`. A folder means all files below it that
 //! are text, sorted by name.
 
-mod encoding;
 mod file;
+mod input;
 mod jsonl;
-#[cfg(not(target_arch = "wasm32"))]
-mod parquet;
 mod plain_text;
+#[cfg_attr(target_arch = "wasm32", path = "browser.rs")]
+mod platform;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::pieces::PIECE;
 use super::{ChatTemplate, DataError, Message, PrepareOptions};
-use crate::disk::{self, File};
-pub use encoding::TextEncoding;
+use crate::disk;
 use file::Format;
 pub(super) use file::SourceFile;
 pub(super) use jsonl::read_line;
+pub use platform::TextEncoding;
 
 /// The input that means stdin.
-#[cfg(not(target_arch = "wasm32"))]
 const STDIN: &str = "-";
 
 /// A part of the stream of documents.
@@ -118,7 +117,6 @@ impl Sources {
         inputs: &[PathBuf],
         options: &PrepareOptions,
         out: &Path,
-        #[cfg_attr(target_arch = "wasm32", expect(unused_variables, reason = "it has no stdin"))]
         copied: &mut dyn FnMut(u64),
     ) -> Result<Self, DataError> {
         let mut sources = Self {
@@ -130,9 +128,8 @@ impl Sources {
         };
         let out = disk::absolute(out);
         for input in inputs {
-            #[cfg(not(target_arch = "wasm32"))]
             if input.as_os_str() == STDIN {
-                let (copy, bytes) = copy_stdin(&out, copied)?;
+                let (copy, bytes) = platform::copy_stdin(&out, copied)?;
                 let file = SourceFile::new(Path::new("stdin"), bytes);
                 sources.files.push(SourceFile { copy: Some(copy), ..file });
                 continue;
@@ -277,30 +274,6 @@ impl Sources {
         }
         Ok(bad)
     }
-}
-
-/// Copies stdin to a file without a name, which ends with this process; also returns its length.
-/// The file is on the disk of `out`, the output folder: that disk needs the room for the tokens
-/// anyway, while the system's folder for temporary files may be in memory. `progress` is called with
-/// the bytes so far.
-#[cfg(not(target_arch = "wasm32"))]
-fn copy_stdin(out: &Path, progress: &mut dyn FnMut(u64)) -> Result<(File, u64), DataError> {
-    use std::io::{Read, Write};
-
-    let folder = out.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
-    let mut copied = || -> io::Result<(File, u64)> {
-        let mut file = tempfile::tempfile_in(folder)?;
-        let (mut stdin, mut bytes) = (io::stdin().lock(), 0);
-        let mut block = Vec::with_capacity(PIECE);
-        while (&mut stdin).take(PIECE as u64).read_to_end(&mut block)? > 0 {
-            file.write_all(&block)?;
-            bytes += block.len() as u64;
-            block.clear();
-            progress(bytes);
-        }
-        Ok((file, bytes))
-    };
-    copied().map_err(DataError::io("copy stdin to", folder))
 }
 
 #[cfg(test)]

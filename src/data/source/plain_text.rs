@@ -6,10 +6,10 @@
 
 use std::io::Read;
 
-use super::super::tokenizer::END_OF_TEXT;
-use super::encoding::{TextDecoder, TextEncoding};
-use super::file::{BLOCK, Input};
+use super::input::{BLOCK, Input};
+use super::platform::{TextDecoder, TextEncoding};
 use super::{DataError, DocumentPart, Sink, Stop};
+use crate::data::spelling::END_OF_TEXT;
 
 pub(super) fn read(
     input: &mut Input<'_>,

@@ -4,7 +4,8 @@ use std::fs;
 use std::io::Write;
 
 use super::super::testing::folder;
-use super::file::{Compression, Format, START, file_type};
+use super::file::{Format, START, file_type};
+use super::input::Compression;
 use super::*;
 
 /// Finds the sources of one file or folder.

@@ -1,19 +1,23 @@
 use super::super::pieces::PIECE;
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use tiktoken_rs::r50k_base_singleton;
+
 use super::super::testing::{assert_says, characters};
 use super::*;
-use proptest::prelude::*;
 
 #[test]
 fn gpt2_ids_match_openai() {
-    let ids = Tokenizer::Gpt2.encode("Hello world, it's 2024!\n").unwrap();
+    let ids = Tokenizer::GPT2.encode("Hello world, it's 2024!\n").unwrap();
     assert_eq!(ids, [15496, 995, 11, 340, 338, 48609, 0, 198], "the ids of OpenAI's encoder");
-    assert_eq!(Tokenizer::Gpt2.decode(&[50_256]), END_OF_TEXT);
-    assert_eq!(Tokenizer::Gpt2.decode(&[50_300]), "\u{fffd}");
+    assert_eq!(Tokenizer::GPT2.decode(&[50_256]), END_OF_TEXT);
+    assert_eq!(Tokenizer::GPT2.decode(&[50_300]), "\u{fffd}");
 }
 
 #[test]
 fn end_of_text_is_special_only_in_a_prompt() {
-    for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
+    for tokenizer in [Tokenizer::GPT2, Tokenizer::BYTE] {
         let end = tokenizer.end_of_text().unwrap();
         assert_eq!(end + 1, tokenizer.vocab_size());
         assert_eq!(tokenizer.encode_prompt(END_OF_TEXT).unwrap(), [end]);
@@ -35,8 +39,8 @@ fn the_error_names_an_unknown_character_and_its_offset() {
 #[test]
 fn the_json_form_round_trips() {
     for (tokenizer, json) in [
-        (Tokenizer::Gpt2, r#"{"kind":"gpt2"}"#),
-        (Tokenizer::Byte, r#"{"kind":"byte"}"#),
+        (Tokenizer::GPT2, r#"{"kind":"gpt2"}"#),
+        (Tokenizer::BYTE, r#"{"kind":"byte"}"#),
         (characters("b\na"), r#"{"kind":"char","chars":"b\na"}"#),
     ] {
         assert_eq!(serde_json::to_string(&tokenizer).unwrap(), json);
@@ -51,8 +55,8 @@ fn the_json_form_round_trips() {
 fn a_very_long_run_of_spaces_is_encoded() {
     // In one piece, this exceeds the stack of the regular expression engine.
     let text = format!("{}a", " ".repeat(1_200_000));
-    let ids = Tokenizer::Gpt2.encode(&text).unwrap();
-    assert_eq!(Tokenizer::Gpt2.decode(&ids), text);
+    let ids = Tokenizer::GPT2.encode(&text).unwrap();
+    assert_eq!(Tokenizer::GPT2.decode(&ids), text);
 }
 
 /// Generates text with everything that the pre-tokenizer treats specially.
@@ -72,7 +76,7 @@ fn mixed() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn text_round_trips(text in mixed()) {
-        for tokenizer in [Tokenizer::Gpt2, Tokenizer::Byte] {
+        for tokenizer in [Tokenizer::GPT2, Tokenizer::BYTE] {
             let ids = tokenizer.encode(&text).unwrap();
             prop_assert!(ids.iter().all(|&id| id < tokenizer.vocab_size()));
             prop_assert_eq!(tokenizer.decode(&ids), &text[..]);
@@ -82,14 +86,14 @@ proptest! {
     /// The claim of `pieces`: splitting at a safe position does not change the tokens.
     #[test]
     fn safe_splits_keep_the_tokens(text in mixed()) {
-        let whole = Tokenizer::Gpt2.encode(&text).unwrap();
+        let whole = Tokenizer::GPT2.encode(&text).unwrap();
         let mut previous_space = true;
         for (at, character) in text.char_indices() {
             let space = character.is_whitespace();
             if space && !previous_space {
                 let (left, right) = text.split_at(at);
-                let mut parts = Tokenizer::Gpt2.encode(left).unwrap();
-                parts.extend(Tokenizer::Gpt2.encode(right).unwrap());
+                let mut parts = Tokenizer::GPT2.encode(left).unwrap();
+                parts.extend(Tokenizer::GPT2.encode(right).unwrap());
                 prop_assert_eq!(&parts, &whole, "split at {}", at);
             }
             previous_space = space;
@@ -102,5 +106,5 @@ fn splitting_long_text_keeps_the_tokens() {
     let text = "It's 3 o'clock;\u{a0} \n\n  don't  wait\u{3000}for 12,000 ...\t\r\n".repeat(20_000);
     assert!(text.len() > 3 * PIECE);
     let (whole, _) = r50k_base_singleton().encode(&text, &HashSet::new()).unwrap();
-    assert_eq!(Tokenizer::Gpt2.encode(&text).unwrap(), whole);
+    assert_eq!(Tokenizer::GPT2.encode(&text).unwrap(), whole);
 }

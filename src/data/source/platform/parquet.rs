@@ -15,13 +15,18 @@ use ::parquet::schema::types::ColumnDescriptor;
 
 mod schema;
 
-use super::{DataError, DocumentPart, Sink, Stop};
+use super::super::{DataError, DocumentPart, Sink, Stop};
 
 /// Rows per batch. Pages are read one by one, so this and the longest document bound the memory.
 const ROWS: usize = 64;
 
 /// Reads a document from column `field` of each row into `sink`. Skips null and empty values.
-pub(super) fn read(path: &Path, bytes: u64, field: &str, sink: &mut Sink<'_>) -> Result<(), Stop> {
+pub(in crate::data::source) fn read(
+    path: &Path,
+    bytes: u64,
+    field: &str,
+    sink: &mut Sink<'_>,
+) -> Result<(), Stop> {
     let bad = |reason: String| {
         DataError::bad(
             format!("cannot read {}: {reason}", path.display()),

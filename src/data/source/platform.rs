@@ -1,0 +1,49 @@
+//! The inputs that a browser does not read: stdin, Parquet, Zstandard and encodings other than UTF-8.
+
+mod encoding;
+mod parquet;
+
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+
+use super::{DataError, PIECE};
+use crate::disk::File;
+pub use encoding::{TextDecoder, TextEncoding};
+pub(super) use parquet::read as read_parquet;
+
+/// Decompresses Zstandard.
+pub(super) fn zstd(file: impl Read + 'static, path: &Path) -> Result<Box<dyn Read>, DataError> {
+    let decoder = zstd::stream::read::Decoder::new(file).map_err(DataError::io("read", path))?;
+    Ok(Box::new(decoder))
+}
+
+/// Copies stdin to a file without a name, which ends with this process; also returns its length.
+/// The file is on the disk of `out`, the output folder: that disk needs the room for the tokens
+/// anyway, while the system's folder for temporary files may be in memory. `progress` is called with
+/// the bytes so far.
+pub(super) fn copy_stdin(
+    out: &Path,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(File, u64), DataError> {
+    let folder = out.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+    let mut copied = || -> io::Result<(File, u64)> {
+        let mut file = tempfile::tempfile_in(folder)?;
+        let (mut stdin, mut bytes) = (io::stdin().lock(), 0);
+        let mut block = Vec::with_capacity(PIECE);
+        while (&mut stdin).take(PIECE as u64).read_to_end(&mut block)? > 0 {
+            file.write_all(&block)?;
+            bytes += block.len() as u64;
+            block.clear();
+            progress(bytes);
+        }
+        Ok((file, bytes))
+    };
+    copied().map_err(DataError::io("copy stdin to", folder))
+}
+
+/// Opens a file without a name again, at its beginning.
+pub(super) fn reopen(copy: &File) -> io::Result<File> {
+    let mut file = copy.try_clone()?;
+    file.rewind()?;
+    Ok(file)
+}
