@@ -13,7 +13,7 @@
 mod backward;
 mod block;
 mod dimensions;
-mod ops;
+mod op_memory;
 mod weights;
 
 use super::Class::{Gradients, Logits, Optimizer, Weights, Workspace};
@@ -23,7 +23,7 @@ use crate::config::{Config, OptimizerKind};
 use backward::BackwardPass;
 use block::BlockMemory;
 use dimensions::Dimensions;
-use ops::OpMemory;
+use op_memory::OpMemory;
 use weights::WeightMemory;
 
 /// The memory of a run whose steps are split by `plan`.

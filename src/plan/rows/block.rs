@@ -4,7 +4,7 @@
 //! `4 C + qkv + attention + up` elements per token: GPT-2's 12 C.
 
 use super::dimensions::Dimensions;
-use super::ops::OpMemory;
+use super::op_memory::OpMemory;
 use crate::plan::Class::{Activations, Workspace};
 use crate::plan::Row;
 

@@ -6,7 +6,7 @@
 //! the master weights of its matrices; in half precision their master weights cross the bus too.
 
 use super::dimensions::Dimensions;
-use super::ops::OpMemory;
+use super::op_memory::OpMemory;
 use crate::plan::sharding::largest_part;
 use crate::plan::{Class, Limits, MAX_SHARDS, Plan, Row, STAGED_ELEMENTS};
 
