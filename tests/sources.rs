@@ -57,9 +57,9 @@ const RULES: &[Rule] = &[
     },
     Rule {
         // The exceptions serve something that is global itself: the browser's file system, Vulkan's drivers,
-        // cubecl's observer, the allocator and the memory that CPU ops reuse. The recorder is for tests.
+        // cubecl's observer, the allocator and the memory that CPU ops reuse.
         pattern: r"(?<!')\bstatic\s+(mut\b|\w+\s*:[^=;]*(Mutex|RwLock|\bAtomic|\bOnce|Lazy|Cell\b|Condvar))",
-        places: "except cli/allocator.rs disk/pool/mounted.rs disk/recorder.rs gpu/launch/observer.rs gpu/device/adapter/vulkan.rs \
+        places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/device/adapter/vulkan.rs \
                  ops/shared/cpu/memory.rs",
         reason: "global mutable state",
     },

@@ -8,7 +8,7 @@ use super::activity::style;
 use super::args::{GetArgs, Global};
 use super::next::after_get;
 use super::terminal::{draws, unwrapped};
-use crate::hub::{CATALOG, CatalogRow, Offer, Source, UNASKED};
+use crate::hub::{CatalogRow, Offer, Source, UNASKED, catalog};
 use crate::protocol::Failure;
 use crate::text::{bytes, bytes_of};
 use crate::worker::signals;
@@ -92,7 +92,7 @@ fn confirm(missing: u64) -> Result<(), Failure> {
 fn list() {
     for is_model in [false, true] {
         output!("{}", if is_model { "\nmodels" } else { "texts" });
-        for row in CATALOG.iter().filter(|row| row.is_model == is_model) {
+        for row in catalog().filter(|row| row.is_model == is_model) {
             let CatalogRow { name, language, size, licence, good_for, .. } = row;
             output!("  {name}");
             output!("      {language}, {size}, {licence}; good for {good_for}");

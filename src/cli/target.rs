@@ -9,7 +9,7 @@ pub(super) struct TargetGpu {
     /// In bytes.
     pub memory: u64,
     /// Its entry in the table of GPUs, if it was given by name.
-    pub gpu: Option<&'static Gpu>,
+    pub gpu: Option<Gpu>,
 }
 
 /// A number without a unit is in GiB up to this one; a larger one counts bytes.

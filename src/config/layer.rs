@@ -116,7 +116,8 @@ impl Layer {
         // The environment is unordered; sort it so that errors and warnings are not.
         let variables: BTreeMap<S, S> = variables.into_iter().collect();
         for (variable, text) in &variables {
-            let (variable, text) = (variable.as_ref(), text.as_ref());
+            let variable = variable.as_ref();
+            let text = text.as_ref();
             let ours = variable.starts_with(VARIABLE_PREFIX);
             if !ours || text.is_empty() || RESERVED_VARIABLES.contains(&variable) {
                 continue;

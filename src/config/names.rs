@@ -7,7 +7,7 @@ use super::{Arch, BUILTIN, Config, Layer, resolve};
 /// The longest name, in characters.
 const LONGEST: usize = 40;
 
-/// Returns a name for a file or a folder after `text`, or `otherwise` if no character of it can stay.
+/// Returns a name for a file or a folder after `text`, or `otherwise` if none of its characters can stay.
 ///
 /// It consists of letters, digits, `-`, `_` and `.`, and neither begins nor ends with a dot. The name of
 /// a Windows device gets a dash: `aux-`, `nul-.txt`.
@@ -37,7 +37,7 @@ fn is_device(name: &str) -> bool {
 ///
 /// A run with the preset's model, and with its data if it has some, is named after the preset, so that
 /// `gpt2-xl-1` is never a model of two layers. Other runs are named after their data and the shape of
-/// their model, like `foxes-6x384`. A name that no preset has is returned as it is.
+/// their model, like `foxes-6x384`. A name that no preset has is returned unchanged.
 pub(crate) fn run_name(preset: &str, config: &Config) -> String {
     let layer = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
     let Ok(base) = layer.map(|resolved| resolved.config) else {

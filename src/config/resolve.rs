@@ -89,7 +89,8 @@ impl Resolved {
         self.check_arch()?;
         self.check_heads()?;
 
-        let (global, micro) = (config.global_batch(), u64::from(config.micro_batch().get()));
+        let global = config.global_batch();
+        let micro = u64::from(config.micro_batch().get());
         let divides = |micro: &u64| global.is_multiple_of(*micro);
         if !divides(&micro) {
             let Config { batch_size, gradient_accumulation_steps, .. } = config;
@@ -103,7 +104,8 @@ impl Resolved {
             return self.error("micro_batch", &others, micro, rule, hint);
         }
 
-        let (window, block_size) = (config.eval_block_size, config.block_size.get());
+        let window = config.eval_block_size;
+        let block_size = config.block_size.get();
         if window > block_size {
             let rule = format!("it must not exceed block_size = {block_size}");
             let hint = format!("set eval_block_size to {block_size}, or leave it out");
@@ -144,7 +146,8 @@ impl Resolved {
     /// Checks that heads have a size, and that they share keys and values evenly.
     fn check_heads(&self) -> Result<(), ConfigError> {
         let config = &self.config;
-        let (n_embd, n_head) = (config.n_embd.get(), config.n_head.get());
+        let n_embd = config.n_embd.get();
+        let n_head = config.n_head.get();
         let follows = config.head_size == 0;
         let is_small = |heads: u32| !follows || n_embd / heads <= MAX_HEAD_SIZE;
         let is_valid = |heads: &u32| n_embd % heads == 0 && is_small(*heads);
@@ -208,8 +211,8 @@ impl Resolved {
         Ok(())
     }
 
-    /// Returns an error about `key`, with the provenance of the one set last of it and `others`: that is
-    /// the one the user is likely editing.
+    /// Returns an error about `key`, with the provenance of the key among it and `others` that was set last,
+    /// because the user is likely editing that one.
     fn error(
         &self,
         key: &'static str,

@@ -24,7 +24,8 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
         return peak * (iter + 1) as f64 / (warmup_iters + 1) as f64;
     }
     if config.schedule == Schedule::Wsd {
-        let (start, end) = (config.decay_start(), config.max_iters.get());
+        let start = config.decay_start();
+        let end = config.max_iters.get();
         let progress = iter.saturating_sub(start) as f64 / (end - start).max(1) as f64;
         return min_lr + (1.0 - progress.min(1.0).sqrt()) * (peak - min_lr);
     }
@@ -41,7 +42,7 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
 /// an update or two of a short one.
 const MIN_WARMUP: u64 = 50;
 
-/// The updates in which the learning rate decays when a run is told to end: `600`, or `10%` of the updates
+/// The updates in which the learning rate decays when a command ends a run: `600`, or `10%` of the updates
 /// that it has made.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]

@@ -48,7 +48,7 @@ pub struct Bpe {
     words: Words,
 }
 
-/// A token that is not made of bytes.
+/// A token that is found as a whole, not merged from bytes.
 struct Added {
     id: u32,
     content: String,

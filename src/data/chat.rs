@@ -1,4 +1,4 @@
-//! The chat template: conversations as tokens, and which of them a model learns.
+//! The chat template: conversations as tokens, and the tokens that a model learns.
 //!
 //! A model folder may have a template of its own, for example ChatML. Without one, a model gets wgpt's: a
 //! conversation begins with the token that ends a document, so that a model knows that the text before
@@ -13,12 +13,12 @@
 //! letters of a word. The tokens come after the last token of the vocabulary, for GPT-2 from 50,257 on,
 //! so that its embedding keeps its padded shape.
 //!
-//! Text never becomes a special token, whatever it spells, in any template. The tokens alone therefore tell
-//! which of them count in the loss, and data needs no second file for that: see [`ChatTemplate::counted`].
+//! Text never becomes a special token, whatever it spells, in any template. The tokens alone therefore show
+//! what counts in the loss, and data needs no second file for that: see [`ChatTemplate::counted`].
 //!
 //! The template of a model folder is rendered as transformers does, into text that is split at its special
 //! tokens. What it adds before an answer must contain one, and it must write a conversation as it wrote its
-//! beginning, so that the answers are found. An answer is tokenized apart from the text that opens it, because
+//! beginning, so that the answers are found. An answer is tokenized separately from the text that opens it, because
 //! a model has read the opening when it answers. That makes a difference only if an answer begins with white
 //! space. Where such conversations do not begin with a token that they have once, the token that ends a
 //! document separates them in data, which is no part of a prompt.
@@ -356,7 +356,9 @@ impl FolderTemplate {
         let hidden = self.specials.hide(messages)?;
         let messages = &hidden.messages;
         let whole = self.jinja.render(messages, Ending::Nothing)?;
-        let (mut spans, mut answers, mut start) = (Vec::new(), Vec::new(), 0);
+        let mut spans = Vec::new();
+        let mut answers = Vec::new();
+        let mut start = 0;
         for (index, _) in messages.iter().enumerate().filter(|(_, m)| m.role == Role::Assistant) {
             let before = self.jinja.render(&messages[..index], Ending::Answer)?;
             let opens = whole.starts_with(&before) && before.ends_with(&self.opening);

@@ -74,7 +74,8 @@ fn grammar() -> Grammar {
 /// Makes up a word: of syllables, so that it could be spoken, or of any letters.
 fn made_up(rng: &mut Rng, lengths: std::ops::Range<u64>) -> String {
     let length = lengths.start + rng.below(lengths.end - lengths.start);
-    let (mut word, is_spoken) = (String::new(), rng.below(2) == 0);
+    let mut word = String::new();
+    let is_spoken = rng.below(2) == 0;
     while (word.len() as u64) < length {
         let letters = match word.len() % 2 {
             _ if !is_spoken => "abcdefghijklmnopqrstuvwxyz",
@@ -104,7 +105,8 @@ fn large_sum(rng: &mut Rng) -> String {
 }
 
 pub(super) fn generate(seed: u64, count: usize) -> impl Iterator<Item = Vec<Message>> {
-    let (grammar, mut rng) = (grammar(), Rng::new(seed));
+    let grammar = grammar();
+    let mut rng = Rng::new(seed);
     (0..count).map(move |_| {
         let mut text = String::new();
         grammar.generate(&mut rng, &mut text);
@@ -116,7 +118,7 @@ pub(super) fn generate(seed: u64, count: usize) -> impl Iterator<Item = Vec<Mess
     })
 }
 
-/// Reads the lines of a text, which are `ROLE: TEXT`.
+/// Reads lines like `ROLE: TEXT`.
 fn messages(text: &str) -> Vec<Message> {
     let message = |line: &str| {
         let (role, content) = line.split_once(": ")?;
@@ -141,7 +143,8 @@ fn type_freely(text: &mut String, rng: &mut Rng) {
 
 /// Returns three messages that have an answer.
 pub fn examples() -> [String; 3] {
-    let (grammar, mut rng) = (written(), Rng::new(EXAMPLES_SEED));
+    let grammar = written();
+    let mut rng = Rng::new(EXAMPLES_SEED);
     ["meet", "animal", "sum"].map(|scene| {
         let mut text = String::new();
         grammar.follow(scene, &mut rng, &mut text);

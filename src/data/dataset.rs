@@ -116,7 +116,8 @@ impl Dataset {
         let split = |name, ids| {
             Split::from_memory(ids, vocab_size).with_conversations(name, tokenizer.chat())
         };
-        let (train, val) = (split(TRAIN, train)?, split(VAL, val)?);
+        let train = split(TRAIN, train)?;
+        let val = split(VAL, val)?;
         Ok(Self {
             fingerprint: fingerprint(None, &train, &val)?,
             train,

@@ -73,7 +73,8 @@ impl DataError {
     pub fn template(path: &Path, reason: impl Display) -> Self {
         let hint =
             "to use wgpt's own template, give the path of its tokenizer.json instead of the folder";
-        let (path, reason) = (path.display(), excerpt(reason));
+        let path = path.display();
+        let reason = excerpt(reason);
         Self::bad(format!("cannot use the chat template of {path}: {reason}"), hint)
     }
 
@@ -135,7 +136,7 @@ impl DataError {
         Self::at(path, "no questions", hint)
     }
 
-    /// Questions for a data set, called `name`, whose tokenizer is unknown.
+    /// Creates an error about questions for the data set `name`, if its tokenizer is unknown.
     pub fn no_tokenizer(path: &Path, name: &str) -> Self {
         let problem = format!(
             "its questions cannot be tokenized, because the tokenizer of {name} is unknown"

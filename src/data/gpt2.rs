@@ -1,4 +1,4 @@
-//! GPT-2's byte pairs: 50,257 tokens, the last of which ends a document. tiktoken-rs compiles the tables into
+//! GPT-2's byte pairs: 50,257 tokens. The last one ends a document. tiktoken-rs compiles the tables into
 //! the program and decodes them at first use.
 
 use std::collections::HashSet;

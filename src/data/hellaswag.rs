@@ -1,4 +1,4 @@
-//! HellaSwag: contexts with four endings, one of which is right (Zellers et al. 2019, "HellaSwag: Can a
+//! HellaSwag: contexts with four endings, only one of them right (Zellers et al. 2019, "HellaSwag: Can a
 //! Machine Really Finish Your Sentence?"), in the form of its public files: one JSON object a line, with
 //! `ctx`, `endings` and `label`.
 
@@ -42,7 +42,9 @@ impl Questions {
         let file = SourceFile::new(path, 0);
         let mut input = file.open()?;
         let mut hasher = blake3::Hasher::new();
-        let (mut questions, mut skipped, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut questions = Vec::new();
+        let mut skipped = Vec::new();
+        let mut bytes = Vec::new();
         for line in 1.. {
             if read_line(&mut input, line, MAX_LINE, &mut bytes)? == 0 {
                 break;

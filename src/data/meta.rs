@@ -77,7 +77,8 @@ impl Meta {
             )));
         }
         let meta: Self = serde_json::from_slice(&text).map_err(damaged)?;
-        let (size, tokens) = (meta.vocab_size, meta.tokenizer.vocab_size());
+        let size = meta.vocab_size;
+        let tokens = meta.tokenizer.vocab_size();
         if size != tokens {
             return Err(bad(format!("vocab_size is {size}, but its tokenizer has {tokens}")));
         }

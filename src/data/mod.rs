@@ -1,24 +1,23 @@
 //! Data sets: from text files to windows of tokens.
 //!
 //! ```text
-//! source    text, .jsonl, .parquet (.gz .zst), stdin -> a stream of documents
-//! pieces    documents -> pieces that are tokenized independently
-//! tokenizer token ids of pieces: text, or conversations, and back
-//! text_tokenizer GPT-2's byte pairs, characters, bytes or other byte pairs
-//! bpe       byte pairs of other vocabularies, and their training
-//! chat      the tokens of conversations, and which of them count in the loss; a folder's chat template
-//! tokenizer_files the files of a tokenizer in a model folder
-//! encode    tokenizes on several threads
-//! writer    writes train.bin, val.bin, meta.json
-//! prepare   all of the above, in bounded memory
-//! tokens    token files -> random access to one split
-//! dataset   a folder or a built-in corpus -> train and val splits
-//! stream    tokens as they are generated -> whole characters
-//! windows   (seed, step, sequence) -> the start of a training window
-//! packing   windows of text, and of whole conversations
-//! hellaswag a file of questions with endings to choose from
-//! stories   the built-in corpus, generated from a grammar with a known entropy
-//! chats     the built-in conversations, from a grammar too
+//! source          text, .jsonl, .parquet (.gz .zst), stdin -> a stream of documents
+//! pieces          documents -> pieces that are tokenized independently
+//! text_tokenizer  pieces -> token ids: GPT-2's byte pairs, characters, bytes or other byte pairs
+//! bpe             byte pairs of other vocabularies, and their training
+//! chat            the tokens of conversations, and what counts in the loss; a folder's chat template
+//! tokenizer       text or conversations -> token ids; tokenizer_files are its files in a model folder
+//! encode          tokenizes on several threads
+//! writer          writes train.bin, val.bin, meta.json
+//! prepare         all of the above, in bounded memory
+//! tokens          token files -> random access to one split
+//! dataset         a folder or a built-in corpus -> train and val splits
+//! stream          tokens during generation -> whole characters
+//! windows         (seed, step, sequence) -> the start of a training window
+//! packing         windows of text, and of whole conversations
+//! hellaswag       a file of questions with endings to choose from
+//! stories         the built-in corpus, generated from a grammar with a known entropy
+//! chats           the built-in conversations, from a grammar too
 //! ```
 
 mod bpe;

@@ -75,7 +75,8 @@ impl Packing {
         let mut windows: Vec<Range<u64>> = Vec::new();
         let mut cut = 0;
         for pair in bounds.windows(2) {
-            let (start, end) = (pair[0], pair[1]);
+            let start = pair[0];
+            let end = pair[1];
             cut += u64::from(end - start > room);
             match windows.last_mut() {
                 Some(last) if end - last.start <= room => last.end = end,
@@ -113,7 +114,7 @@ pub struct Windows<'a> {
 pub struct Window {
     /// The inputs, as many as a block has.
     pub tokens: Vec<u32>,
-    /// The token after each of them; `None` where it does not count in the loss.
+    /// The token after each token; `None` where it does not count in the loss.
     pub targets: Vec<Option<u32>>,
 }
 

@@ -48,7 +48,8 @@ pub(super) fn piece_end(text: &str) -> usize {
 /// Appends `text` to `open`, the start of a piece that may still grow, and returns the pieces that are
 /// complete. They don't depend on the parts that the text arrives in.
 pub(super) fn grow(open: &mut String, text: &str) -> Vec<String> {
-    let (mut complete, mut rest) = (Vec::new(), text);
+    let mut complete = Vec::new();
+    let mut rest = text;
     while !rest.is_empty() {
         let (part, after) = rest.split_at(rest.floor_char_boundary(PIECE));
         open.push_str(part);

@@ -136,7 +136,8 @@ pub fn prepare(
         ));
     }
     check_vacant(out, options.force)?;
-    let (mut refused, mut opened) = (None, None);
+    let mut refused = None;
+    let mut opened = None;
     if let TokenizerChoice::File(path) = &options.tokenizer {
         let found = Tokenizer::open(path)?;
         refused = found.refused.map(|reason| DataError::template(path, reason));

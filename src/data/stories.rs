@@ -34,7 +34,8 @@ pub(super) fn grammar() -> Grammar {
 /// story is one line, followed by an empty line.
 pub(super) fn generate(seed: u64, characters: usize) -> String {
     let mut text = String::with_capacity(characters.saturating_add(1_000));
-    let (grammar, mut rng) = (grammar(), Rng::new(seed));
+    let grammar = grammar();
+    let mut rng = Rng::new(seed);
     while text.len() < characters {
         grammar.generate(&mut rng, &mut text);
     }

@@ -19,7 +19,7 @@ pub enum TextTokenizer {
     Gpt2,
     /// A token per character. As in nanoGPT's character data, no token ends a document.
     Char(CharVocab),
-    /// A token per byte: 257 tokens, the last of which ends a document.
+    /// A token per byte: 257 tokens. The last one ends a document.
     Byte,
     Bpe(Arc<Bpe>),
 }

@@ -25,14 +25,14 @@ pub enum TokenizerChoice {
 /// 50,257; more than a million is a typing error.
 const BPE_VOCABULARIES: std::ops::RangeInclusive<u32> = 257..=1 << 20;
 
-/// Below this many bytes, a text is small enough that characters teach more than words.
+/// Below this many bytes, text is so small that characters teach more than words.
 const CHARACTERS: u64 = 5 << 20;
 
-/// Below this many bytes, a text suits small models, in which GPT-2's embedding would have most weights.
+/// Below this many bytes, text suits small models, where GPT-2's embedding would have most of the weights.
 const OWN_VOCABULARY: u64 = 256 << 20;
 
 impl TokenizerChoice {
-    /// Chooses by the bytes of a text. A browser trains no vocabulary.
+    /// Chooses by the size of the text in bytes. A browser trains no vocabulary.
     pub fn for_text(bytes: u64) -> Self {
         match bytes {
             0..CHARACTERS => Self::Char,

@@ -90,7 +90,7 @@ impl Tokenizer {
         }
     }
 
-    /// Reads a `tokenizer.json`; the inner error is a clause that says what of it is not supported.
+    /// Reads a `tokenizer.json`; the inner error is a clause that says what is not supported.
     pub fn from_hugging_face(file: &[u8]) -> Result<Result<Self, String>, serde_json::Error> {
         let json: Value = serde_json::from_slice(file)?;
         Ok(match chat::file::read(&json) {

@@ -63,7 +63,8 @@ impl Split {
         vocab_size: u32,
         dtype: Option<Dtype>,
     ) -> Result<Self, DataError> {
-        let (mut files, mut len) = (Vec::new(), 0);
+        let mut files = Vec::new();
+        let mut len = 0;
         for path in paths {
             let file = TokenFile::inspect(path, dtype, len)?;
             len += file.tokens;

@@ -81,7 +81,8 @@ impl FolderWriter {
         documents: u64,
         sources: Vec<String>,
     ) -> Result<Meta, DataError> {
-        let (train_blake3, val_blake3) = (self.train.finish()?, self.val.finish()?);
+        let train_blake3 = self.train.finish()?;
+        let val_blake3 = self.val.finish()?;
         let Self { train, val, .. } = &self;
         let meta = Meta {
             version: Meta::VERSION,
@@ -178,9 +179,17 @@ pub(super) struct TokenWriter {
 impl TokenWriter {
     fn create(path: PathBuf, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
         let file = File::create(&path).map_err(DataError::io("create", &path))?;
-        let hasher = blake3::Hasher::new();
-        let (tokens, conversations, current, longest) = (0, 0, 0, 0);
-        Ok(Self { path, file, dtype, hasher, tokens, begin, conversations, current, longest })
+        Ok(Self {
+            path,
+            file,
+            dtype,
+            hasher: blake3::Hasher::new(),
+            tokens: 0,
+            begin,
+            conversations: 0,
+            current: 0,
+            longest: 0,
+        })
     }
 
     fn write(&mut self, ids: &[u32]) -> Result<(), DataError> {

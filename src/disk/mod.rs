@@ -74,26 +74,43 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// A browser does not tell.
-#[cfg(target_arch = "wasm32")]
-pub fn free_space(_path: &Path) -> Option<u64> {
-    None
-}
-
 #[cfg(not(target_arch = "wasm32"))]
 mod native;
 #[cfg(not(target_arch = "wasm32"))]
-mod plain;
-
-#[cfg(not(target_arch = "wasm32"))]
 pub use native::*;
-#[cfg(not(target_arch = "wasm32"))]
-pub use plain::*;
 #[cfg(target_arch = "wasm32")]
 pub use pool::mounted::{append as append_own, open_own as open_regular, *};
 
+/// Records the calls that make files survive a power failure, so that tests can check their order.
 #[cfg(test)]
-pub mod recorder;
+pub mod recorder {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+
+    /// A call of [`disk`](super).
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Call {
+        SyncFile(PathBuf),
+        /// The old and the new path.
+        Rename(PathBuf, PathBuf),
+        SyncFolder(PathBuf),
+    }
+
+    thread_local! {
+        static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn note(call: Call) {
+        CALLS.with_borrow_mut(|calls| calls.push(call));
+    }
+
+    /// Returns the result of `action` and the calls that it made on this thread.
+    pub fn record<R>(action: impl FnOnce() -> R) -> (R, Vec<Call>) {
+        CALLS.take();
+        let result = action();
+        (result, CALLS.take())
+    }
+}
 
 #[cfg(test)]
 mod tests {

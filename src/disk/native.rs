@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use super::folder_of;
 
+mod plain;
+
+pub use plain::*;
 pub use std::fs::{
     DirEntry, File, TryLockError, metadata, read, read_dir, read_to_string, remove_dir, write,
 };
@@ -123,7 +126,7 @@ fn is_in_use(error: &io::Error) -> bool {
     cfg!(windows) && error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Opens a file whose writes go to its end, and creates it if it does not exist.
+/// Opens a file for appending, and creates it if it does not exist.
 pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
     // Windows locks a file only if it is open for more than appending.
     OpenOptions::new().read(true).append(true).create(true).open(path)

@@ -159,7 +159,7 @@ fn collect(folder: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the path of a model: as it is, or for a name like `hf:ORG/NAME` the folder in the cache. Opens no
+/// Returns the path of a model: unchanged, or for a name like `hf:ORG/NAME` the folder in the cache. Opens no
 /// connection.
 pub fn local(path: &Path) -> Result<Cow<'_, Path>, Failure> {
     let Some(text) = path.to_str().filter(|_| is_hub_name(path)) else { return Ok(path.into()) };
@@ -169,7 +169,7 @@ pub fn local(path: &Path) -> Result<Cow<'_, Path>, Failure> {
     Ok(name.part.map_or(snapshot.clone(), |part| snapshot.join(part)).into())
 }
 
-/// Returns the inputs of `wgpt prepare`: as they are, or for a name like `hf:ORG/NAME` its texts in the cache.
+/// Returns the inputs of `wgpt prepare`: unchanged, or for a name like `hf:ORG/NAME` its texts in the cache.
 /// Opens no connection.
 pub fn texts(inputs: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();

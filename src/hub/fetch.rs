@@ -229,7 +229,8 @@ fn fetch_rest(
     }
     let most = total.unwrap_or(remote.most);
     let mut body = answer.into_body().into_reader();
-    let (mut block, began) = (vec![0; BLOCK], have);
+    let mut block = vec![0; BLOCK];
+    let began = have;
     loop {
         let passing = |reason: String, have: u64| Trouble::Passing {
             reason,

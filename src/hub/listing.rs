@@ -328,7 +328,7 @@ fn parts_hint(name: &RepoName, configs: &[DataConfig]) -> String {
     format!("choose a part, as in {whole}#{}: {}{more}", first.name, names.join(", "))
 }
 
-/// Returns true if a path fits a pattern, whose `*` does not go beyond a folder.
+/// Returns true if a path fits a pattern. A `*` matches within one folder.
 fn matches(pattern: &str, path: &str) -> bool {
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
     let pattern = Pattern::new(pattern.strip_prefix("./").unwrap_or(pattern));

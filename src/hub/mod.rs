@@ -23,6 +23,6 @@ mod name;
 mod offer;
 
 pub use cache::{local, texts};
-pub use catalog::{CATALOG, CatalogRow};
+pub use catalog::{CatalogRow, catalog};
 pub use name::{Source, is_hub_name};
 pub use offer::{Fetched, Offer, UNASKED};

@@ -155,7 +155,7 @@ impl Offer {
     }
 
     /// Fetches what is missing. `progress` is called with the name of a file and the bytes of all so far. Takes
-    /// at most `most` bytes of a file whose size nobody tells.
+    /// at most `most` bytes of a file of unknown size.
     pub fn fetch(self, most: u64, progress: &mut dyn FnMut(&str, u64)) -> Result<Fetched, Failure> {
         let Self { client, offered, .. } = self;
         match offered {

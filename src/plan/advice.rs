@@ -13,7 +13,7 @@ const ENOUGH_UPDATES: u64 = 2500;
 /// The best number of tokens for a parameter (Hoffmann et al., arXiv:2203.15556).
 const TOKENS_PER_PARAMETER: f64 = 20.0;
 
-/// Passes over the data from which a run is told that they are too many, and after which nothing is gained
+/// Passes over the data that advice calls too many, and the passes after which nothing is gained
 /// (Muennighoff et al., arXiv:2305.16264).
 const MANY_PASSES: f64 = 20.0;
 const ENOUGH_PASSES: f64 = 16.0;

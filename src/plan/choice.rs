@@ -7,7 +7,7 @@ use crate::text::bytes;
 /// The smallest automatic logits chunk in rows. Smaller ones save too little memory for their launches.
 const MIN_CHUNK: usize = 32;
 
-/// Plans whose times are within this factor count as equally fast: estimates are no better, and the
+/// Plans with times within this factor count as equally fast: estimates are no better, and the
 /// request should change as little as possible.
 const TIE: f64 = 1.05;
 
@@ -184,7 +184,8 @@ impl Search<'_> {
     /// Explains how and why a plan differs from the requested one, and the cost; empty if it does not.
     fn explain(&self, chosen: &Forecast) -> String {
         let requested = self.forecast(self.candidates().swap_remove(0));
-        let (from, to) = (&requested.plan, &chosen.plan);
+        let from = &requested.plan;
+        let to = &chosen.plan;
         let mut changes = Vec::new();
         if to.micro_batch != from.micro_batch {
             changes.push(format!("micro-batch {} instead of {}", to.micro_batch, from.micro_batch));
@@ -237,7 +238,8 @@ impl Search<'_> {
         // The smallest budget of the device with which the host has enough.
         let on_host = forecasts.iter().filter(|forecast| forecast.fits_host());
         let budget = on_host.map(|forecast| forecast.predicted_bytes).min();
-        let (least, fixes) = (Box::new(least.clone()), self.fixes(budget));
+        let least = Box::new(least.clone());
+        let fixes = self.fixes(budget);
         PlanError::TooBig { least, fixes, holders: Vec::new() }
     }
 }

@@ -59,7 +59,7 @@ words! {
         Software = "software",
         /// The CPU, without a graphics API.
         Cpu = "cpu",
-        /// Hardware whose driver reports no kind.
+        /// Hardware with a driver that reports no kind.
         #[serde(other)]
         Unknown = "unknown",
     }

@@ -62,7 +62,8 @@ impl Search<'_> {
 
     /// A larger budget, up to the memory of the device.
     fn larger_budget(&self, need: Option<u64>) -> Option<Fix> {
-        let (budget, memory) = (self.limits.budget?, self.limits.memory.unwrap_or(u64::MAX));
+        let budget = self.limits.budget?;
+        let memory = self.limits.memory.unwrap_or(u64::MAX);
         let predicted_bytes = need.filter(|&need| need > budget && need <= memory)?;
         let mib = predicted_bytes.div_ceil(1 << 20);
         Some(Fix { set: vec![("vram_budget", format!("{mib}MiB"))], predicted_bytes })

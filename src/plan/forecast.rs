@@ -166,7 +166,8 @@ impl Forecast {
 
     /// Says what the run lacks of the device's memory, or else of the host's; empty if it fits both.
     pub(crate) fn shortage(&self) -> String {
-        let (need, budget) = (self.predicted_bytes, self.budget_bytes.unwrap_or(u64::MAX));
+        let need = self.predicted_bytes;
+        let budget = self.budget_bytes.unwrap_or(u64::MAX);
         if need > budget {
             let [need, more, budget] = [need, need - budget, budget].map(bytes);
             return format!("needs {need}, {more} more than the budget of {budget}");

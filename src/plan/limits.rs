@@ -47,20 +47,20 @@ impl Limits {
     }
 }
 
-/// The kernels of a device, which decide what an op allocates besides its results.
+/// The kernels of a device, which decide what an op allocates in addition to its results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernels {
     /// WGSL kernels with fused epilogues.
     #[default]
     Wgsl,
-    /// cubecl kernels. Matrix products are not fused with the ops around them, whose values are tensors.
+    /// cubecl kernels. Matrix products are not fused with the ops around them, which write tensors.
     Cube,
     /// Loops on the CPU around the matrix products of a library. The system's memory has no pools.
     Cpu,
 }
 
-/// The memory of a device, as far as it is known before a run.
+/// The memory of a device, as known before a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeviceMemory {
     #[default]
@@ -69,11 +69,11 @@ pub enum DeviceMemory {
     Reported {
         total: u64,
         free: u64,
-        /// What the run's process takes of it before its first tensor.
+        /// What the run's process uses before its first tensor.
         context: u64,
         /// Who reports it, for messages.
         source: String,
-        /// The programs that hold the most of it, as far as they are known.
+        /// The programs that hold the most memory, where known.
         holders: Vec<MemoryHolder>,
     },
     /// A GPU with this many bytes that need not be in this machine.
@@ -152,7 +152,8 @@ impl DeviceProfile {
                 Budget::Percent(percent),
                 DeviceMemory::Reported { total, free, context, source, .. },
             ) => {
-                let (asked, left) = (share(*total, percent / 100.0), free.saturating_sub(*context));
+                let asked = share(*total, percent / 100.0);
+                let left = free.saturating_sub(*context);
                 let what = if left < asked { "what other programs leave of " } else { "" };
                 let of = format!(", {what}{percent}% of {} ({source})", bytes(*total));
                 (asked.min(left), of)

@@ -89,7 +89,8 @@ impl Tiling {
     pub fn of([m, n, k]: [usize; 3], multiprocessors: Option<usize>) -> Self {
         let processors = known(multiprocessors);
         let time = |tiling: &Tiling| {
-            let (side, ranges) = (tiling.tile.side(), tiling.ranges);
+            let side = tiling.tile.side();
+            let ranges = tiling.ranges;
             let tiles = m.div_ceil(side) * n.div_ceil(side) * ranges;
             let depth = k as f64 / ranges as f64 + FIXED;
             let partial = if ranges > 1 { ranges * m * n } else { 0 };

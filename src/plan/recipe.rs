@@ -227,12 +227,14 @@ impl RecipeQuestion<'_> {
         self.add(&mut set, "block_size", block);
         self.add(&mut set, "gradient_accumulation_steps", 1);
         let shaped = self.config.with(&set)?;
-        let (block, parameters) = (shaped.block_size.get(), shaped.parameters(vocab.into()));
+        let block = shaped.block_size.get();
+        let parameters = shaped.parameters(vocab.into());
         let is_new = self.config.init_from == InitFrom::Scratch;
         let most = most_passes(self.config) * data.train as f64;
         let mut tokens = most.min(20.0 * parameters as f64);
         // The batch depends on the number of tokens, and that on the speed of updates with this batch.
-        let (mut batch, mut is_limited_by_data) = (None, false);
+        let mut batch = None;
+        let mut is_limited_by_data = false;
         for _ in 0..3 {
             let law = batch_law(6.0 * parameters as f64 * tokens);
             let rule = if is_limited_by_data { WITH_LITTLE_DATA } else { WITH_LITTLE_TIME };
@@ -374,7 +376,8 @@ impl Recipe {
 
     /// Returns true if the data limit the run to less than half of its time: a longer one would be the same.
     pub fn has_time_left(&self) -> bool {
-        let (limit, time) = (self.config.max_time, self.totals.time.as_ref());
+        let limit = self.config.max_time;
+        let time = self.totals.time.as_ref();
         let takes = time.map_or(f64::INFINITY, |time| time.seconds);
         self.is_limited_by_data && limit.is_some_and(|limit| takes < 0.5 * limit.as_secs_f64())
     }

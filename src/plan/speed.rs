@@ -31,7 +31,7 @@ pub struct DeviceSpeed {
 const SUSTAINED: f64 = 1.0 / 3.0;
 
 /// The same with float16 matrices. An H100 sustains 1.3 times its peak in f32 (docs/benchmarks). On the
-/// GeForce cards, whose matrix units have twice that peak, docs/kernels.md expects 0.6 to 1.0 of it. AMD's
+/// GeForce GPUs, where matrix units have twice that peak, docs/kernels.md expects 0.6 to 1.0 of it. AMD's
 /// have four times the peak without dual issue from RDNA 3 on; docs/time.md says why they count the same.
 const SUSTAINED_IN_MATRICES: f64 = 0.75;
 
@@ -64,7 +64,7 @@ impl DeviceSpeed {
 
     /// Returns the expected speed on a GPU that was not measured: of the WGSL kernels, and in tf32 and
     /// bfloat16 of CUDA's. `None` in a precision that the GPU does not support.
-    pub fn published(gpu: &Gpu, precision: Precision) -> Option<Self> {
+    pub fn published(gpu: Gpu, precision: Precision) -> Option<Self> {
         let (sustained, share) = match (precision.dtype(), precision.matrices()) {
             (Dtype::Float16, Some(_)) => (SUSTAINED_IN_MATRICES, "three quarters"),
             (Dtype::Float32 | Dtype::Float16, None) => (SUSTAINED, "a third"),

@@ -103,7 +103,8 @@ impl Totals {
     /// Returns the totals as lines with labels. A line that continues the one before has an empty label.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
         let whole = |count: u64| grouped(count as f64, 0);
-        let (updates, each) = (whole(self.updates), whole(self.tokens_per_update));
+        let updates = whole(self.updates);
+        let each = whole(self.tokens_per_update);
         let run = format!("{updates} updates of {each} tokens: {} tokens", count(self.tokens));
         let model = format!("{} parameters", count(self.parameters));
         let mut lines = vec![("model", model), ("run", run)];
@@ -129,7 +130,8 @@ impl Totals {
 impl std::fmt::Display for TimeEstimate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { seconds_per_update: update, seconds, uncertainty, .. } = *self;
-        let (least, most) = (seconds / uncertainty, seconds * uncertainty);
+        let least = seconds / uncertainty;
+        let most = seconds * uncertainty;
         let [update, all, least, most] = [update, seconds, least, most].map(estimate);
         write!(f, "about {update} an update, {all} in all ({least} to {most})")
     }
@@ -168,7 +170,7 @@ impl Pace {
         self.with_evaluations(updates, self.eval_interval)
     }
 
-    /// The same with evaluations at another interval, whose number of windows is proportional to it.
+    /// The same with evaluations at another interval, with windows in proportion to it.
     fn with_evaluations(&self, updates: u64, interval: u64) -> f64 {
         let evaluations = 1 + updates.div_ceil(interval);
         let each = self.evaluation * interval as f64 / self.eval_interval as f64;
@@ -185,7 +187,8 @@ impl Pace {
             return None;
         }
         // The time grows with the updates, so the counts that fit come first.
-        let (mut fits, mut exceeds) = (1, updates);
+        let mut fits = 1;
+        let mut exceeds = updates;
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
             let interval = config.shortened_eval_interval(middle).get();

@@ -67,7 +67,8 @@ fn muon_work(config: &Config) -> [f64; 2] {
         others.push(ffn);
     }
     let flop = |other: &f64| {
-        let (short, long) = (c.min(*other), c.max(*other));
+        let short = c.min(*other);
+        let long = c.max(*other);
         MUON_STEPS * (4.0 * short * short * long + 2.0 * short.powi(3))
     };
     [others.iter().map(flop).sum(), MUON_OPS * others.len() as f64]
@@ -131,7 +132,8 @@ impl Work {
 
 /// Returns the additional seconds of an update with the optimizer in host memory.
 ///
-/// AdamW's gradients come down while the CPU works on the previous ones, and new weights go up afterwards.
+/// AdamW's gradients are copied to the host while the CPU works on the previous ones, and new weights are copied
+/// back afterwards.
 /// Of Muon's matrices only the state crosses the bus, both ways: the momentum, and in half precision the
 /// master weight. The dtype `auto` counts as float32.
 fn offload_seconds(config: &Config, vocab: u32) -> f64 {

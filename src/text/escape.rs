@@ -40,7 +40,8 @@ pub(crate) fn escape_html(text: &str) -> String {
 /// a word has no meaning there.
 pub(crate) fn escape_markdown(text: &str) -> String {
     let text = escape_terminal(text).replace("\r\n", " ").replace(['\n', '\t'], " ");
-    let (mut escaped, mut before) = (String::with_capacity(text.len()), ' ');
+    let mut escaped = String::with_capacity(text.len());
+    let mut before = ' ';
     let mut rest = text.chars().peekable();
     while let Some(c) = rest.next() {
         let mut is_in_word =
@@ -57,7 +58,7 @@ pub(crate) fn escape_markdown(text: &str) -> String {
     escaped
 }
 
-/// Returns the words of an error about a file, cut in the middle if they quote too much of it.
+/// Returns the words of an error about a file, cut in the middle if they quote too much.
 pub(crate) fn excerpt(words: impl Display) -> String {
     const END: usize = 60;
     const CUT: &str = " ... ";

@@ -82,7 +82,7 @@ impl Jinja {
     }
 
     /// Renders a conversation. The error is a clause that says what is wrong; templates refuse some
-    /// conversations with a text of their own.
+    /// conversations with a message of their own.
     pub fn render(&self, messages: &[Message], ending: Ending) -> Result<String, String> {
         let message = |Message { role, content }: &Message| {
             Value::from_pairs([("role", role.to_string()), ("content", content.clone())])
@@ -121,7 +121,7 @@ fn clause(error: &Error) -> String {
 }
 
 /// Replaces the tags `generation` and `endgeneration`, which mark the assistant's text for transformers
-/// and change nothing of it.
+/// and do not change it.
 fn without_generation(text: &str) -> String {
     let mut text = text.to_owned();
     for (tag, other) in [("generation", "if true"), ("endgeneration", "endif")] {
@@ -159,7 +159,7 @@ fn strftime_now(format: &str) -> Result<String, Error> {
 }
 
 /// Writes a value as Python's `json.dumps` does: with spaces after commas and colons, and other
-/// characters than ASCII as they are.
+/// characters than ASCII unchanged.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let mut json = Vec::new();
     let written = match options.get::<Option<usize>>("indent")? {

@@ -20,8 +20,15 @@ pub(super) struct Router<'a> {
 
 impl<'a> Router<'a> {
     pub(super) fn new(rule: SplitRule, tokenizer: &'a Tokenizer) -> Self {
-        let (documents, chars, bytes, position) = (0, 0, 0, 0);
-        Self { rule, tokenizer, batcher: Batcher::default(), documents, chars, bytes, position }
+        Self {
+            rule,
+            tokenizer,
+            batcher: Batcher::default(),
+            documents: 0,
+            chars: 0,
+            bytes: 0,
+            position: 0,
+        }
     }
 
     pub(super) fn route(&mut self, part: DocumentPart<'_>) -> Result<(), DataError> {
@@ -73,7 +80,7 @@ impl<'a> Router<'a> {
 
     fn end_document(&mut self) {
         match self.train_chars() {
-            // All of it is in train, where it has ended.
+            // It is in train as a whole, and has ended there.
             Some(train_chars) if self.position <= train_chars => {}
             Some(_) => self.batcher.end(SplitKind::Val, self.tokenizer.end_of_text()),
             None => self.batcher.end(self.split(), self.tokenizer.end_of_text()),

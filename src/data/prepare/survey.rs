@@ -125,7 +125,7 @@ impl Survey {
     pub(super) fn rule(&self, val_fraction: f64, seed: u64) -> SplitRule {
         let by_position = || SplitRule::Position { train_chars: self.train_chars(val_fraction) };
         if self.are_conversations {
-            // A single one cannot be in both splits: all of it goes to train.
+            // A single one cannot be in both splits, so it goes to train.
             let below = if self.documents > 1 { self.val_bound(val_fraction, seed) } else { 0 };
             return SplitRule::Documents { seed, below };
         }
@@ -142,7 +142,8 @@ impl Survey {
     /// Returns the characters of each document that are train. They are rounded so that their sum
     /// is exact, like nanoGPT's `int(n * 0.9)`, for many short documents too.
     fn train_chars(&self, val_fraction: f64) -> Vec<u64> {
-        let (mut chars, mut train) = (0, 0_u64);
+        let mut chars = 0;
+        let mut train = 0_u64;
         let of_document = |length: &u64| {
             chars += length;
             let until = (chars as f64 * (1.0 - val_fraction)) as u64;

@@ -46,7 +46,8 @@ pub(super) fn read(
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
-    let (mut bytes, mut offset) = (Vec::new(), 0);
+    let mut bytes = Vec::new();
+    let mut offset = 0;
     let hint = if field.is_some() { FIX_TEXT_LINE } else { FIX_LINE };
     for number in 1.. {
         let length = read_line(input, number, MAX_LINE, &mut bytes)?;

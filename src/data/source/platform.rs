@@ -28,7 +28,8 @@ pub(super) fn copy_stdin(
     let folder = out.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let mut copied = || -> io::Result<(File, u64)> {
         let mut file = tempfile::tempfile_in(folder)?;
-        let (mut stdin, mut bytes) = (io::stdin().lock(), 0);
+        let mut stdin = io::stdin().lock();
+        let mut bytes = 0;
         let mut block = Vec::with_capacity(PIECE);
         while (&mut stdin).take(PIECE as u64).read_to_end(&mut block)? > 0 {
             file.write_all(&block)?;

@@ -147,6 +147,11 @@ pub fn hint(_: &io::Error) -> Option<&'static str> {
     None
 }
 
+/// Returns `None`: a browser does not report it.
+pub fn free_space(_: &Path) -> Option<u64> {
+    None
+}
+
 /// A folder that this page works in, which nobody moves.
 #[derive(Debug)]
 pub struct HeldFolder;

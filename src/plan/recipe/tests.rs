@@ -5,7 +5,7 @@ use crate::plan::{DeviceMemory, DeviceProfile, Gpu, Kernels, SpeedPoint, gpu_nam
 const GPT2: u32 = 50_257;
 const TIMES: [u64; 4] = [600, 3600, 8 * 3600, 48 * 3600];
 
-fn profile(gpu: &Gpu) -> DeviceProfile {
+fn profile(gpu: Gpu) -> DeviceProfile {
     let memory = DeviceMemory::Target(gpu.memory_gib << 30);
     let abilities = gpu.abilities();
     let speed = DeviceSpeed::published(gpu, abilities.planned(Dtype::Auto));

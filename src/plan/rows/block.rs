@@ -50,7 +50,7 @@ impl BlockMemory<'_> {
         ]
     }
 
-    /// The activations of a block whose output alone is wanted, at the end of one of its halves. The CPU
+    /// The activations of a block without a backward pass, at the end of one of its halves. The CPU
     /// copies a new product.
     pub fn inferred(&self) -> Row {
         let Dimensions { width, qkv, attention, up, ffn, .. } = self.model;

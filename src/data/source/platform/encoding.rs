@@ -26,7 +26,7 @@ impl TextEncoding {
         self.0.name()
     }
 
-    /// Returns what decodes a text; `None` for UTF-8.
+    /// Returns a decoder; `None` for UTF-8.
     pub fn decoder(self) -> Option<TextDecoder> {
         // A byte order mark decides for the Unicode encodings, and is left out.
         (!self.is_utf8()).then(|| TextDecoder(self.0.new_decoder()))
@@ -54,7 +54,7 @@ impl FromStr for TextEncoding {
     }
 }
 
-/// Decodes a text in blocks.
+/// Decodes text block by block.
 pub struct TextDecoder(Decoder);
 
 impl TextDecoder {

@@ -57,7 +57,8 @@ pub(in crate::data::source) fn read(
         let pages = without_panic(|| reader.get_row_group(group)?.get_column_page_reader(index));
         let pages = Box::new(Pages(pages.map_err(failed)?));
         let mut column = ColumnReaderImpl::<ByteArrayType>::new(columns[index].clone(), pages);
-        let (mut documents, mut levels) = (vec![], vec![]);
+        let mut documents = vec![];
+        let mut levels = vec![];
         loop {
             let (records, ..) = without_panic(|| {
                 column.read_records(ROWS, Some(&mut levels), None, &mut documents)
@@ -74,7 +75,8 @@ pub(in crate::data::source) fn read(
             for document in documents.drain(..).filter(|document| !document.is_empty()) {
                 // Some writers omit the UTF8 annotation.
                 let text = str::from_utf8(document.data()).map_err(|error| {
-                    let (first, at) = (done + 1 - records as u64, error.valid_up_to());
+                    let first = done + 1 - records as u64;
+                    let at = error.valid_up_to();
                     bad(format!("rows {first} to {done}: not UTF-8 at byte {at} of a value"))
                 })?;
                 sink(DocumentPart::Text(text), bytes_read)?;
@@ -126,7 +128,7 @@ fn without_panic<T>(call: impl FnOnce() -> ParquetResult<T>) -> ParquetResult<T>
         .unwrap_or_else(|_| Err(ParquetError::General("its pages are damaged".into())))
 }
 
-/// Returns true for a column of texts, not of lists of them.
+/// Returns true for a column with one text per row, not a list of texts.
 fn is_text(column: &ColumnDescriptor) -> bool {
     column.physical_type() == PhysicalType::BYTE_ARRAY && column.max_rep_level() == 0
 }

@@ -5,7 +5,7 @@ use eframe::egui::{self, RichText, ScrollArea, Ui};
 use crate::gui::intent::Intent;
 use crate::gui::state::{DataJob, Shared};
 use crate::gui::widgets::{button, dialog, weak_note};
-use crate::hub::{CATALOG, CatalogRow};
+use crate::hub::{CatalogRow, catalog};
 use crate::protocol::Request;
 
 const WIDTH: f32 = 560.0;
@@ -42,18 +42,18 @@ fn list(ui: &mut Ui, busy: Option<&str>) -> Option<&'static str> {
     ScrollArea::vertical().max_height(HEIGHT).show(ui, |ui| {
         ui.set_width(ui.available_width() - 16.0);
         // HellaSwag is no text to train on.
-        let rows = CATALOG.iter().filter(|row| row.name.starts_with("hf:"));
+        let rows = catalog().filter(|row| row.name.starts_with("hf:"));
         for CatalogRow { name, language, size, licence, good_for, .. } in rows {
             let left = |ui: &mut Ui| {
                 ui.vertical(|ui| {
-                    ui.add(egui::Label::new(RichText::new(*name).strong()).truncate());
+                    ui.add(egui::Label::new(RichText::new(name).strong()).truncate());
                     weak_note(ui, format!("{language}, {licence}; good for {good_for}"));
                 });
             };
             let help = format!("The same as: wgpt get {name}");
             let right = |ui: &mut Ui| button(ui, format!("Download {size}"), busy, &help);
             if egui::Sides::new().shrink_left().show(ui, left, right).1 {
-                chosen = Some(*name);
+                chosen = Some(name);
             }
             ui.add_space(4.0);
         }

@@ -80,7 +80,9 @@ impl<'a> Thrift<'a> {
     }
 
     fn element(&mut self, is_inside: bool) -> Option<Element> {
-        let (mut numbers, mut name, mut id) = ([None; 6], "", 0);
+        let mut numbers = [None; 6];
+        let mut name = "";
+        let mut id = 0;
         loop {
             match (self.field(&mut id)?, id) {
                 (END, _) => break,

@@ -52,7 +52,7 @@ pub fn create_own(path: impl AsRef<Path>) -> io::Result<File> {
     open(path.as_ref(), options.write(true).create(true).truncate(true), Links::Refused)
 }
 
-/// Opens a file of wgpt's own folders whose writes go to its end, and creates it if it does not exist.
+/// Opens a file of wgpt's own folders for appending, and creates it if it does not exist.
 pub fn append_own(path: impl AsRef<Path>) -> io::Result<File> {
     let mut options = OpenOptions::new();
     // Windows locks a file only if it is open for more than appending.
