@@ -15,7 +15,6 @@ mod platform;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::pieces::PIECE;
 use super::{ChatTemplate, DataError, Message, PrepareOptions};
 use crate::disk;
 use file::Format;

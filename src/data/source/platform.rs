@@ -6,7 +6,8 @@ mod parquet;
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
-use super::{DataError, PIECE};
+use super::DataError;
+use crate::data::pieces::PIECE;
 use crate::disk::File;
 pub use encoding::{TextDecoder, TextEncoding};
 pub(super) use parquet::read as read_parquet;
