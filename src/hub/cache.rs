@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::client::variable;
 use super::error::{cannot, usage};
-use super::listing::{choose, is_hash};
+use super::hash::is_hash;
+use super::home::{home, variable};
+use super::listing::choose;
 use super::name::{RepoKind, RepoName, is_hub_name, is_safe_path};
 use crate::disk;
 use crate::protocol::Failure;
@@ -21,16 +22,6 @@ const RECORDS: &str = "wgpt";
 
 /// The folders below a snapshot that are searched: data is rarely deeper than two.
 const MAX_DEPTH: usize = 8;
-
-/// Returns the folder of Hugging Face's tools.
-pub(super) fn home() -> Option<PathBuf> {
-    let cache = || {
-        variable("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(dirs::home_dir()?.join(".cache")))
-    };
-    variable("HF_HOME").map(PathBuf::from).or_else(|| Some(cache()?.join("huggingface")))
-}
 
 /// The folder of a repository in the cache.
 #[derive(Debug)]

@@ -5,16 +5,16 @@
 //! blocks, and everything that must not go wrong is here.
 
 use std::io::Read;
-use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::Duration;
 
 use ureq::http::{HeaderMap, Response, StatusCode, header};
 use ureq::{Agent, Body};
-use url::{Host, Url};
+use url::Url;
 
-use super::cache::home;
+use super::address::{is_allowed, is_loopback, shown};
 use super::error::{untrue, usage};
+use super::home::{home, variable};
 use crate::disk;
 use crate::protocol::Failure;
 
@@ -214,33 +214,6 @@ fn refusal(url: &Url, status: StatusCode, headers: &HeaderMap) -> Trouble {
         }
         _ => Failure::new(text, "check the name or the address").into(),
     }
-}
-
-/// Returns an address for people: without what follows the path, which may be a signature.
-pub(super) fn shown(url: &Url) -> String {
-    let mut url = url.clone();
-    url.set_query(None);
-    url.set_fragment(None);
-    let _ = url.set_username("").and_then(|()| url.set_password(None));
-    url.into()
-}
-
-/// Returns true for https, and for http on this machine.
-pub(super) fn is_allowed(url: &Url) -> bool {
-    url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url))
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => IpAddr::from(address).is_loopback(),
-        Some(Host::Ipv6(address)) => IpAddr::from(address).is_loopback(),
-        None => false,
-    }
-}
-
-pub(super) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().map(|value| value.trim().to_string()).filter(|value| !value.is_empty())
 }
 
 /// Returns the token of the user, as Hugging Face's own tools find it.

@@ -1,20 +1,16 @@
 //! Fetches one file: continues where an earlier attempt ended, measures what comes, and verifies it.
 
-use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use sha1::Sha1;
-use sha2::{Digest, Sha256};
 use ureq::http::{HeaderMap, StatusCode, header};
 use url::Url;
 
 use super::client::{Client, Continue, Trouble};
 use super::error::{cannot, untrue, usage};
-use super::listing::is_hash;
+use super::hash::Hash;
 use crate::disk::{self, File, TryLockError};
-use crate::protocol::Exit;
-use crate::protocol::Failure;
+use crate::protocol::{Exit, Failure};
 use crate::text::bytes;
 
 const BLOCK: usize = 128 << 10;
@@ -25,52 +21,6 @@ const SYNCED: u64 = 4 << 20;
 
 /// An attempt that brings so many bytes is worth another one, however many failed before.
 const PROGRESS: u64 = 256 << 10;
-
-/// The hash of a file, in hexadecimal, by which the Hub and the cache name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Hash {
-    Sha256(String),
-    /// Git's hash of small files.
-    GitBlob(String),
-}
-
-impl Hash {
-    pub fn hex(&self) -> &str {
-        let (Self::Sha256(hex) | Self::GitBlob(hex)) = self;
-        hex
-    }
-
-    pub fn is_valid(&self) -> bool {
-        match self {
-            Self::Sha256(hex) => is_hash(hex, 64),
-            Self::GitBlob(hex) => is_hash(hex, 40),
-        }
-    }
-
-    pub fn is_of(&self, path: &Path) -> Result<bool, Failure> {
-        let found = self.of_file(path).map_err(cannot("read", path))?;
-        Ok(found == self.hex())
-    }
-
-    fn of_file(&self, path: &Path) -> io::Result<String> {
-        let mut file = File::open(path)?;
-        match self {
-            Self::Sha256(_) => hex_of(Sha256::new(), &mut file),
-            Self::GitBlob(_) => {
-                let head = format!("blob {}\0", file.metadata()?.len());
-                hex_of(Sha1::new().chain_update(head), &mut file)
-            }
-        }
-    }
-}
-
-fn hex_of(mut digest: impl Digest + Write, file: &mut File) -> io::Result<String> {
-    io::copy(file, &mut digest)?;
-    Ok(digest.finalize().iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    }))
-}
 
 /// A file on a server, and what is known about it.
 pub(super) struct Remote<'a> {

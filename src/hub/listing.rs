@@ -5,9 +5,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use url::Url;
 
+use super::address::shown;
 use super::client::{Client, Trouble};
 use super::error::{untrue, usage};
-use super::fetch::Hash;
+use super::hash::{Hash, is_hash};
 use super::name::{RepoKind, RepoName, is_safe_path};
 use crate::protocol::Failure;
 
@@ -99,9 +100,7 @@ impl Listing {
     }
 
     fn read(kind: RepoKind, name: &RepoName, url: &Url, value: Value) -> Result<Self, Failure> {
-        let wrong = |reason: String| {
-            untrue(super::client::shown(url), format!("an unexpected answer: {reason}"))
-        };
+        let wrong = |reason: String| untrue(shown(url), format!("an unexpected answer: {reason}"));
         let info: RepoInfo =
             serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
         if !is_hash(&info.sha, 40) {
@@ -145,11 +144,6 @@ impl Listing {
         };
         chosen.into_iter().map(file).collect()
     }
-}
-
-/// Returns true for hexadecimal digits, as many as the hash has.
-pub(super) fn is_hash(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'))
 }
 
 fn licence(card: &Value, tags: &[String]) -> Option<String> {

@@ -5,19 +5,25 @@
 //!
 //! ```text
 //! name     what was typed: a repository with a part, an address, hellaswag
+//! address  which addresses are safe, and how they are shown
+//! home     the folder and the variables of Hugging Face's own tools
 //! client   requests: redirects, the token, retries
 //! listing  the files of a repository, and which of them are fetched
 //! cache    the folders that Hugging Face's own tools use
+//! hash     the hashes that the Hub names files by
 //! fetch    one file: continued, measured, verified
 //! offer    what will be fetched, and where it goes
 //! catalog  a short list of good texts and models
 //! ```
 
+mod address;
 mod cache;
 mod catalog;
 mod client;
 mod error;
 mod fetch;
+mod hash;
+mod home;
 mod listing;
 mod name;
 mod offer;

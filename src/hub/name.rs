@@ -67,7 +67,7 @@ impl FromStr for Source {
         let Ok(url) = Url::parse(text) else {
             return Err(usage(format!("{text:?} is not a known name"), hint));
         };
-        if !super::client::is_allowed(&url) {
+        if !super::address::is_allowed(&url) {
             let text = format!("{text}: only addresses that begin with https:// are fetched");
             return Err(usage(text, hint));
         }

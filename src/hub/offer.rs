@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
+use super::address::shown;
 use super::cache::RepoFolder;
-use super::client::{Client, shown};
+use super::client::Client;
 use super::error::{cannot, usage};
-use super::fetch::{Beginning, Hash, Remote, fetch, lock};
+use super::fetch::{Beginning, Remote, fetch, lock};
+use super::hash::Hash;
 use super::listing::{Listing, RepoFile};
 use super::name::{RepoKind, RepoName, Source, is_safe_file_name};
 use crate::disk;

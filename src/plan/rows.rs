@@ -17,7 +17,7 @@ mod op_memory;
 mod weights;
 
 use super::Class::{Gradients, Logits, Optimizer, Weights, Workspace};
-use super::forecast::total;
+use super::row::total;
 use super::{CAST_ROWS, Limits, Plan, Row};
 use crate::config::{Config, OptimizerKind};
 use backward::BackwardPass;
