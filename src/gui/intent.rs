@@ -61,9 +61,7 @@ pub enum FileChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportFormat {
     HuggingFace,
-    #[allow(dead_code, reason = "a page exports zips of Hugging Face folders")]
     Gguf,
-    #[allow(dead_code, reason = "a page exports zips of Hugging Face folders")]
     Page,
 }
 

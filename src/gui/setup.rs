@@ -3,7 +3,7 @@
 use eframe::egui::{self, RichText, Ui};
 
 use super::intent::Intent;
-use super::state::{AUTO, SettingsForm, Shared};
+use super::state::{AUTO, Refusal, SettingsForm, Shared};
 use super::target::IS_PAGE;
 use super::widgets::{action, labelled_row, note, weak_note};
 use super::{fit, theme};
@@ -40,30 +40,26 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
 
 /// Draws the start button. If it is disabled: the reason, and the changes that enable it.
 fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let refusal = shared.refusal();
     let Shared { settings, shown, fit, .. } = shared;
     let form = &mut settings.form;
     let busy = shown.has_own_trainer().then_some("A run is active. Stop it to start another.");
-    let (problem, fixes) = match (busy, form.problem()) {
-        (Some(_), _) => (None, None),
-        (None, Some(problem)) => (Some(problem), None),
-        (None, None) => fit.refusal(form).map(|refusal| (refusal.reason, refusal.fixes)).unzip(),
-    };
     let text = match fit.seconds(form) {
         Some(seconds) => format!("Start training, about {}", estimate(seconds)),
         None => "Start training".into(),
     };
     let mut button = egui::Button::new(RichText::new(text).strong());
-    if problem.is_none() && busy.is_none() {
+    // The reason is shown next to the button.
+    let disabled = busy.or(refusal.as_ref().map(|_| ""));
+    if disabled.is_none() {
         button = button.fill(ui.visuals().selection.bg_fill);
     }
-    // The problem is shown next to the button.
-    let disabled = busy.or(problem.as_ref().map(|_| ""));
     let help = "Start a run with these settings, in a new folder";
     let is_clicked = action(ui, button, disabled, help);
-    if let Some(problem) = problem {
-        note(ui, problem, theme::warning(ui));
+    if let Some(Refusal { reason, fixes }) = refusal {
+        note(ui, reason, theme::warning(ui));
+        fit::fixes(ui, form, &fixes);
     }
-    fit::fixes(ui, form, &fixes.unwrap_or_default());
     is_clicked.then_some(Intent::Start)
 }
 

@@ -82,17 +82,13 @@ impl Controller {
     }
 
     pub fn start_run(&mut self) {
-        let Shared { settings, shown, fit, .. } = &mut self.shared;
-        let form = &settings.form;
-        // A run of this window holds memory, which is not why no other can start.
-        let refusal = if shown.has_own_trainer() { None } else { fit.refusal(form) };
-        if let Some(problem) = form.problem().or(refusal.map(|refusal| refusal.reason)) {
-            return self.warn(format!("not started: {problem}"));
+        if let Some(refusal) = self.shared.refusal() {
+            return self.warn(format!("not started: {}", refusal.reason));
         }
-        let settings = form.settings();
         if !self.can_start() {
             return;
         }
+        let settings = self.shared.settings.form.settings();
         let Some(run) = self.new_run_folder() else { return };
         self.shared.shown.progress = Progress::default();
         self.requests.run = None;

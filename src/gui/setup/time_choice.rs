@@ -7,9 +7,8 @@ use crate::gui::state::{Shared, TimeState};
 use crate::gui::target::IS_PAGE;
 use crate::gui::theme;
 use crate::gui::widgets::{labelled_row, note, weak_note};
-use crate::ops::Implementation;
 use crate::plan::{Recipe, TIMES};
-use crate::protocol::Request;
+use crate::protocol::{Implementation, Request};
 use crate::text::{capitalize, count, grouped, two_digits};
 
 /// The width of the field for a moment, in points. A date makes it wider.

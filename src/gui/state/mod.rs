@@ -27,7 +27,7 @@ pub use charts::{ChartState, VisibleRange, XAxis};
 pub use chat::ChatState;
 pub use data::{DataJob, DataState, Paste};
 pub use dialogs::{Closing, Dialogs, HelpState, PathEntry, RunDialog};
-pub use fit::{FitState, Planned, in_words};
+pub use fit::{FitState, Planned, Refusal, in_words};
 pub use form::{SettingsForm, is_same, values};
 pub use inside::InsideState;
 pub use prompt::{PartialText, PromptState, TextOptions};
@@ -63,6 +63,17 @@ pub struct LogView {
 impl Shared {
     pub fn shown_name(&self) -> Option<&str> {
         self.shown.folder.as_deref().map(|folder| self.library.title(folder))
+    }
+
+    /// Returns why the run of the form cannot start. `None` during a run of this window, whose memory is not
+    /// the reason.
+    pub fn refusal(&mut self) -> Option<Refusal> {
+        if self.shown.has_own_trainer() {
+            return None;
+        }
+        let form = &self.settings.form;
+        let problem = form.problem().map(|reason| Refusal { reason, fixes: Vec::new() });
+        problem.or_else(|| self.fit.refusal(form))
     }
 }
 

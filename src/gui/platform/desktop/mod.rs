@@ -3,7 +3,7 @@
 mod display;
 #[cfg(windows)]
 pub(crate) mod explorer;
-#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_os = "linux"), path = "no_notification.rs")]
 mod notification;
 mod screenshot;
 mod texts;
@@ -129,9 +129,6 @@ impl Platform {
         if !ctx.input(|input| input.focused) {
             let attention = egui::UserAttentionType::Informational;
             ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
-            // Windows and macOS show notifications only for installed programs: there, the request for
-            // attention has to do.
-            #[cfg(target_os = "linux")]
             notification::show(title, text);
             #[cfg(not(target_os = "linux"))]
             let _ = (title, text);
