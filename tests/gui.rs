@@ -15,7 +15,7 @@ use std::time::Instant;
 use eframe::egui::{self, Key, Modifiers, Shape, Theme};
 use egui_kittest::kittest::{NodeT, Queryable};
 use egui_kittest::{Harness, SnapshotOptions, SnapshotResults};
-use wgpt::gui::{App, Options};
+use wgpt::gui::{App, WindowOptions};
 use wgpt::protocol::{Event, Step};
 
 /// The events of a demo run, recorded on lavapipe.
@@ -29,15 +29,15 @@ fn recorded_events() -> Vec<Event> {
 /// the edges of text and curves. SwiftShader and lavapipe differ in up to 420 pixels.
 const MAX_FAILED_PIXELS: usize = 1500;
 
-fn window(theme: Theme, options: Options) -> Harness<'static, App> {
+fn window(theme: Theme, options: WindowOptions) -> Harness<'static, App> {
     let tolerance = SnapshotOptions::new().max_failed_pixels(MAX_FAILED_PIXELS);
     let builder = Harness::builder().with_size([1360.0, 860.0]).with_theme(theme).wgpu();
     let builder = builder.with_options(tolerance);
     builder.build_eframe(|creation| App::new(creation, options))
 }
 
-fn still() -> Options {
-    Options { still: true, ..Options::default() }
+fn still() -> WindowOptions {
+    WindowOptions { still: true, ..WindowOptions::default() }
 }
 
 /// Compares the window with its snapshots in both themes, after `prepare` set its state.
@@ -223,7 +223,7 @@ fn runs_are_listed_and_a_crashed_one_can_be_continued() {
         std::fs::write(run.join("checkpoints/00000020/state.json"), "{}").unwrap();
         std::fs::write(run.join("events.jsonl"), lines[..count].join("\n") + "\n").unwrap();
     }
-    let options = Options { runs: folder.path().into(), ..still() };
+    let options = WindowOptions { runs: folder.path().into(), ..still() };
     let mut harness = window(Theme::Light, options);
     wait(&mut harness, |harness| harness.query_by_label("Continue second").is_some());
     assert!(harness.query_by_label("first").is_some());
@@ -289,7 +289,7 @@ fn a_model_can_be_prompted_with_options() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("model.safetensors"), "").unwrap();
     let inputs = vec![folder.path().to_path_buf()];
-    let mut harness = window(Theme::Light, Options { inputs, ..still() });
+    let mut harness = window(Theme::Light, WindowOptions { inputs, ..still() });
     wait(&mut harness, |harness| harness.query_by_label("temperature").is_some());
     assert!(is_enabled(&harness, "Generate"), "the prompt that is shown is not generated from");
     harness.get_by_label("Prompt").type_text("Once");
@@ -311,7 +311,7 @@ fn a_model_of_conversations_is_written_to() {
     );
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
     let inputs = vec![folder.path().to_path_buf()];
-    let mut harness = window(Theme::Light, Options { inputs, ..still() });
+    let mut harness = window(Theme::Light, WindowOptions { inputs, ..still() });
     wait(&mut harness, |harness| harness.query_by_label("Message").is_some());
     harness.run_steps(4);
     assert!(harness.get_by_label("Message").accesskit_node().is_focused());
@@ -343,7 +343,7 @@ fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
     let run = folder.path().join("first");
     std::fs::create_dir(&run).unwrap();
     std::fs::write(run.join("events.jsonl"), RECORDED).unwrap();
-    let options = Options { runs: folder.path().into(), ..still() };
+    let options = WindowOptions { runs: folder.path().into(), ..still() };
     let mut harness = window(Theme::Dark, options);
     // The newest run is shown by itself.
     wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
@@ -429,7 +429,7 @@ fn shortcuts_reach_a_run_of_another_process() {
     std::fs::write(run.join("events.jsonl"), half.join("\n") + "\n").unwrap();
     let lock = File::create(run.join("lock")).unwrap();
     lock.lock().unwrap();
-    let options = Options { inputs: vec![run.clone()], ..still() };
+    let options = WindowOptions { inputs: vec![run.clone()], ..still() };
     let mut harness = window(Theme::Dark, options);
     wait(&mut harness, |harness| {
         harness.key_press_modifiers(Modifiers::COMMAND, Key::S);
@@ -488,7 +488,7 @@ fn a_dropped_text_is_prepared_next_to_the_runs() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("foxes.txt");
     std::fs::write(&text, "The fox saw nine red baskets and went home.\n".repeat(500)).unwrap();
-    let options = Options { runs: folder.path().join("out"), ..still() };
+    let options = WindowOptions { runs: folder.path().join("out"), ..still() };
     let mut harness = window(Theme::Dark, options);
     harness.input_mut().dropped_files.push(std::sync::Arc::new(Dropped(text)));
     let meta = folder.path().join("data/foxes/meta.json");

@@ -8,7 +8,7 @@ use super::control::{self, ControlBar};
 use super::dialogs;
 use super::intent::Intent;
 use super::layout::PanelLayout;
-use super::options::Options;
+use super::options::WindowOptions;
 use super::platform::{self, Outbox, Platform};
 use super::state::Shared;
 use super::{status, theme, tiles};
@@ -39,7 +39,7 @@ pub struct App {
 
 impl App {
     /// Creates the window with the settings of the last one.
-    pub fn new(creation: &eframe::CreationContext<'_>, mut options: Options) -> Self {
+    pub fn new(creation: &eframe::CreationContext<'_>, mut options: WindowOptions) -> Self {
         theme::apply(&creation.egui_ctx);
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
         let (mut settings, panels) = stored::load(storage);

@@ -73,7 +73,8 @@ impl PanelLayout {
             *self = Self { is_wide, ..Self::default() };
         }
         let tree = self.tree.get_or_insert_with(|| tree(is_wide));
-        let mut drawing = Drawing { shared, intents: Vec::new(), is_edited: &mut self.is_edited };
+        let mut drawing =
+            PaneDrawing { shared, intents: Vec::new(), is_edited: &mut self.is_edited };
         tree.ui(&mut drawing, ui);
         drawing.intents
     }
@@ -114,13 +115,13 @@ fn tree(is_wide: bool) -> Tree<Pane> {
     Tree::new(egui::Id::unique("panels"), root, tiles)
 }
 
-struct Drawing<'a> {
+struct PaneDrawing<'a> {
     shared: &'a mut Shared,
     intents: Vec<Intent>,
     is_edited: &'a mut bool,
 }
 
-impl egui_tiles::Behavior<Pane> for Drawing<'_> {
+impl egui_tiles::Behavior<Pane> for PaneDrawing<'_> {
     fn pane_ui(&mut self, ui: &mut Ui, _: TileId, pane: &mut Pane) -> egui_tiles::UiResponse {
         let (title, draw) = pane.row();
         egui::Frame::central_panel(ui.style()).inner_margin(8.0).show(ui, |ui| {

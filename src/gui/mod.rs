@@ -35,5 +35,5 @@ mod welcome;
 mod widgets;
 
 pub use app::App;
-pub use options::Options;
+pub use options::WindowOptions;
 pub(crate) use platform::*;

@@ -7,7 +7,7 @@ use super::intent::Overrides;
 /// The default takes nothing from the machine: neither its environment variables nor a folder of runs.
 /// [`environment`](super::environment) returns the options of a program or a page.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct WindowOptions {
     /// Starts a demo run.
     pub demo: bool,
     /// Continues the run that a page shows first, if it was interrupted.

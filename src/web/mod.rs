@@ -7,7 +7,7 @@ mod envelope;
 use wasm_bindgen::prelude::{JsValue, wasm_bindgen};
 use web_sys::HtmlCanvasElement;
 
-use crate::gui::{self, App, Options};
+use crate::gui::{self, App, WindowOptions};
 use crate::worker::browser;
 
 pub(crate) use document::{document, download, error_text, sleep};
@@ -17,7 +17,7 @@ pub(crate) use envelope::{pack, unpack};
 /// was interrupted, where requested.
 #[wasm_bindgen]
 pub async fn start(canvas: HtmlCanvasElement, demo: bool, resume: bool) -> Result<(), JsValue> {
-    gui::open(canvas, Options { demo, resume, ..gui::environment() }, App::new).await
+    gui::open(canvas, WindowOptions { demo, resume, ..gui::environment() }, App::new).await
 }
 
 /// Opens the storage and the device, and answers the page's messages from now on.

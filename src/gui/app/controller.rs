@@ -3,14 +3,14 @@
 use super::requests::Requests;
 use crate::gui::finished;
 use crate::gui::layout::{Pane, PanelLayout};
-use crate::gui::options::Options;
+use crate::gui::options::WindowOptions;
 use crate::gui::platform::Platform;
 use crate::gui::state::Shared;
 use crate::protocol::{Command, Event, RunError, StopReason};
 use crate::text::capitalize;
 
 pub struct Controller {
-    pub options: Options,
+    pub options: WindowOptions,
     pub shared: Shared,
     pub panels: PanelLayout,
     pub requests: Requests,

@@ -15,7 +15,7 @@ use crate::protocol::{DataInfo, DeviceLine, Progress, Reply, RequestKind, RunVie
 
 /// A window that requests nothing by itself.
 fn window() -> Harness<'static, App> {
-    let options = Options { still: true, ..Options::default() };
+    let options = WindowOptions { still: true, ..WindowOptions::default() };
     let builder = Harness::builder().with_size([1360.0, 860.0]);
     builder.build_eframe(|creation| App::new(creation, options))
 }

@@ -15,7 +15,7 @@ use web_sys::{File, HtmlCanvasElement};
 use super::outbox::Outbox;
 use crate::doctor::FrontEnd;
 use crate::gui::intent::{FileChoice, Intent};
-use crate::gui::options::Options;
+use crate::gui::options::WindowOptions;
 use crate::gui::state::{SettingsForm, Shared};
 use crate::protocol::{Destination, Progress, Request};
 use crate::web::{document, error_text};
@@ -28,8 +28,8 @@ pub const TEXTS_HINT: &str = "Your own text, in UTF-8. It stays on this computer
 pub const DROP_HINT: &str = "Texts can be dropped on this page too, or pasted with Ctrl+V.";
 
 /// Returns the options that the page's URL gives.
-pub fn environment() -> Options {
-    Options { overrides: url::overrides(), runs: RUNS.into(), ..Options::default() }
+pub fn environment() -> WindowOptions {
+    WindowOptions { overrides: url::overrides(), runs: RUNS.into(), ..WindowOptions::default() }
 }
 
 /// Draws nothing: a page connects to nothing, so it has no list of texts to fetch.
@@ -45,8 +45,8 @@ pub fn open_front_end(runs: &Path) -> FrontEnd {
 /// Draws the app that `create` returns on a canvas from now on.
 pub async fn open<A: eframe::App + 'static>(
     canvas: HtmlCanvasElement,
-    options: Options,
-    create: impl FnOnce(&eframe::CreationContext<'_>, Options) -> A + 'static,
+    options: WindowOptions,
+    create: impl FnOnce(&eframe::CreationContext<'_>, WindowOptions) -> A + 'static,
 ) -> Result<(), JsValue> {
     let creator: eframe::AppCreator<'static> =
         Box::new(move |creation| Ok(Box::new(create(creation, options))));
@@ -63,7 +63,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    pub fn new(outbox: Outbox, _: &Options) -> Self {
+    pub fn new(outbox: Outbox, _: &WindowOptions) -> Self {
         Self { outbox, dialog: None, fragment: None, status: PageStatus::default() }
     }
 

@@ -18,7 +18,7 @@ use super::outbox::Outbox;
 use super::paths::{chosen, recognize};
 use crate::config::VARIABLE_PREFIX;
 use crate::gui::intent::{FileChoice, Intent, Overrides};
-use crate::gui::options::Options;
+use crate::gui::options::WindowOptions;
 use crate::gui::state::SettingsForm;
 use crate::protocol::Progress;
 
@@ -35,13 +35,13 @@ pub const TEXTS_HINT: &str = "Your own text: .txt, .jsonl, .parquet, or any othe
 pub const DROP_HINT: &str = "Files and folders can be dropped on this window too.";
 
 /// Returns the options that the environment variables give.
-pub fn environment() -> Options {
-    Options {
+pub fn environment() -> WindowOptions {
+    WindowOptions {
         overrides: overrides(),
         runs: RUNS.into(),
         // winit has no drag and drop on Wayland.
         no_drop: std::env::var_os("WAYLAND_DISPLAY").is_some(),
-        ..Options::default()
+        ..WindowOptions::default()
     }
 }
 
@@ -84,7 +84,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    pub fn new(outbox: Outbox, options: &Options) -> Self {
+    pub fn new(outbox: Outbox, options: &WindowOptions) -> Self {
         let path = options.screenshot.clone();
         let screenshot = path.map(|path| Screenshot { path, wait_for_run: options.demo });
         Self { outbox, screenshot }

@@ -8,7 +8,7 @@ use winit::event_loop::ControlFlow;
 
 use super::display::{APP, FIRST_COMMANDS, cannot_open, connect, reason};
 use crate::gpu::{Backend, Search, apis};
-use crate::gui::options::Options;
+use crate::gui::options::WindowOptions;
 use crate::protocol::Failure;
 use crate::worker::list_devices;
 
@@ -24,8 +24,8 @@ const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
 
 /// Opens a window that shows the app that `create` returns, until it is closed.
 pub fn open<A: eframe::App + 'static>(
-    options: Options,
-    create: impl FnOnce(&eframe::CreationContext<'_>, Options) -> A + 'static,
+    options: WindowOptions,
+    create: impl FnOnce(&eframe::CreationContext<'_>, WindowOptions) -> A + 'static,
 ) -> Result<(), Failure> {
     // Built here and not by eframe, so that wgpt exits with an error message if the display is
     // missing.
