@@ -1,4 +1,4 @@
-//! The display of work that takes a while.
+//! Shows the progress of long work.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -61,6 +61,13 @@ impl Activity {
 /// The style for work of unknown length. The text is cut at the end of the line.
 pub(super) fn spinner_style() -> ProgressStyle {
     style("{spinner} {wide_msg}")
+}
+
+/// Returns a bar of `length` steps on stderr.
+pub(super) fn bar(is_hidden: bool, length: u64, template: &str) -> ProgressBar {
+    let bar = if is_hidden { ProgressBar::hidden() } else { ProgressBar::new(length) };
+    bar.set_length(length);
+    bar.with_style(style(template))
 }
 
 pub(super) fn style(template: &str) -> ProgressStyle {

@@ -11,9 +11,9 @@ use super::print_failure;
 use crate::bench;
 use crate::config::{Config, Dtype, Layer};
 use crate::disk;
-use crate::protocol::{Failure, Reply, Request};
+use crate::protocol::Failure;
 use crate::version::VERSION;
-use crate::worker::ask;
+use crate::worker::measure;
 
 /// Measures every dtype of the device and writes the file. Each dtype has its own process, because only the
 /// end of a process surely returns the memory of a device.
@@ -29,24 +29,14 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
     let architecture = bench::architecture(&config);
     let config = Config { vocab_size: architecture.vocab_size as u32, ..config };
     let mode = global.ops()?;
-    let measure = |dtype: Dtype| {
+    let row = |dtype: Dtype| {
         if !global.quiet {
             message!("measuring {dtype}...");
         }
-        let config = Box::new(Config { dtype, ..config.clone() });
-        let device = info.id.to_string();
-        let implementation = mode.implementation;
-        let request = Request::Measure { config, device, implementation };
-        let failure = match ask(request) {
-            Ok(Reply::Measured { row }) => return Some(*row),
-            Ok(Reply::Failed { text, hint, .. }) => Failure::new(text, &hint),
-            Ok(_) => return None,
-            Err(failure) => failure,
-        };
-        print_failure(&failure, false);
-        None
+        let measured = measure(&Config { dtype, ..config.clone() }, &info, mode);
+        measured.map_err(|failure| print_failure(&failure, false)).ok()
     };
-    let rows = rows(path, &info.name, &mode.abilities(&info).dtypes(), measure)?;
+    let rows = rows(path, &info.name, &mode.abilities(&info).dtypes(), row)?;
     let card = json!({
         "wgpt": VERSION,
         "device": info.line(),

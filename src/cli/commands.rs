@@ -2,10 +2,9 @@
 
 use std::io::IsTerminal;
 
-use indicatif::ProgressBar;
 use serde_json::json;
 
-use super::activity::style;
+use super::activity::bar;
 use super::args::{ConfigAction, Global, PrepareArgs};
 use super::find_model::{warn, warn_with_hint};
 use super::next::train_on;
@@ -45,9 +44,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         let end = if cfg!(windows) { "Ctrl-Z and Enter" } else { "Ctrl-D" };
         message!("reading text from the terminal; end it with {end} on a line of its own");
     }
-    let bar = if global.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
-    let bar = bar.with_style(style("[{bar:12}] {percent}%, {eta} left, {wide_msg}"));
-    bar.set_length(1000);
+    let bar = bar(global.quiet, 1000, "[{bar:12}] {percent}%, {eta} left, {wide_msg}");
     let stop = options.stop.clone();
     signals::listen(move |signal| {
         if stop.stop() {

@@ -2,9 +2,7 @@
 
 use std::io::IsTerminal;
 
-use indicatif::ProgressBar;
-
-use super::activity::style;
+use super::activity::bar;
 use super::args::{GetArgs, Global};
 use super::next::after_get;
 use super::terminal::{draws, unwrapped};
@@ -40,13 +38,11 @@ pub(super) fn run(args: GetArgs, global: &Global) -> Result<(), Failure> {
     if !args.yes && missing.is_some_and(|missing| missing > UNASKED) {
         confirm(missing.unwrap_or(0))?;
     }
-    let bar = if global.quiet { ProgressBar::hidden() } else { ProgressBar::new(0) };
     let template = match all {
         Some(_) => "[{bar:12}] {percent}%, {eta} left, {wide_msg}",
         None => "{spinner} {bytes_per_sec}, {wide_msg}",
     };
-    bar.set_style(style(template));
-    bar.set_length(all.unwrap_or(0));
+    let bar = bar(global.quiet, all.unwrap_or(0), template);
     let is_drawn = draws(&std::io::stderr());
     let mut current = String::new();
     let mut show = |file: &str, done: u64| {
@@ -73,7 +69,7 @@ pub(super) fn run(args: GetArgs, global: &Global) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks whether to fetch so many bytes. It is an error if nobody can answer.
+/// Asks whether to fetch this many bytes. It is an error if nobody can answer.
 fn confirm(missing: u64) -> Result<(), Failure> {
     let size = bytes(missing);
     let hint = "add --yes to fetch it";

@@ -51,7 +51,7 @@ fn show_debugging(command: Command) -> Command {
         .mut_subcommands(show_debugging)
 }
 
-/// Puts the few settings that `-h` shows into one group: their own groups have one or two of them.
+/// Puts the few settings that `-h` shows into one group: their own groups have one or two each.
 fn in_one_group(command: Command) -> Command {
     let is_setting =
         |arg: &Arg| config::KEYS.iter().any(|key| arg.get_help_heading() == Some(key.group));

@@ -76,7 +76,7 @@ pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
 
 const RIGHT: &str = "right";
 
-/// Tests the kernels in a process of their own. Returns the first check for the next process, if one
+/// Tests the kernels in a separate process. Returns the first check for the next process, if one
 /// ended this one.
 fn of_process(
     tests: &KernelTests,

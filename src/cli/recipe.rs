@@ -19,7 +19,7 @@ use crate::plan::{
 use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
 use crate::text::{Table, count, duration, estimate, grouped, two_digits};
-use crate::worker::{RankProcess, measure_speed};
+use crate::worker::{RankProcess, measure};
 
 /// The factor by which the speed of the device may be wrong.
 const UNCERTAINTY: f64 = 1.5;
@@ -91,7 +91,7 @@ pub(super) struct RecipeDevice {
     selected: Option<(DeviceInfo, OpsMode)>,
     /// The number of such devices, each for a rank.
     pub ranks: u32,
-    /// True once a person was told of the measurement.
+    /// True once the measurement was announced.
     is_announced: Cell<bool>,
 }
 
@@ -146,7 +146,7 @@ impl RecipeDevice {
             if !quiet && !self.is_announced.replace(true) {
                 message!("measuring {} ({})...", info.name, info.id);
             }
-            measure_speed(&found.measured(data.vocab), info, *mode)?;
+            measure(&found.measured(data.vocab), info, *mode)?;
             let Some(known) = runs::known_speed(info, *mode) else { break };
             speed = known;
             found = choose(&speed)?;

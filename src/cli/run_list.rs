@@ -13,6 +13,8 @@ use crate::text::{Table, duration, known};
 /// The folder of new runs.
 pub(super) const RUNS: &str = "out";
 
+const NEWEST: &str = "the newest run";
+
 pub(super) fn run(given: Option<PathBuf>, json: bool, global: &Global) -> Result<(), Failure> {
     let folder = given.as_deref().unwrap_or(Path::new(RUNS));
     if given.is_some() && !folder.is_dir() {
@@ -76,7 +78,7 @@ pub(super) fn newest_model(quiet: bool) -> Result<PathBuf, Failure> {
     let none = "no model was given, and no run in out/ has a checkpoint";
     let hint = "give a run, a checkpoint or a model folder; `wgpt train --preset=demo` trains a \
                 first one";
-    newest(quiet, |run| run.has_checkpoint, none, hint)
+    newest(quiet, NEWEST, |run| run.has_checkpoint, none, hint)
 }
 
 /// Returns the newest run that was trained on conversations.
@@ -85,12 +87,12 @@ pub(super) fn newest_chat(quiet: bool) -> Result<PathBuf, Failure> {
     let hint = "`wgpt train --preset=chat` trains such a model in minutes; or give a run or a model \
                 folder";
     let kind = "the newest run that was trained on conversations";
-    newest_of_kind(quiet, kind, |run| run.has_checkpoint && has_chat(&run.path), none, hint)
+    newest(quiet, kind, |run| run.has_checkpoint && has_chat(&run.path), none, hint)
 }
 
 pub(super) fn newest_run(quiet: bool) -> Result<PathBuf, Failure> {
     let hint = "give a run folder; `wgpt train --preset=demo` trains a first one";
-    newest(quiet, |_| true, "no run was given, and out/ has none", hint)
+    newest(quiet, NEWEST, |_| true, "no run was given, and out/ has none", hint)
 }
 
 pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, Failure> {
@@ -99,20 +101,17 @@ pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, Failure> {
         !is_training && run.path.join(CONFIG_FILE).is_file()
     };
     let hint = "give its folder with --run, or leave out --resume to start a new run";
-    newest(quiet, can_resume, "--resume was given no run, and out/ has none to resume", hint)
+    newest(
+        quiet,
+        NEWEST,
+        can_resume,
+        "--resume was given no run, and out/ has none to resume",
+        hint,
+    )
 }
 
 /// Returns the newest run in [`RUNS`] of those that fit, and prints its name.
 fn newest(
-    quiet: bool,
-    fits: impl Fn(&RunSummary) -> bool,
-    none: &str,
-    hint: &str,
-) -> Result<PathBuf, Failure> {
-    newest_of_kind(quiet, "the newest run", fits, none, hint)
-}
-
-fn newest_of_kind(
     quiet: bool,
     kind: &str,
     fits: impl Fn(&RunSummary) -> bool,

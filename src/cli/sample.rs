@@ -185,7 +185,7 @@ impl Generator {
 }
 
 /// Writes texts to stdout as they grow, for people or as JSON lines. A terminal shows their control
-/// characters; a pipe gets them as they are.
+/// characters; a pipe gets them unchanged.
 pub(super) struct TextWriter {
     pub json: bool,
     is_terminal: bool,

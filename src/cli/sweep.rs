@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::activity::style;
+use super::activity::bar;
 use super::args::{Global, SweepArgs};
 use super::{recipe, train};
 use crate::config::{ConfigSource, KEYS, ValueKind};
@@ -54,9 +54,8 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     let source = ConfigSource { flags: Vec::new(), ..source };
     let seed = with(&source, &settings[0]).resolve(Vec::new(), None)?.config.seed;
     let runs = runs(seed, seeds, &combinations, &settings, &folder);
-    let bar = if global.quiet || json { ProgressBar::hidden() } else { ProgressBar::new(0) };
-    let bar = bar.with_style(style("[{bar:20}] {percent}%, {eta} left, {wide_msg}"));
-    bar.set_length(UNITS * runs.len() as u64);
+    let template = "[{bar:20}] {percent}%, {eta} left, {wide_msg}";
+    let bar = bar(global.quiet || json, UNITS * runs.len() as u64, template);
     train_all(&runs, &source, &devices, &bar)?;
     show(&folder, json)
 }

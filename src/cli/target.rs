@@ -32,7 +32,7 @@ pub(super) fn parse_target(text: &str) -> Result<TargetGpu, String> {
     }
 }
 
-/// Returns the three GPUs whose names are most similar to one of `typed`, in lower case.
+/// Returns the three GPU names that are most similar to one of `typed`, in lower case.
 fn nearest(typed: &[String]) -> String {
     let mut names: Vec<&str> = gpu_names().collect();
     names.sort_by_cached_key(|name| {

@@ -50,8 +50,8 @@ pub(super) fn wrapped<'a>(text: &'a str, output: &impl IsTerminal) -> Cow<'a, st
     lines.collect::<Vec<_>>().join("\n").into()
 }
 
-/// Prints a message like `message`, with its lines as they are: a command that a person copies must not be
-/// cut in two.
+/// Prints a message like `message`, but does not wrap its lines: a command that a person copies must not be cut in
+/// two.
 pub(super) fn unwrapped(text: &str) {
     let stderr = std::io::stderr();
     let is_drawn = draws(&stderr);
@@ -66,7 +66,7 @@ pub(super) fn unwrapped(text: &str) {
     let _ = stderr.write_all(paint(&escape_terminal(text)).as_bytes());
 }
 
-/// Returns text for stdout: with visible control characters on a terminal, elsewhere as it is.
+/// Returns text for stdout: with visible control characters on a terminal, elsewhere unchanged.
 pub(super) fn shown_on_stdout(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { escape_terminal(text).into() } else { text.into() }
 }

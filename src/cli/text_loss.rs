@@ -1,4 +1,4 @@
-//! `wgpt eval --text`: the probability of each token of a text.
+//! `wgpt eval --text`: the probability of each token.
 
 use std::fmt::Write;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Data sets: their sizes, and new ones from texts.
+//! Data sets: their sizes, and new ones from text.
 
 use std::path::{Path, PathBuf};
 

@@ -24,7 +24,7 @@ pub(super) trait Transport {
     /// Starts a worker in place of the former one, and has it train.
     fn start(&mut self, start: &StartRun) -> io::Result<()>;
 
-    /// Passes a command on. A worker that is gone takes none: its end is reported in another way.
+    /// Passes a command on. A worker that is gone ignores it: its end is reported in another way.
     fn send(&mut self, command: &Command);
 
     /// Appends an event of the supervisor to the record of a run, which no worker has open. A log line
@@ -70,7 +70,7 @@ fn is_kill(code: u8) -> bool {
 pub(super) struct Supervisor<T> {
     pub transport: T,
     start: StartRun,
-    /// True if the worker is a launcher of several ranks, of which each keeps its own plan and device.
+    /// True if the worker is a launcher of several ranks. Each of them keeps its own plan and device.
     has_ranks: bool,
     recovery: Recovery,
     commands: AppliedCommands,
@@ -160,7 +160,7 @@ impl<T: Transport> Supervisor<T> {
         let mut failure = take(&mut self.failure);
         let is_reported = matches!(end, Some(RunEnd::Failed(_)));
         let code = match end {
-            // The launcher's code is that of the first rank that has failed.
+            // The launcher exits with the code of the first rank that has failed.
             _ if self.has_ranks => process.code(),
             Some(RunEnd::Stopped { .. }) => return self.finish(process.code().unwrap_or(0)),
             Some(RunEnd::Failed(failure)) => Some(failure.exit as u8),
@@ -195,7 +195,7 @@ impl<T: Transport> Supervisor<T> {
         match self.recovery.decide(failure, now) {
             Decision::GiveUp(error) => self.give_up(error),
             Decision::NoDevice(error) => {
-                // The run was never touched: its record stays as it is.
+                // The run was never touched, so nothing is recorded.
                 self.transport.emit(Event::Error(error));
                 self.finish(Exit::NoDevice as u8);
             }

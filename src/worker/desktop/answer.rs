@@ -66,7 +66,7 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
     }))
 }
 
-/// Fetches a text or a model, and tokenizes a text into a new folder below `folder`. Returns the last reply.
+/// Fetches a data set or a model, and tokenizes a data set into a new folder below `folder`. Returns the last reply.
 fn get(source: &str, folder: &Path, reply: &mut dyn FnMut(Reply)) -> Result<Reply, Failure> {
     let offer = Offer::of(source.parse()?)?;
     offer.check_room()?;

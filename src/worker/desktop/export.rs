@@ -82,16 +82,12 @@ fn move_files(from: &Path, to: &Path, last: &[&str]) -> Result<(), Failure> {
         disk::sync_file(&from.join(&name)).map_err(Failure::file(&from.join(&name)))?;
         files.push(name);
     }
-    let place = |name: &OsString| last.iter().position(|last| name == last);
-    files.sort_by_key(place);
+    files.sort_by_key(|name: &OsString| last.iter().position(|last| name == last));
     for name in files {
-        if place(&name).is_some() {
-            disk::sync_folder(to).map_err(Failure::file(to))?;
-        }
         let path = to.join(&name);
-        disk::rename(from.join(&name), &path).map_err(Failure::file(&path))?;
+        disk::publish(&from.join(&name), &path).map_err(Failure::file(&path))?;
     }
-    disk::sync_folder(to).map_err(Failure::file(to))
+    Ok(())
 }
 
 /// Writes a model as a Hugging Face folder, which must have no model yet.

@@ -2,12 +2,12 @@
 
 use std::num::NonZeroU32;
 
-use super::request::ask;
+use super::request::measure;
 use crate::config::Config;
 use crate::gpu::{Backend, DeviceInfo, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::plan::{DeviceSpeed, Plan, Work};
-use crate::protocol::{Failure, Reply, Request};
+use crate::protocol::Failure;
 use crate::runs::{follow, known_speed};
 use crate::text::grouped;
 use crate::train::{self, Setup};
@@ -91,7 +91,7 @@ impl<'a> Trial<'a> {
         if let Some(speed) = known.filter(|speed| speed.uncertainty(self.work) <= UNCERTAINTY) {
             return Ok(speed);
         }
-        measure_speed(&self.config, device, mode)
+        measured_speed(&self.config, device, mode)
     }
 
     /// Returns the speed of the run.
@@ -100,21 +100,12 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Has another process measure the training steps of `config` on a device; it keeps their speed.
-pub(crate) fn measure_speed(
+fn measured_speed(
     config: &Config,
     device: &DeviceInfo,
     mode: OpsMode,
 ) -> Result<DeviceSpeed, Failure> {
-    let measured = Box::new(config.clone());
-    let device_id = device.id.to_string();
-    let implementation = mode.implementation;
-    let request = Request::Measure { config: measured, device: device_id, implementation };
-    let row = match ask(request)? {
-        Reply::Measured { row } => row,
-        Reply::Failed { text, hint, .. } => return Err(Failure::new(text, &hint)),
-        _ => return Err(Failure::new("no measurement", "")),
-    };
+    let row = measure(config, device, mode)?;
     let point = work_of(config).point(tokens(config) / row.tokens_per_s);
     let measured = DeviceSpeed::measured(vec![point]);
     measured.ok_or_else(|| Failure::new("its steps took no time", ""))
@@ -130,7 +121,7 @@ fn work_of(config: &Config) -> Work {
 }
 
 /// Returns a configuration with a step of at most [`OPERATIONS`], or as few as its width allows. First
-/// layers and sequences go, which leave the sizes of most products as they are.
+/// layers and sequences go, which does not change the sizes of most products.
 fn small(mut config: Config) -> Config {
     let halve = |count: &mut NonZeroU32, least: u32| {
         let can = count.get() / 2 >= least;

@@ -1,4 +1,4 @@
-//! What a worker does for a request: texts, measurements.
+//! The requests that a worker answers in its own process: text, measurements, kernel tests.
 
 use super::answer::answer;
 use super::listing::select;

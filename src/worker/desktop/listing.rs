@@ -1,8 +1,8 @@
-//! Lists devices in a process of its own: a driver that crashes while it lists its devices costs its
+//! Lists devices in a separate process: a driver that crashes while it lists its devices costs its
 //! backend and not the program, and this process loads no drivers.
 //!
 //! Only trainers list devices themselves, because they open one anyway: a supervisor tells them what to
-//! leave out. Ranks do so without a supervisor that could, on machines of their own.
+//! leave out. Ranks do so without one, on their own machines.
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -59,7 +59,7 @@ pub(crate) fn list_devices(search: Search) -> DeviceListing {
     list_with(search, &list_in_child)
 }
 
-/// Lists with `list`, which lists in a process of its own and returns how that ended if it crashed. Then
+/// Lists with `list`, which lists in a separate process and returns how that ended if it crashed. Then
 /// each backend gets another process, to find those that crash.
 fn list_with(
     search: Search,

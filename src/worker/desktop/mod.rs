@@ -34,12 +34,12 @@ pub(crate) use super::config_source::{flag_or_variable, read_text};
 pub(crate) use super::data_requests::describe;
 pub(crate) use commands::Control;
 pub(crate) use export::{unknown_tokenizer, write_gguf, write_model_folder, write_page};
-pub(crate) use integrated::measure_speed;
 pub(crate) use listing::{list_devices, select};
 #[cfg(windows)]
 pub(crate) use pipe::detach;
 pub(crate) use rank::{REPORT_TIME, RankProcess};
-pub(crate) use request::ask;
+pub(crate) use request::measure;
+use request::{ask, converse};
 pub(crate) use self_test::{Proven, TestEnd, Tested, prove, test_kernels, time_limit};
 pub(crate) use serve::{WorkerOutput, read_command, serve};
 pub(crate) use supervise::supervise;
@@ -51,8 +51,7 @@ pub(crate) struct Client {
     wake: Wake,
     sender: Sender<Reply>,
     receiver: Receiver<Reply>,
-    /// The stdin of the worker that generates a text, or has generated the last. The worker ends when it
-    /// closes.
+    /// The stdin of the worker that generates text, or has generated the last. The worker ends when it closes.
     sampling: Option<Arc<ChildStdin>>,
     /// The same of the worker that fetches something.
     fetching: Option<Arc<ChildStdin>>,
@@ -75,17 +74,17 @@ impl Client {
         };
         match request {
             Request::StopSample => self.sampling = None,
-            Request::Sample(request) => {
-                match request::sample(worker_of_window(), request, reply.clone()) {
-                    Ok(input) => self.sampling = Some(input),
-                    Err(failure) => reply(Reply::failed(RequestKind::Sample, failure)),
+            Request::StopGet => self.fetching = None,
+            Request::Sample(_) | Request::Get { .. } => {
+                let job = request.job();
+                let input = converse(worker_of_window(), request, reply.clone());
+                let input = input.map_err(|failure| reply(Reply::failed(job, failure))).ok();
+                if job == RequestKind::Sample {
+                    self.sampling = input;
+                } else {
+                    self.fetching = input;
                 }
             }
-            Request::StopGet => self.fetching = None,
-            Request::Get { .. } => match request::get(worker_of_window(), request, reply.clone()) {
-                Ok(input) => self.fetching = Some(input),
-                Err(failure) => reply(Reply::failed(RequestKind::Get, failure)),
-            },
             // They take the memory of a whole model.
             Request::Export { .. } | Request::Report { .. } | Request::Measure { .. } => {
                 std::thread::spawn(move || {
@@ -103,7 +102,7 @@ impl Client {
         self.receiver.try_iter().collect()
     }
 
-    /// Starts a run in a worker of its own, which stops when the window closes if `stop_on_close` is set.
+    /// Starts a run in a separate worker, which stops when the window closes if `stop_on_close` is set.
     pub fn start(&mut self, start: StartRun, stop_on_close: bool) -> io::Result<Trainer> {
         let run = start.run.clone();
         let process =

@@ -1,6 +1,6 @@
-//! Requests that a worker of their own answers.
+//! Requests that a separate worker process answers.
 //!
-//! A process of its own keeps the device out of the window: whatever the driver does to it, the
+//! A separate process keeps the device out of the window: whatever the driver does to it, the
 //! window stays, and the end of the process gives all memory back.
 
 use std::io;
@@ -8,18 +8,39 @@ use std::process::{Child, ChildStdin, Command as Process, ExitStatus};
 use std::sync::Arc;
 
 use super::pipe::{spawn, worker};
+use crate::config::Config;
+use crate::ops::OpsMode;
 use crate::protocol::{
-    Failure, FromWorker, Reply, Request, RequestKind, SampleInput, SampleRequest, ToWorker,
+    BenchmarkRow, DeviceInfo, Failure, FromWorker, Reply, Request, RequestKind, SampleInput,
+    SampleRequest, ToWorker,
 };
 use crate::worker::supervisor::ProcessEnd;
 
-/// Has a worker of its own answer a request, with the variables of this process; returns the last reply.
+/// Has a separate worker answer a request, with the variables of this process; returns the last reply.
 pub(crate) fn ask(request: Request) -> Result<Reply, Failure> {
     let (mut child, _input, replies) = start(worker(), request)?;
     let last = replies.last();
     // Its messages have ended, so it is about to exit.
     let status = child.wait();
-    last.ok_or_else(|| killed(status))
+    match last {
+        Some(Reply::Failed { text, hint, .. }) => Err(Failure::new(text, hint)),
+        last => last.ok_or_else(|| killed(status)),
+    }
+}
+
+/// Has another process measure training steps of `config` on a device. That process also keeps their speed.
+pub(crate) fn measure(
+    config: &Config,
+    device: &DeviceInfo,
+    mode: OpsMode,
+) -> Result<BenchmarkRow, Failure> {
+    let config = Box::new(config.clone());
+    let device = device.id.to_string();
+    let implementation = mode.implementation;
+    match ask(Request::Measure { config, device, implementation })? {
+        Reply::Measured { row } => Ok(*row),
+        _ => Err(Failure::new("no measurement", "")),
+    }
 }
 
 /// Has a worker answer a request. The worker ends when its stdin, which is returned, closes.
@@ -42,83 +63,75 @@ fn killed(status: io::Result<ExitStatus>) -> Failure {
     Failure::new(format!("the process that worked on it {end}"), "")
 }
 
-/// Has a worker generate a text, until the returned value is dropped. `reply` takes the replies.
-pub(super) fn sample(
-    process: io::Result<Process>,
-    request: SampleRequest,
-    reply: impl Fn(Reply) + Send + 'static,
-) -> Result<Arc<ChildStdin>, Failure> {
-    let text = String::new();
-    let done = false;
-    let mut last = match &request.input {
-        SampleInput::Prompt(prompt) => {
-            Reply::Sampled { prompt: prompt.clone(), text, done, tokens: Vec::new() }
-        }
-        SampleInput::Text(_) => Reply::Scored { tokens: Vec::new(), done },
-        SampleInput::Conversation(_) => Reply::Answered { text, forgotten: 0, done },
-    };
-    converse(process, Request::Sample(request), move |given| match given {
-        Ok(given) => {
-            last = given.clone();
-            reply(given);
-        }
-        Err(end) => {
-            // The last tokens were passed on already.
-            if let Reply::Sampled { tokens, .. } | Reply::Scored { tokens, .. } = &mut last {
-                tokens.clear();
-            }
-            if let Reply::Sampled { done, .. }
-            | Reply::Answered { done, .. }
-            | Reply::Scored { done, .. } = &mut last
-                && !*done
-            {
-                // A text that was stopped stays as it is.
-                *done = true;
-                reply(
-                    end.map_or(last.clone(), |failure| Reply::failed(RequestKind::Sample, failure)),
-                );
-            }
-        }
-    })
-}
-
-/// Has a worker fetch something, until the returned value is dropped. `reply` takes the replies.
-pub(super) fn get(
+/// Has a worker answer a request with several replies, until the returned value is dropped: then the stdin of the
+/// worker closes. `reply` takes the replies, the last of which says that it is the last.
+pub(super) fn converse(
     process: io::Result<Process>,
     request: Request,
     reply: impl Fn(Reply) + Send + 'static,
 ) -> Result<Arc<ChildStdin>, Failure> {
-    let mut is_done = false;
-    converse(process, request, move |given| match given {
-        Ok(given) => {
-            is_done = !matches!(given, Reply::Fetching { .. } | Reply::Preparing { .. });
-            reply(given);
-        }
-        Err(end) if !is_done => {
-            let stopped = || Failure::new("the download was stopped", "Download continues it");
-            reply(Reply::failed(RequestKind::Get, end.unwrap_or_else(stopped)));
-        }
-        Err(_) => {}
-    })
-}
-
-/// Has a worker answer a request, until the returned value is dropped: then the stdin of the worker closes.
-/// `take` takes the replies and then the end of the worker, which is a failure unless it was stopped.
-fn converse(
-    process: io::Result<Process>,
-    request: Request,
-    mut take: impl FnMut(Result<Reply, Option<Failure>>) + Send + 'static,
-) -> Result<Arc<ChildStdin>, Failure> {
+    let job = request.job();
+    let mut last = before_the_first(&request);
     let (mut child, input, replies) = start(process, request)?;
     let input = Arc::new(input);
     let owner = Arc::downgrade(&input);
     std::thread::spawn(move || {
-        replies.for_each(|given| take(Ok(given)));
+        for given in replies {
+            last = given.clone();
+            reply(given);
+        }
         // Its end is certain once its output is closed; waiting removes it from the system's table.
         let status = child.wait();
-        take(Err((owner.strong_count() > 0).then(|| killed(status))));
+        if is_last(&last) {
+            return;
+        }
+        let is_stopped = owner.strong_count() == 0;
+        reply(if is_stopped { after_a_stop(last) } else { Reply::failed(job, killed(status)) });
     });
     Ok(input)
+}
+
+/// Returns a reply to a request of which nothing is done.
+fn before_the_first(request: &Request) -> Reply {
+    let text = String::new();
+    let tokens = Vec::new();
+    let done = false;
+    match request {
+        Request::Sample(SampleRequest { input, .. }) => match input {
+            SampleInput::Prompt(prompt) => {
+                Reply::Sampled { prompt: prompt.clone(), text, done, tokens }
+            }
+            SampleInput::Text(_) => Reply::Scored { tokens, done },
+            SampleInput::Conversation(_) => Reply::Answered { text, forgotten: 0, done },
+        },
+        _ => Reply::Fetching { name: text, done: 0, all: None },
+    }
+}
+
+fn is_last(reply: &Reply) -> bool {
+    match reply {
+        Reply::Sampled { done, .. } | Reply::Answered { done, .. } | Reply::Scored { done, .. } => {
+            *done
+        }
+        reply => !matches!(reply, Reply::Fetching { .. } | Reply::Preparing { .. }),
+    }
+}
+
+/// Returns the last reply if the worker was stopped after `last`. A text keeps what it has; its last tokens were
+/// passed on already.
+fn after_a_stop(mut last: Reply) -> Reply {
+    match &mut last {
+        Reply::Sampled { done, tokens, .. } | Reply::Scored { done, tokens } => {
+            tokens.clear();
+            *done = true;
+        }
+        Reply::Answered { done, .. } => *done = true,
+        _ => {
+            let failure = Failure::new("the download was stopped", "Download continues it");
+            return Reply::failed(RequestKind::Get, failure);
+        }
+    }
+    last
 }
 
 #[cfg(all(test, unix))]
@@ -145,7 +158,7 @@ mod tests {
             probabilities: false,
         };
         let reply = move |reply| drop(sender.send(reply));
-        (sample(Ok(process), request, reply).unwrap(), receiver)
+        (converse(Ok(process), Request::Sample(request), reply).unwrap(), receiver)
     }
 
     fn prompt() -> SampleInput {
@@ -189,7 +202,8 @@ mod tests {
             let mut process = Process::new("sh");
             process.arg("-c").arg(&script);
             let request = Request::Get { name: "hf:a/b".into(), folder: "data".into() };
-            let input = get(Ok(process), request, move |reply| drop(sender.send(reply))).unwrap();
+            let input =
+                converse(Ok(process), request, move |reply| drop(sender.send(reply))).unwrap();
             assert!(matches!(next(&receiver), Reply::Fetching { done: 1, .. }), "{script}");
             if is_stopped {
                 drop(input);

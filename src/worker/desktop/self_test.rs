@@ -1,6 +1,6 @@
 //! Proves a device's kernels before a run relies on them.
 //!
-//! A process of its own runs them, because a driver may compute wrongly, hang, or end the process that
+//! A separate process runs them, because a driver may compute wrongly, hang, or end the process that
 //! compiles a kernel. It says which kernels it is about to run, so that its silence or its end has a
 //! reason. A run takes the fastest way to compute whose kernels are right. The verdicts are kept, so
 //! that the next run starts at once.
@@ -228,7 +228,7 @@ impl KernelTests {
     }
 }
 
-/// Has a process of its own run the checks. `take` gets the error of each kernel.
+/// Has a separate process run the checks. `take` gets the error of each kernel.
 ///
 /// # Errors
 /// If the process does not start.

@@ -56,12 +56,12 @@ pub(crate) fn exit(code: i32) -> ! {
     signal_hook::low_level::exit(code)
 }
 
-/// Ctrl-C in a loop that waits for a line and then generates a text: it stops the text. While the loop
-/// waits, or if the text was stopped already, it ends the process.
+/// Ctrl-C in a loop that waits for a line and then generates text: it stops the generation. While the loop waits,
+/// or if the generation was stopped already, it ends the process.
 pub(crate) struct Interrupts(Arc<AtomicBool>);
 
 impl Interrupts {
-    /// Handles signals from now on. Until the first text, Ctrl-C ends the process.
+    /// Handles signals from now on. Before the first generation, Ctrl-C ends the process.
     pub fn listen() -> Result<Self, Failure> {
         let this = Self(Arc::new(AtomicBool::new(true)));
         let is_stopped = this.0.clone();
@@ -73,17 +73,17 @@ impl Interrupts {
         Ok(this)
     }
 
-    /// Begins a text.
+    /// Begins to generate.
     pub fn begin(&self) {
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Ends a text: the loop waits.
+    /// The generation has ended, and the loop waits.
     pub fn end(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true once the text is to stop.
+    /// Returns true once the generation is to stop.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

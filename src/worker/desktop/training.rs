@@ -162,27 +162,6 @@ struct Proof {
     quiet: bool,
 }
 
-impl Proof {
-    /// Chooses how to compute on a device.
-    fn of(
-        &self,
-        request: &TrainRequest,
-        device: SelectedDevice,
-        output: &mut dyn RunOutput,
-    ) -> Result<Proven, DeviceError> {
-        let say = |text: &str| {
-            if !self.quiet {
-                output.say(text);
-            }
-        };
-        let proven = prove(device, request.mode, &request.config, self.options, &say)?;
-        if let Some(text) = proven.warning.clone().filter(|_| !self.is_restart) {
-            output.emit(&Event::Warning { text });
-        }
-        Ok(proven)
-    }
-}
-
 /// Sets the run up, then opens its device: a run that does not fit is refused before that. Returns the
 /// kernels that have crashed a former worker, too.
 fn set_up(
@@ -195,14 +174,22 @@ fn set_up(
     // Ranks have no other device to try, and agree once.
     let mut group = Some(group);
     loop {
-        let Proven { mut device, mode, suspect, .. } =
-            match proof.of(request, found.clone(), output) {
-                Ok(proven) => proven,
-                Err(error) => {
-                    found = found.fallback(error)?;
-                    continue;
-                }
-            };
+        let say = |text: &str| {
+            if !proof.quiet {
+                output.say(text);
+            }
+        };
+        let proven = prove(found.clone(), request.mode, &request.config, proof.options, &say);
+        let Proven { mut device, mode, warning, suspect } = match proven {
+            Ok(proven) => proven,
+            Err(error) => {
+                found = found.fallback(error)?;
+                continue;
+            }
+        };
+        if let Some(text) = warning.filter(|_| !proof.is_restart) {
+            output.emit(&Event::Warning { text });
+        }
         let planned = mode.for_run(request.config.dtype, &device.info);
         output.selected(planned.is_ok_and(|mode| mode.precision.matrices().is_some()));
         let group = group.take().unwrap_or_else(Group::alone);
