@@ -130,8 +130,6 @@ impl Platform {
             let attention = egui::UserAttentionType::Informational;
             ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
             notification::show(title, text);
-            #[cfg(not(target_os = "linux"))]
-            let _ = (title, text);
         }
     }
 
