@@ -324,10 +324,20 @@ pub(super) struct WindowArgs {
     /// Save a screenshot of the window and close it; with --demo at the end of the demo
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub screenshot_to: Option<PathBuf>,
+    /// Open the window in this theme, instead of the system's or the last one
+    #[arg(long, value_parser = ["dark", "light"], hide_short_help = true)]
+    pub theme: Option<String>,
     /// Show errors in a dialog: Explorer has started wgpt
     #[cfg(windows)]
     #[arg(long, hide = true)]
     pub no_console: bool,
+}
+
+#[cfg(feature = "gui")]
+impl WindowArgs {
+    pub fn has_flags(&self) -> bool {
+        self.demo || self.screenshot_to.is_some() || self.theme.is_some()
+    }
 }
 
 #[derive(Debug, Args)]

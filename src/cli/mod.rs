@@ -144,8 +144,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     #[cfg(feature = "gui")]
     let Some(command) = command else { return window(arguments.window, &global) };
     #[cfg(feature = "gui")]
-    if arguments.window.demo || arguments.window.screenshot_to.is_some() {
-        let text = "--demo and --screenshot-to open the window and take no command";
+    if arguments.window.has_flags() {
+        let text = "--demo, --screenshot-to and --theme open the window and take no command";
         return Err(Failure::usage(text, "leave out either the flags or the command"));
     }
     #[cfg(not(feature = "gui"))]
@@ -191,11 +191,12 @@ fn window(args: args::WindowArgs, global: &args::Global) -> Result<ExitCode, Fai
     if owner == Owner::Other {
         return Ok(ExitCode::SUCCESS);
     }
-    let args::WindowArgs { inputs, demo, screenshot_to: screenshot, .. } = args;
+    let args::WindowArgs { inputs, demo, screenshot_to: screenshot, theme, .. } = args;
     let unknown = inputs.iter().find_map(|path| help::unknown_command(path.as_os_str()));
     let mut options = crate::gui::environment();
     options.demo = demo;
     options.screenshot = screenshot;
+    options.is_dark = theme.map(|theme| theme == "dark");
     options.overrides.device = global.device.clone().or(options.overrides.device);
     options.no_self_test = global.self_test().skip;
     options.inputs = inputs;

@@ -40,7 +40,7 @@ pub struct App {
 impl App {
     /// Creates the window with the settings of the last one.
     pub fn new(creation: &eframe::CreationContext<'_>, mut options: WindowOptions) -> Self {
-        theme::apply(&creation.egui_ctx);
+        theme::apply(&creation.egui_ctx, options.is_dark);
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
         let (mut settings, panels) = stored::load(storage);
         if settings.runs.as_os_str().is_empty() {

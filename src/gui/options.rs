@@ -14,6 +14,8 @@ pub struct WindowOptions {
     pub resume: bool,
     /// Writes a screenshot of the window to this file and closes the window.
     pub screenshot: Option<PathBuf>,
+    /// The theme; `None` for the system's or the last window's.
+    pub is_dark: Option<bool>,
     /// Settings that replace those of the last window.
     pub overrides: Overrides,
     /// Starts runs without a test of the device's kernels.

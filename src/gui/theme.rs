@@ -72,7 +72,10 @@ pub fn choice(ui: &mut Ui) {
 }
 
 /// Sets the style of the window: denser than egui's default.
-pub fn apply(ctx: &egui::Context) {
+pub fn apply(ctx: &egui::Context, is_dark: Option<bool>) {
+    if let Some(is_dark) = is_dark {
+        ctx.set_theme(egui::Theme::from_dark_mode(is_dark));
+    }
     ctx.all_styles_mut(|style| {
         style.spacing.item_spacing = egui::vec2(6.0, 4.0);
         style.spacing.button_padding = egui::vec2(6.0, 2.0);
