@@ -150,10 +150,10 @@ impl Resolved {
         let n_head = config.n_head.get();
         let follows = config.head_size == 0;
         let is_small = |heads: u32| !follows || n_embd / heads <= MAX_HEAD_SIZE;
-        let is_valid = |heads: &u32| n_embd % heads == 0 && is_small(*heads);
+        let is_valid = |heads: &u32| n_embd.is_multiple_of(*heads) && is_small(*heads);
         // The Llama of transformers refuses other numbers of heads, even with a head size.
         if (follows || config.arch == Arch::Llama) && !is_valid(&n_head) {
-            let rule = if n_embd % n_head != 0 {
+            let rule = if !n_embd.is_multiple_of(n_head) {
                 format!("it must divide n_embd = {n_embd}")
             } else {
                 let size = n_embd / n_head;

@@ -16,9 +16,7 @@ impl CharVocab {
         let mut vocab = Self { chars: Vec::new(), ids: HashMap::new() };
         for (id, character) in (0..).zip(chars) {
             if vocab.ids.insert(character, id).is_some() {
-                return Err(DataError::vocabulary(&format!(
-                    "character {character:?} occurs twice"
-                )));
+                return Err(DataError::vocabulary(format!("character {character:?} occurs twice")));
             }
             vocab.chars.push(character);
         }
