@@ -1,9 +1,8 @@
 //! The memory of the machine, as the operating system reports it.
 
-use sysinfo::{
-    MemoryRefreshKind, Process, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System,
-};
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
+use super::control_groups::group_memory;
 use crate::disk;
 use crate::gpu::memory::ReportedMemory;
 
@@ -16,21 +15,16 @@ pub fn host_memory() -> Option<ReportedMemory> {
 /// Returns the memory of the system, or the smaller amount that its control groups grant this process.
 fn system_memory() -> Option<ReportedMemory> {
     let kind = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
-    let mut system = System::new_with_specifics(kind).ok()?;
+    let system = System::new_with_specifics(kind).ok()?;
     let total = system.total_memory();
     let free = system.available_memory();
     if total == 0 {
         return None;
     }
-    let pid = sysinfo::get_current_pid().ok()?;
-    let nothing_else = ProcessRefreshKind::nothing().without_tasks();
-    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), false, nothing_else);
-    let limits = system.process(pid).and_then(Process::cgroup_limits);
-    Some(match limits.filter(|limits| limits.total_memory < total) {
-        Some(limits) => ReportedMemory {
-            total: limits.total_memory,
-            // Its own `free_memory` counts cached files as used.
-            free: free.min(limits.total_memory.saturating_sub(limits.rss)),
+    Some(match group_memory(total) {
+        Some(group) => ReportedMemory {
+            total: group.limit,
+            free: free.min(group.free),
             excess: 0,
             source: "the memory limit of this job or container",
         },

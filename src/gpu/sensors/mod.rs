@@ -1,5 +1,6 @@
 //! What the system reports about a device: its memory, the programs that hold it, and its health.
 
+mod control_groups;
 mod fdinfo;
 mod host;
 mod monitor;
