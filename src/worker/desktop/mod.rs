@@ -77,12 +77,10 @@ impl Client {
             Request::StopGet => self.fetching = None,
             Request::Sample(_) | Request::Get { .. } => {
                 let job = request.job();
-                let input = converse(worker_of_window(), request, reply.clone());
-                let input = input.map_err(|failure| reply(Reply::failed(job, failure))).ok();
-                if job == RequestKind::Sample {
-                    self.sampling = input;
-                } else {
-                    self.fetching = input;
+                match converse(worker_of_window(), request, reply.clone()) {
+                    Ok(input) if job == RequestKind::Sample => self.sampling = Some(input),
+                    Ok(input) => self.fetching = Some(input),
+                    Err(failure) => reply(Reply::failed(job, failure)),
                 }
             }
             // They take the memory of a whole model.
