@@ -1,8 +1,8 @@
 //! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! [`app`] draws panels and dialogs, and carries out the intents that they return. A panel draws and
-//! edits the [`state`] that all panels share. Slow work is a request to the `worker`; the differences
-//! between a program and a page are in [`platform`].
+//! `app` draws panels and dialogs, and carries out the intents that they return. A panel draws and
+//! edits the `state` that all panels share. Slow work is a request to the `worker`; the differences
+//! between a program and a page are in `platform`.
 
 mod app;
 mod charts;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::intent::Overrides;
 
 /// The default takes nothing from the machine: neither its environment variables nor a folder of runs.
-/// [`environment`](super::environment) returns the options of a program or a page.
+/// `environment` returns the options of a program or a page.
 #[derive(Clone, Debug, Default)]
 pub struct WindowOptions {
     /// Starts a demo run.
