@@ -331,7 +331,7 @@ impl RecipeQuestion<'_> {
         self.add(set, "beta2", if each < 32_768.0 { "0.99" } else { "0.95" });
         self.add(set, "schedule", "wsd");
         self.add(set, "decay_fraction", DECAY);
-        self.add(set, "warmup_iters", (updates / 50).clamp(1, 2000));
+        self.add(set, "warmup_iters", (updates / 50).clamp(u64::from(updates > 1), 2000));
         self.add(set, "max_iters", updates);
         self.add(set, "lr_decay_iters", updates);
         self.add(set, "eval_interval", updates.div_ceil(EVALUATIONS));

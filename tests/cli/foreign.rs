@@ -33,7 +33,6 @@ fn names_are_text() {
         (&["runs", "."][..], true),
         (&["compare", "r", NAME], true),
         (&["report", NAME, "-o", "page.html"], false),
-        (&["compare", "r", NAME, "-o", "page.md"], false),
         (&["export", NAME, "-o", "model"], false),
         (&["train", "--run", "r", "--resume", "--max_iters=6", "--device=cpu"], false),
         (&["sample", NAME, "--max-new-tokens=1", "--device=cpu"], false),

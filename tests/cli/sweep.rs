@@ -74,7 +74,7 @@ fn a_sweep_without_anything_to_compare_is_refused() {
 #[test]
 fn with_a_time_each_combination_gets_the_updates_that_end_in_it() {
     let folder = temporary();
-    let sizes = ["sweep", "--json", "--time=3s", "--data=builtin:stories", "--batch_size=4,16"];
+    let sizes = ["sweep", "--json", "--time=3s", "--data=builtin:stories", "--batch_size=4,64"];
     // A shape that the rule chooses could differ between the two on a busy machine.
     let shape =
         ["--n_layer=3", "--n_head=3", "--n_embd=96", "--block_size=128", "--optimizer=adamw"];
@@ -82,7 +82,7 @@ fn with_a_time_each_combination_gets_the_updates_that_end_in_it() {
     let args = [&sizes[..], &shape, &others].concat();
     let result: Value = serde_json::from_str(&ok(folder.path(), &args)).unwrap();
     assert_eq!(result["rows"].as_array().unwrap().len(), 2);
-    let updates = [4, 16].map(|size| {
+    let updates = [4, 64].map(|size| {
         let said =
             fs::read(folder.path().join(format!("s/batch_size={size},seed=1337/events.jsonl")));
         let events = events(&text(&said.unwrap()));
@@ -90,7 +90,8 @@ fn with_a_time_each_combination_gets_the_updates_that_end_in_it() {
         assert!(events[0]["config"]["max_time"].as_str().unwrap_or("").is_empty(), "{}", events[0]);
         events[0]["config"]["max_iters"].as_u64().unwrap()
     });
-    assert!(updates[0] > 2 * updates[1], "{updates:?}");
+    // The second takes 16 times as long, which outweighs what else the machine does.
+    assert!(updates[0] > updates[1], "{updates:?}");
 }
 
 #[test]
