@@ -3,8 +3,8 @@
 #
 #   scripts/pictures.sh WGPT
 #
-# WGPT is the program. Needs the Debian packages xvfb and mesa-vulkan-drivers; trains on the CPU, twice, and
-# finds nothing of the home of the user.
+# WGPT is the program. Needs the Debian packages xvfb and mesa-vulkan-drivers. Trains on the CPU, and
+# finds nothing of the user's home.
 set -euo pipefail
 
 wgpt=$(realpath "$1")
@@ -12,11 +12,17 @@ docs=$(cd "$(dirname "$0")/../docs" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-export HOME=$work XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data XDG_CONFIG_HOME=$work/config
+export HOME=$work XDG_CACHE_HOME=$work/cache XDG_DATA_HOME=$work/data XDG_CONFIG_HOME=$work/config \
+    XDG_RUNTIME_DIR=$work
 
-for theme in dark light; do
-    rm -rf "$work/out"
-    xvfb-run -a -s '-screen 0 1360x860x24' "$wgpt" --demo --device=cpu --no-self-test \
-        --theme="$theme" --screenshot-to "$docs/window-$theme.png"
+# picture THEME ARG...: opens the window and saves its picture.
+picture() {
+    local theme=$1
+    shift
+    xvfb-run -a -s '-screen 0 1360x860x24' "$wgpt" --device=cpu --no-self-test --theme="$theme" \
+        --screenshot-to "$docs/window-$theme.png" "$@"
     echo "docs/window-$theme.png"
-done
+}
+
+picture dark --demo
+picture light out/demo-1
