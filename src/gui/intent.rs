@@ -43,7 +43,7 @@ pub enum Intent {
     Close,
 }
 
-/// What a file dialog asks for.
+/// The kind of path that a file dialog returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileChoice {
     Texts,

@@ -69,7 +69,7 @@ pub enum DeviceMemory {
     Reported {
         total: u64,
         free: u64,
-        /// What the run's process uses before its first tensor.
+        /// The memory of the run's process before its first tensor.
         context: u64,
         /// Who reports it, for messages.
         source: String,

@@ -1,4 +1,4 @@
-//! What cubecl knows about a device: the memory that its pools hold, its limits and its dtypes.
+//! Reads what cubecl knows about a device: the memory that its pools hold, its limits and its dtypes.
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;

@@ -1,4 +1,4 @@
-//! What the system reports about a device: its memory, the programs that hold it, and its health.
+//! Readings of the system about a device: its memory, the programs that hold it, and its health.
 
 mod control_groups;
 mod fdinfo;
