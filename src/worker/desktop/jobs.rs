@@ -2,21 +2,28 @@
 
 use super::answer::answer;
 use super::listing::select;
-use super::self_test::{self, Proven, prove};
-use super::serve::send;
+use super::pipe::send_to_owner;
+use super::proof::{Proven, prove};
+use super::signals;
 use super::watch::{Watched, watch};
 use crate::bench;
 use crate::config::Config;
-use crate::gpu;
-use crate::ops::OpsMode;
+use crate::gpu::{self, DeviceError};
+use crate::ops::{OpsMode, SelfTest};
 use crate::plan::{self, Work};
-use crate::protocol::{BenchmarkRow, Failure, FromWorker, Reply, Request, SelfTestOptions};
+use crate::protocol::{
+    BenchmarkRow, Exit, Failure, FromWorker, KernelProgress, KernelTests, Reply, Request,
+    SelfTestOptions,
+};
 use crate::runs;
 use crate::worker::sampling;
 
+fn reply(reply: Reply) {
+    send_to_owner(&FromWorker::Reply(reply));
+}
+
 pub(super) fn serve_request(request: Request, say: fn(&str)) {
     let job = request.job();
-    let reply = |reply| send(&FromWorker::Reply(reply));
     let fail = move |failure: &Failure| reply(Reply::failed(job, failure.clone()));
     let answered = match request {
         Request::Sample(request) => {
@@ -28,7 +35,7 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
             };
             pollster::block_on(sampling::sample(&request, open, &|| false, &reply))
         }
-        Request::TestKernels(tests) => return self_test::answer(&tests),
+        Request::TestKernels(tests) => return test_kernels(&tests),
         Request::Measure { config, device, implementation } => {
             measure(&config, &device, OpsMode::of(implementation), say, fail)
                 .map(|row| reply(Reply::Measured { row: Box::new(row) }))
@@ -68,4 +75,37 @@ fn measure(
     let work = Work::update(config, config.vocab_size, &forecast.plan);
     runs::remember_speed(&device.info, planned, &[work.point(tokens / row.tokens_per_s)]);
     Ok(row)
+}
+
+/// Runs the checks, and reports before and after each.
+fn test_kernels(tests: &KernelTests) {
+    let report = |progress| reply(Reply::Kernels { progress });
+    // A panic is a result of the test, and not a bug of wgpt.
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or("a panic");
+        let text = text.lines().next().unwrap_or_default();
+        report(KernelProgress::Failed(Failure::new(text, "")));
+        signals::exit(Exit::Panic as i32);
+    }));
+    report(match run_checks(tests, report) {
+        Ok(()) => KernelProgress::Done,
+        Err(error) => KernelProgress::Failed(error.into()),
+    });
+}
+
+fn run_checks(tests: &KernelTests, report: fn(KernelProgress)) -> Result<(), DeviceError> {
+    let device = gpu::select(tests.device.parse()?)?.open(tests.precision)?;
+    watch(&device, Watched::Command, move |failure| {
+        report(KernelProgress::Failed(failure.clone()));
+    });
+    let mode = OpsMode::of(tests.implementation);
+    let mode = mode.in_precision(tests.precision).on(device.info.kind);
+    let test = SelfTest::new(&device, mode, tests.shapes);
+    for check in &SelfTest::checks()[tests.first.min(SelfTest::checks().len())..] {
+        report(KernelProgress::Testing(check.name.into()));
+        for result in pollster::block_on(test.run(check))? {
+            report(KernelProgress::Tested(result));
+        }
+    }
+    Ok(())
 }

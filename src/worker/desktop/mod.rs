@@ -7,10 +7,10 @@ mod integrated;
 mod jobs;
 mod listing;
 mod pipe;
+mod proof;
 mod rank;
 mod request;
 mod run;
-mod self_test;
 mod serve;
 pub(crate) mod signals;
 mod supervise;
@@ -37,10 +37,10 @@ pub(crate) use export::{unknown_tokenizer, write_gguf, write_model_folder, write
 pub(crate) use listing::{list_devices, select};
 #[cfg(windows)]
 pub(crate) use pipe::detach;
+pub(crate) use proof::{Proven, TestEnd, Tested, prove, test_kernels, time_limit};
 pub(crate) use rank::{REPORT_TIME, RankProcess};
 pub(crate) use request::measure;
 use request::{ask, converse};
-pub(crate) use self_test::{Proven, TestEnd, Tested, prove, test_kernels, time_limit};
 pub(crate) use serve::{WorkerOutput, read_command, serve};
 pub(crate) use supervise::supervise;
 pub(crate) use training::{RunOutput, SETTING_UP, host, print_set_up, train};

@@ -170,6 +170,13 @@ pub(super) fn send(input: &mut ChildStdin, message: &ToWorker) -> io::Result<()>
     writeln!(input, "{}", serde_json::to_string(message)?)
 }
 
+/// Sends a message of this worker to whoever has started it, on stdout. If nobody reads it, it is lost.
+pub(super) fn send_to_owner(message: &FromWorker) {
+    // Text, numbers and maps with text keys always serialize.
+    let line = serde_json::to_string(message).unwrap_or_default();
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 fn read_messages(pipe: impl Read) -> impl Iterator<Item = FromWorker> {
     let lines = BufReader::new(pipe).lines().map_while(Result::ok);
     // A library may print to stdout, too.

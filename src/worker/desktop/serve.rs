@@ -1,6 +1,6 @@
 //! `wgpt worker`: takes messages on stdin and answers them on stdout. Each process does one job.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::process::ExitCode;
 use std::sync::mpsc::Sender;
 
@@ -8,6 +8,7 @@ use serde::de::Error;
 
 use super::commands::Control;
 use super::jobs::serve_request;
+use super::pipe::send_to_owner;
 use super::signals;
 use super::training::{RunOutput, host, print_set_up};
 use crate::protocol::{
@@ -25,7 +26,7 @@ pub(crate) struct WorkerOutput {
 impl WorkerOutput {
     /// Announces that this process takes messages.
     pub fn ready(say: fn(&str), is_first: bool) -> Self {
-        send(&FromWorker::Ready { version: MESSAGES_VERSION });
+        send_to_owner(&FromWorker::Ready { version: MESSAGES_VERSION });
         Self { say, is_first }
     }
 }
@@ -48,27 +49,20 @@ impl RunOutput for WorkerOutput {
     }
 
     fn selected(&self, uses_matrices: bool) {
-        send(&FromWorker::Selected { uses_matrices });
+        send_to_owner(&FromWorker::Selected { uses_matrices });
     }
 
     fn on_failure(&self) -> fn(&Failure) {
-        |failure| send(&FromWorker::Ended(RunEnd::Failed(failure.clone())))
+        |failure| send_to_owner(&FromWorker::Ended(RunEnd::Failed(failure.clone())))
     }
 
     fn ended(&self, reason: StopReason) {
-        send(&FromWorker::Ended(RunEnd::Stopped { reason }));
+        send_to_owner(&FromWorker::Ended(RunEnd::Stopped { reason }));
     }
 }
 
-/// Writes a message to stdout. If nobody reads it, it is lost.
-pub(crate) fn send(message: &FromWorker) {
-    // Texts, numbers and maps with text keys always serialize.
-    let line = serde_json::to_string(message).unwrap_or_default();
-    let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-pub(crate) fn send_event(event: &Event) {
-    send(&FromWorker::Event(Box::new(event.clone())));
+fn send_event(event: &Event) {
+    send_to_owner(&FromWorker::Event(Box::new(event.clone())));
 }
 
 /// Reads a line of a worker's stdin that is a command.
@@ -137,7 +131,7 @@ fn report_panics() {
             let text = format!("wgpt panicked: {}", text.lines().next().unwrap_or_default());
             let hint = "this is a bug in wgpt: please report it with this message";
             let failure = Failure { exit: Exit::Panic, ..Failure::new(text, hint) };
-            send(&FromWorker::Ended(RunEnd::Failed(failure)));
+            send_to_owner(&FromWorker::Ended(RunEnd::Failed(failure)));
         }
     }));
 }

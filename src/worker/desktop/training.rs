@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::commands::Control;
 use super::integrated::faster_cpu;
 use super::listing::list_devices;
-use super::self_test::{Proven, Suspect, prove};
+use super::proof::{Proven, Suspect, prove};
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, Search, SelectedDevice};

@@ -1,9 +1,9 @@
 //! Proves a device's kernels before a run relies on them.
 //!
 //! A separate process runs them, because a driver may compute wrongly, hang, or end the process that
-//! compiles a kernel. It says which kernels it is about to run, so that its silence or its end has a
-//! reason. A run takes the fastest way to compute whose kernels are right. The verdicts are kept, so
-//! that the next run starts at once.
+//! compiles a kernel. It reports which kernels it is about to run, so we know the reason if it hangs or
+//! ends. A run takes the fastest way to compute with correct kernels. The verdicts are kept, so the next
+//! run starts at once.
 
 use std::process::{Child, ChildStdin};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -11,15 +11,12 @@ use std::time::Duration;
 
 use super::pipe::worker;
 use super::request::start;
-use super::serve::send;
-use super::signals;
-use super::watch::{Watched, watch};
 use crate::config::{Config, GPT2_VOCABULARY};
-use crate::gpu::{self, DeviceError, DeviceInfo, DeviceKind, SelectedDevice, without_tensor_cores};
-use crate::ops::{Implementation, KernelError, KernelShapes, OpsMode, SelfTest};
+use crate::gpu::{DeviceError, DeviceInfo, DeviceKind, SelectedDevice, without_tensor_cores};
+use crate::ops::{Implementation, KernelError, KernelShapes, OpsMode};
 use crate::plan::{Plan, Work};
 use crate::protocol::{
-    Cause, Exit, Failure, FromWorker, KernelProgress, KernelTests, Reply, Request, SelfTestOptions,
+    Cause, Failure, KernelProgress, KernelTests, Reply, Request, SelfTestOptions,
 };
 use crate::runs::kernel_verdicts::{self, KernelVerdict};
 use crate::runs::known_speed;
@@ -282,40 +279,6 @@ fn wait(mut child: Child, input: ChildStdin) {
     drop(input);
     let _ = child.kill();
     let _ = child.wait();
-}
-
-/// Runs the checks in this process, and reports before and after each.
-pub(super) fn answer(tests: &KernelTests) {
-    let report = |progress| send(&FromWorker::Reply(Reply::Kernels { progress }));
-    // A panic is a result of the test, and not a bug of wgpt.
-    std::panic::set_hook(Box::new(move |panic| {
-        let text = panic.payload_as_str().unwrap_or("a panic");
-        let text = text.lines().next().unwrap_or_default();
-        report(KernelProgress::Failed(Failure::new(text, "")));
-        signals::exit(Exit::Panic as i32);
-    }));
-    report(match run(tests, &report) {
-        Ok(()) => KernelProgress::Done,
-        Err(error) => KernelProgress::Failed(error.into()),
-    });
-}
-
-fn run(tests: &KernelTests, report: &dyn Fn(KernelProgress)) -> Result<(), DeviceError> {
-    let device = gpu::select(tests.device.parse()?)?.open(tests.precision)?;
-    watch(&device, Watched::Command, |failure| {
-        let progress = KernelProgress::Failed(failure.clone());
-        send(&FromWorker::Reply(Reply::Kernels { progress }));
-    });
-    let mode = OpsMode::of(tests.implementation);
-    let mode = mode.in_precision(tests.precision).on(device.info.kind);
-    let test = SelfTest::new(&device, mode, tests.shapes);
-    for check in &SelfTest::checks()[tests.first.min(SelfTest::checks().len())..] {
-        report(KernelProgress::Testing(check.name.into()));
-        for result in pollster::block_on(test.run(check))? {
-            report(KernelProgress::Tested(result));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
