@@ -11,6 +11,7 @@
 //! | [`config`] | reads settings (TOML, nanoGPT `.py`, variables, flags, presets) into a valid `Config` |
 //! | [`plan`] | fits a run into a device's limits: how a step is split, every tensor with its bytes, the time |
 //! | [`protocol`] | events, commands, requests, replies, the state of a run, recovery: plain data and pure functions |
+//! | `browser` | what a page and its worker share |
 //! | `data` | sources, tokenizers, token shards, windows, the built-in corpus |
 //! | `hub` | texts and models of the Hugging Face Hub: what `wgpt get` fetches, in the cache that others share |
 //! | [`gpu`] | lists, selects and opens devices; memory, watchdog, kernel launch |
@@ -38,6 +39,8 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub mod bench;
+#[cfg(target_arch = "wasm32")]
+mod browser;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod cli;
 pub mod config;

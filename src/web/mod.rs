@@ -1,17 +1,10 @@
-//! The browser build: the functions that its scripts call, one for the page and one for the worker,
-//! and the form in which messages travel between the two.
-
-mod document;
-mod envelope;
+//! The browser build: the functions that its scripts call, one for the page and one for the worker.
 
 use wasm_bindgen::prelude::{JsValue, wasm_bindgen};
 use web_sys::HtmlCanvasElement;
 
 use crate::gui::{self, App, WindowOptions};
 use crate::worker::browser;
-
-pub(crate) use document::{document, download, error_text, sleep};
-pub(crate) use envelope::{pack, unpack};
 
 /// Draws the window on a canvas from now on. Starts a demo run, or continues the newest run if it
 /// was interrupted, where requested.

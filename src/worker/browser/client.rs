@@ -13,12 +13,12 @@ use wasm_bindgen::prelude::{Closure, JsValue};
 use web_sys::{ErrorEvent, MessageEvent, Worker, WorkerOptions, WorkerType};
 use web_time::Instant;
 
+use crate::browser;
 use crate::protocol::{
     Command, Event, Exit, Failure, FromWorker, MESSAGES_VERSION, Obstacle, Reply, Request,
     RequestKind, RunEnd, StartRun, ToWorker, Topic,
 };
 use crate::runs::Tail;
-use crate::web;
 use crate::worker::supervisor::{ProcessEnd, Supervisor, Transport};
 use crate::worker::{Ended, Trainer, trainer};
 
@@ -71,7 +71,7 @@ impl WorkerLink {
         let mut state = self.0.borrow_mut();
         match &state.worker {
             Some(worker) if state.is_ready => {
-                let (message, transfer) = web::pack(message);
+                let (message, transfer) = browser::pack(message);
                 // A worker that is gone is replaced when the browser reports it.
                 let _ = worker.post_message_with_transfer(&message, &transfer);
             }
@@ -239,20 +239,20 @@ impl Client {
             former.terminate();
         }
         if let Err(error) = self.try_start_worker() {
-            let text = format!("the worker did not start: {}", web::error_text(&error));
+            let text = format!("the worker did not start: {}", browser::error_text(&error));
             self.fail(text, "reload the page");
         }
     }
 
     fn try_start_worker(&self) -> Result<(), JsValue> {
-        let body = web::document()?.body().ok_or("the page has no body")?;
+        let body = browser::document()?.body().ok_or("the page has no body")?;
         let script = body.get_attribute(WORKER_ATTRIBUTE).ok_or("the page names no worker")?;
         let options = WorkerOptions::new();
         options.set_type(WorkerType::Module);
         let worker = Worker::new_with_options(&script, &options)?;
         let client = self.clone();
         let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
-            if let Some(message) = web::unpack::<FromWorker>(&event.data()) {
+            if let Some(message) = browser::unpack::<FromWorker>(&event.data()) {
                 client.receive(message);
             }
         });
@@ -288,7 +288,7 @@ impl Client {
                     delay = run.restart_at.map(|at| at.saturating_sub(now));
                 });
                 let Some(delay) = delay else { return };
-                web::sleep(delay.max(SHORTEST_DELAY)).await;
+                browser::sleep(delay.max(SHORTEST_DELAY)).await;
             }
         });
     }
@@ -340,10 +340,10 @@ fn request_persistence() {
 
 fn save_zip(reply: Reply) -> Reply {
     let Reply::Exported { to, zip } = reply else { return reply };
-    match web::download(&to.display().to_string(), &zip) {
+    match browser::download(&to.display().to_string(), &zip) {
         Ok(()) => Reply::Exported { to, zip: Vec::new() },
         Err(error) => {
-            let text = format!("{}: {}", to.display(), web::error_text(&error));
+            let text = format!("{}: {}", to.display(), browser::error_text(&error));
             Reply::failed(RequestKind::Export, Failure::new(text, ""))
         }
     }

@@ -14,10 +14,10 @@ use web_sys::{
     StorageEstimate, StorageManager, WorkerGlobalScope,
 };
 
+use crate::browser;
 use crate::disk;
 use crate::disk::pool::{InMemory, Slot, mounted};
 use crate::protocol::StorageUsage;
-use crate::web;
 
 /// The folder of the slots, which are numbered from 0.
 const FOLDER: &str = "wgpt-1";
@@ -53,7 +53,7 @@ fn refused(error: JsValue) -> io::Error {
         Some("QuotaExceededError") => io::ErrorKind::StorageFull,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, web::error_text(&error))
+    io::Error::new(kind, browser::error_text(&error))
 }
 
 impl Slot for Handle {
@@ -106,7 +106,7 @@ impl Slots {
             self.count.set(slots);
         });
         self.make_space().await;
-        opened.map_err(|error| web::error_text(&error))
+        opened.map_err(|error| browser::error_text(&error))
     }
 
     /// Creates slots until enough are free.
@@ -188,7 +188,7 @@ async fn access(file: FileSystemFileHandle) -> Result<Rc<dyn Slot>, JsValue> {
                 }
             }
         }
-        web::sleep(RETRY).await;
+        browser::sleep(RETRY).await;
     }
     Err("another tab or window has this page open".into())
 }

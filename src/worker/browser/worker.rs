@@ -27,7 +27,7 @@ use crate::runs::{device_profile, record};
 use crate::worker::answer::answer;
 use crate::worker::data_requests::free_path;
 use crate::worker::page_storage::{export_zip, import, stored};
-use crate::{disk, runs, web};
+use crate::{browser, disk, runs};
 
 /// The time between two heartbeats, for the device's watchdog and for the page.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub(crate) fn serve() {
     worker.report_panics();
     let receiver = worker.clone();
     let on_message = Closure::<dyn FnMut(MessageEvent)>::new(move |event: MessageEvent| {
-        if let Some(message) = web::unpack::<ToWorker>(&event.data()) {
+        if let Some(message) = browser::unpack::<ToWorker>(&event.data()) {
             receiver.receive(message);
         }
     });
@@ -83,7 +83,7 @@ pub(super) struct Current {
 
 impl PageWorker {
     pub fn send(&self, message: FromWorker) {
-        let (message, transfer) = web::pack(message);
+        let (message, transfer) = browser::pack(message);
         // The page may be gone.
         let _ = scope().post_message_with_transfer(&message, &transfer);
     }
@@ -123,7 +123,7 @@ impl PageWorker {
                 failure.hint = "reload the page".into();
                 FromWorker::Reply(Reply::failed(RequestKind::Other, failure))
             };
-            let (message, _) = web::pack(message);
+            let (message, _) = browser::pack(message);
             let _ = scope().post_message(&message);
         }));
     }
@@ -132,7 +132,7 @@ impl PageWorker {
         let worker = self.clone();
         wasm_bindgen_futures::spawn_local(async move {
             loop {
-                web::sleep(HEARTBEAT).await;
+                browser::sleep(HEARTBEAT).await;
                 worker.heartbeat();
             }
         });

@@ -6,10 +6,10 @@ use wasm_bindgen::prelude::JsValue;
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{File, HtmlInputElement};
 
+use crate::browser::{document, error_text};
 use crate::gui::intent::Intent;
 use crate::protocol::{Request, Texts};
 use crate::text::bytes;
-use crate::web::{document, error_text};
 
 /// The most bytes of text that a page takes: it holds them several times while they are prepared.
 const MAX_TEXT: u64 = 256 << 20;

@@ -13,12 +13,12 @@ use wasm_bindgen::prelude::JsValue;
 use web_sys::{File, HtmlCanvasElement};
 
 use super::outbox::Outbox;
+use crate::browser::{document, error_text};
 use crate::doctor::FrontEnd;
 use crate::gui::intent::{FileChoice, Intent};
 use crate::gui::options::WindowOptions;
 use crate::gui::state::{SettingsForm, Shared};
 use crate::protocol::{Destination, Progress, Request};
-use crate::web::{document, error_text};
 use crate::worker::browser::RUNS;
 use files::FileDialog;
 use status::PageStatus;

@@ -6,9 +6,9 @@ use eframe::egui::Context;
 use wasm_bindgen::prelude::JsValue;
 use web_sys::Element;
 
+use crate::browser::document;
 use crate::gui::status::status;
 use crate::protocol::{Progress, RunPhase};
-use crate::web::document;
 
 const ELEMENT: &str = "status";
 

@@ -1,4 +1,4 @@
-//! The page around the window, and what a page and a worker share.
+//! The page around the window, downloads, errors and timers.
 
 use std::time::Duration;
 
