@@ -1,147 +1,114 @@
 //! Builds the parts of a model from a source of weights.
 
-use burn::module::Param;
+use std::vec::IntoIter;
+
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::block::{Block, Conv1d, Gpt2Block, Mlp, Norm, SelfAttention};
-use super::llama_block::{GatedMlp, LlamaAttention, LlamaBlock};
-use super::{Architecture, Embedding, Gpt, TokenEmbedding, WeightError, WeightSource};
-use crate::config::{Arch, Gelu};
+use super::block::Block;
+use super::layers::{Linear, Matrix, Norm};
+use super::{Architecture, Gpt, WeightError, WeightSource};
+use crate::config::Arch;
 use crate::ops::NormForm;
-use crate::plan::{Blocks, HEAD, LlamaBlocks};
+use crate::plan::{Blocks, LlamaBlocks};
 
 /// An architecture, its weights, and where they go.
 pub(super) struct Builder<'a> {
-    pub architecture: &'a Architecture,
-    pub source: &'a mut dyn WeightSource,
-    pub device: &'a Device,
+    architecture: &'a Architecture,
+    /// The names and shapes of the next weights, in the order of the model.
+    next: IntoIter<(String, Vec<usize>)>,
+    source: &'a mut dyn WeightSource,
+    device: &'a Device,
     /// The dtype of matrices and embeddings.
-    pub matrices: DType,
+    matrices: DType,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    pub fn new(
+        architecture: &'a Architecture,
+        source: &'a mut dyn WeightSource,
+        device: &'a Device,
+        matrices: DType,
+    ) -> Self {
+        let next = architecture.shapes().into_iter();
+        Self { architecture, next, source, device, matrices }
+    }
+
     /// Builds a model with the token embedding in up to `shards` shards.
     pub fn model(mut self, shards: usize) -> Result<Gpt, WeightError> {
-        let Architecture { n_layer, n_embd, block_size, .. } = *self.architecture;
-        let is_gpt2 = self.architecture.arch() == Arch::Gpt2;
-        let has_own_head = self.architecture.has_own_head();
-        let positions = |builder: &mut Self| {
-            let weight = builder.param("wpe.weight", [block_size, n_embd]);
-            weight.map(|weight| Embedding { weight })
-        };
+        let architecture = self.architecture;
+        let has_positions = architecture.arch() == Arch::Gpt2;
+        let has_own_head = architecture.has_own_head();
         Ok(Gpt {
-            wte: self.token_embedding("wte.weight", shards)?,
-            wpe: is_gpt2.then(|| positions(&mut self)).transpose()?,
-            h: (0..n_layer).map(|block| self.block(block)).collect::<Result<_, _>>()?,
-            ln_f: self.norm("ln_f", n_embd)?,
-            lm_head: has_own_head.then(|| self.token_embedding(HEAD, shards)).transpose()?,
-            architecture: self.architecture.clone(),
+            wte: self.token_embedding(shards)?,
+            wpe: has_positions.then(|| self.matrix()).transpose()?,
+            h: (0..architecture.n_layer).map(|_| self.block()).collect::<Result<_, _>>()?,
+            ln_f: self.norm()?,
+            lm_head: has_own_head.then(|| self.token_embedding(shards)).transpose()?,
+            architecture: architecture.clone(),
         })
     }
 
-    fn param<const D: usize>(
-        &mut self,
-        name: &str,
-        shape: [usize; D],
-    ) -> Result<Param<Tensor<D>>, WeightError> {
-        let values = self.source.weight(name, &shape)?;
-        Ok(self.tensor(values, shape))
+    fn named(&mut self) -> (String, Vec<usize>) {
+        self.next.next().expect("an architecture lists all weights of its model")
     }
 
-    fn tensor<const D: usize>(&self, values: Vec<f32>, shape: [usize; D]) -> Param<Tensor<D>> {
+    fn tensor<const D: usize>(&self, values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
         let dtype = if D >= 2 { self.matrices } else { DType::F32 };
-        Param::from_tensor(Tensor::from_data(TensorData::new(values, shape), (self.device, dtype)))
+        Tensor::from_data(TensorData::new(values, shape), (self.device, dtype))
     }
 
-    /// Builds the shards of the token embedding. Its padding rows start as zero and stay zero, because
+    /// Builds the shards of a token embedding. Its padding rows start as zero and stay zero, because
     /// their gradients and their weight decay are zero.
-    fn token_embedding(
-        &mut self,
-        name: &str,
-        shards: usize,
-    ) -> Result<TokenEmbedding, WeightError> {
+    fn token_embedding(&mut self, shards: usize) -> Result<Vec<Matrix>, WeightError> {
         let Architecture { vocab_size, n_embd, .. } = *self.architecture;
-        let mut values = self.source.weight(name, &[vocab_size, n_embd])?;
+        let (name, _) = self.named();
+        let mut values = self.source.weight(&name, &[vocab_size, n_embd])?;
         values.resize(self.architecture.padded_vocab() * n_embd, 0.0);
         let mut values = values.into_iter();
         let shard = |rows| {
             let values = values.by_ref().take(rows * n_embd).collect();
-            self.tensor(values, [rows, n_embd])
+            Matrix::new(self.tensor(values, [rows, n_embd]))
         };
-        let weight: Vec<_> = self.architecture.shard_rows(shards).into_iter().map(shard).collect();
-        Ok(TokenEmbedding { half: vec![None; weight.len()], weight })
+        Ok(self.architecture.shard_rows(shards).into_iter().map(shard).collect())
     }
 
-    fn bias(&mut self, name: &str, out: usize) -> Result<Option<Param<Tensor<1>>>, WeightError> {
-        let bias =
-            self.architecture.has_biases().then(|| self.param(&format!("{name}.bias"), [out]));
-        bias.transpose()
+    fn weight<const D: usize>(&mut self) -> Result<Tensor<D>, WeightError> {
+        let (name, shape) = self.named();
+        let values = self.source.weight(&name, &shape)?;
+        Ok(self.tensor(values, shape.try_into().expect("vectors and matrices in their order")))
     }
 
-    fn norm(&mut self, name: &str, size: usize) -> Result<Norm, WeightError> {
+    fn matrix(&mut self) -> Result<Matrix, WeightError> {
+        Ok(Matrix::new(self.weight()?))
+    }
+
+    fn bias(&mut self) -> Result<Option<Tensor<1>>, WeightError> {
+        self.architecture.has_biases().then(|| self.weight()).transpose()
+    }
+
+    fn norm(&mut self) -> Result<Norm, WeightError> {
         let form = match self.architecture.blocks {
             Blocks::Gpt2 { .. } => NormForm::Layer,
             Blocks::Llama(LlamaBlocks { norm_eps, .. }) => NormForm::Rms { eps: norm_eps as f32 },
         };
-        let weight = self.param(&format!("{name}.weight"), [size])?;
-        Ok(Norm { weight, bias: self.bias(name, size)?, form })
+        Ok(Norm { weight: self.weight()?, bias: self.bias()?, form })
     }
 
-    fn conv1d(&mut self, name: &str, inputs: usize, out: usize) -> Result<Conv1d, WeightError> {
-        Ok(Conv1d {
-            weight: self.param(&format!("{name}.weight"), [inputs, out])?,
-            bias: self.bias(name, out)?,
-            half: None,
-        })
+    fn linear(&mut self) -> Result<Linear, WeightError> {
+        Ok(Linear { matrix: self.matrix()?, bias: self.bias()? })
     }
 
-    fn block(&mut self, index: usize) -> Result<Block, WeightError> {
-        Ok(match self.architecture.blocks {
-            Blocks::Gpt2 { gelu, .. } => Block::Gpt2(self.gpt2_block(index, gelu)?),
-            Blocks::Llama(shape) => Block::Llama(self.llama_block(index, shape)?),
-        })
-    }
-
-    fn gpt2_block(&mut self, index: usize, gelu: Gelu) -> Result<Gpt2Block, WeightError> {
-        let c = self.architecture.n_embd;
-        let name = |part: &str| format!("h.{index}.{part}");
-        Ok(Gpt2Block {
-            ln_1: self.norm(&name("ln_1"), c)?,
-            attn: SelfAttention {
-                c_attn: self.conv1d(&name("attn.c_attn"), c, 3 * c)?,
-                c_proj: self.conv1d(&name("attn.c_proj"), c, c)?,
-            },
-            ln_2: self.norm(&name("ln_2"), c)?,
-            mlp: Mlp {
-                c_fc: self.conv1d(&name("mlp.c_fc"), c, 4 * c)?,
-                c_proj: self.conv1d(&name("mlp.c_proj"), 4 * c, c)?,
-            },
-            gelu,
-        })
-    }
-
-    fn llama_block(&mut self, index: usize, shape: LlamaBlocks) -> Result<LlamaBlock, WeightError> {
-        let Architecture { n_embd: c, n_head, .. } = *self.architecture;
-        let LlamaBlocks { kv_heads, head_size, ffn_size, has_head_norms, .. } = shape;
-        let name = |part: &str| format!("h.{index}.{part}");
-        let qkv = (n_head + 2 * kv_heads) * head_size;
-        let head_norm = |builder: &mut Self, part: &str| {
-            has_head_norms.then(|| builder.norm(&name(part), head_size)).transpose()
-        };
-        Ok(LlamaBlock {
-            input_layernorm: self.norm(&name("input_layernorm"), c)?,
-            self_attn: LlamaAttention {
-                qkv_proj: self.conv1d(&name("self_attn.qkv_proj"), c, qkv)?,
-                o_proj: self.conv1d(&name("self_attn.o_proj"), n_head * head_size, c)?,
-                q_norm: head_norm(self, "self_attn.q_norm")?,
-                k_norm: head_norm(self, "self_attn.k_norm")?,
-            },
-            post_attention_layernorm: self.norm(&name("post_attention_layernorm"), c)?,
-            mlp: GatedMlp {
-                gate_up_proj: self.conv1d(&name("mlp.gate_up_proj"), c, 2 * ffn_size)?,
-                down_proj: self.conv1d(&name("mlp.down_proj"), ffn_size, c)?,
-            },
-            shape,
+    fn block(&mut self) -> Result<Block, WeightError> {
+        let has_head_norms = self.architecture.arch() == Arch::Qwen3;
+        Ok(Block {
+            attention_norm: self.norm()?,
+            qkv: self.linear()?,
+            attention_output: self.linear()?,
+            head_norms: if has_head_norms { Some([self.norm()?, self.norm()?]) } else { None },
+            mlp_norm: self.norm()?,
+            mlp_input: self.linear()?,
+            mlp_output: self.linear()?,
+            shape: self.architecture.blocks,
         })
     }
 }

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::block::{BlockGradients, SavedBlock};
-use super::{Gpt, MicroBatch, Pass, parameters, site};
+use super::{Gpt, MicroBatch, Pass, factors, parameters, shards, site};
 use crate::config::Arch;
 use crate::ops::{self, CrossEntropy, HeadGradients};
 
@@ -103,7 +103,7 @@ impl Gpt {
         let (h, statistics) = self.ln_f.forward(x.clone(), pass.mode);
         let (value, HeadGradients { x: dh, wte: dhead }) = ops::linear_cross_entropy_gradients(
             h,
-            self.head_weights().factors(pass.mode),
+            factors(self.head_weights(), pass.mode),
             sums.loss_scale.clone(),
             batch.targets.clone(),
             loss,
@@ -111,19 +111,16 @@ impl Gpt {
         );
         let (mut dx, ln_f) = self.ln_f.backward(dh, x, statistics, None, pass.mode);
 
-        // A half of a block has a layer norm, with one weight or two with a bias, and then the others.
-        let of_norm = if self.ln_f.bias.is_some() { 2 } else { 1 };
-        let shards = self.wte.weight.len();
-        let mut firsts = vec![shards + usize::from(self.wpe.is_some())];
-        let mut next = |others: usize| firsts.push(firsts[firsts.len() - 1] + of_norm + others);
+        // Each layer has one weight, or two with a bias. A half of a block is a norm and two linear layers;
+        // Qwen3's first half ends with the norms of q and k.
+        let of_layer = if self.ln_f.bias.is_some() { 2 } else { 1 };
         let has_head_norms = self.architecture.arch() == Arch::Qwen3;
-        for _ in &self.h {
-            // Two linear layers each, whose weights are as many as a norm's; Qwen3 has two norms more.
-            next(2 * of_norm + if has_head_norms { 2 } else { 0 });
-            next(2 * of_norm);
-        }
-        let head = firsts[firsts.len() - 1] + of_norm;
-        let own = self.lm_head.as_ref().map_or(0, |head| head.weight.len());
+        let of_heads = if has_head_norms { 2 } else { 0 };
+        let embeddings = self.wte.len() + usize::from(self.wpe.is_some());
+        // The norm of each half, and the last one.
+        let norm_at = |half: usize| embeddings + 3 * of_layer * half + of_heads * half.div_ceil(2);
+        let head = norm_at(2 * self.h.len()) + of_layer;
+        let own = self.lm_head.as_ref().map_or(0, Vec::len);
         sums.sums.resize_with(head + own, || None);
         let flat = |grad: Tensor<2>| grad.flatten::<1>(0, 1);
         // The gradient of the tokens is added to that of a tied head.
@@ -142,21 +139,21 @@ impl Gpt {
                 block.backward(dx, saved(), at);
             dx = before;
             for (half, grads) in linear.into_iter().enumerate() {
-                sums.add(firsts[2 * index + half] + of_norm, grads, &mut take);
+                sums.add(norm_at(2 * index + half) + of_layer, grads, &mut take);
             }
             norms.extend([ln_2, ln_1]);
             head_norms.extend(of_heads);
         }
         norms.reverse();
         let norms = ops::layer_norm_weight_gradients(norms, pass.mode);
-        for (first, (gamma, beta)) in firsts.iter().zip(norms) {
-            sums.add(*first, [gamma, beta].into_iter().take(of_norm), &mut take);
+        for (half, (gamma, beta)) in norms.into_iter().enumerate() {
+            sums.add(norm_at(half), [gamma, beta].into_iter().take(of_layer), &mut take);
         }
         if has_head_norms {
             head_norms.reverse();
             let norms = ops::layer_norm_weight_gradients(head_norms, pass.mode);
-            for (half, (q, k)) in firsts.iter().step_by(2).zip(norms) {
-                sums.add(half + 3 * of_norm, [q, k], &mut take);
+            for (index, (q, k)) in norms.into_iter().enumerate() {
+                sums.add(norm_at(2 * index) + 3 * of_layer, [q, k], &mut take);
             }
         }
 
@@ -164,10 +161,10 @@ impl Gpt {
         let tokens = &batch.tokens;
         let zeros = |shard: Tensor<2>| Tensor::zeros(shard.dims(), &shard.device());
         let into =
-            of_tied_head.unwrap_or_else(|| self.wte.shards().into_iter().map(zeros).collect());
+            of_tied_head.unwrap_or_else(|| shards(&self.wte).into_iter().map(zeros).collect());
         let embeddings = match &self.wpe {
             Some(wpe) => {
-                let positions = wpe.weight.val().dims()[0];
+                let positions = wpe.weight.dims()[0];
                 let (shards, dwpe) =
                     ops::embed_backward(dx, into, tokens, time, positions, pass.mode);
                 [shards, vec![dwpe]].concat()

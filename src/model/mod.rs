@@ -3,17 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::config::Precision;
 use crate::data::{DataError, Windows};
 use crate::gpu;
-use crate::ops::{self, CrossEntropy, Dropout, IGNORED, OpsMode};
+use crate::ops::{self, CrossEntropy, IGNORED, OpsMode};
 use crate::plan::CAST_ROWS;
 
 mod block;
 mod builder;
+mod flat_weights;
 mod folder;
 #[cfg(not(target_arch = "wasm32"))]
 mod gguf;
@@ -21,18 +21,20 @@ mod gradients;
 mod half_weights;
 mod hugging_face;
 mod init;
-mod llama_block;
+mod layers;
 mod loss_scale;
-mod map_weights;
 mod nanogpt;
 mod odds;
+mod pass;
 mod sample;
 mod weights;
 
 pub(crate) use crate::plan::STAGED_ELEMENTS;
 pub use crate::plan::{Architecture, Blocks, LlamaBlocks};
-use block::{Block, BlockPass, Norm};
+use block::Block;
 use builder::Builder;
+pub use flat_weights::parameters;
+pub(crate) use flat_weights::{FlatWeight, put_weights, take_weights};
 pub(crate) use folder::INDEX_FILE;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use folder::WEIGHTS_FILE;
@@ -42,13 +44,15 @@ pub(crate) use gguf::{GgufFile, GgufType};
 pub use gradients::{Take, WeightGradients};
 pub(crate) use hugging_face::{ARCHITECTURE_FILE, read_architecture, write_architecture};
 pub(crate) use init::RandomWeights;
+use layers::{Matrix, Norm};
 pub use loss_scale::LossScale;
-pub(crate) use map_weights::{FlatWeight, put_weights, take_weights};
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use odds::TokenOdds;
+use pass::{BlockPass, site};
+pub use pass::{Pass, StepDropout};
 pub use sample::{SampleOptions, Sampler};
 pub(crate) use weights::{OTHER_MODEL, TensorFile, WeightFile};
-pub use weights::{Parameter, WeightError, parameters};
+pub use weights::{Parameter, WeightError};
 
 /// Reads a tensor from its device, without blocking this thread.
 ///
@@ -77,52 +81,18 @@ pub trait WeightSource {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError>;
 }
 
-#[derive(Module, Debug)]
-struct Embedding {
-    weight: Param<Tensor<2>>,
-}
-
-/// The token embedding, split into as many shards as the device needs.
-#[derive(Module, Debug)]
-struct TokenEmbedding {
-    weight: Vec<Param<Tensor<2>>>,
-    /// The copies of the shards in half precision, for the output head, if the model has them.
-    #[module(skip)]
-    half: Vec<Option<Tensor<2>>>,
-}
-
 /// GPT-2 (Radford et al. 2019), or Llama (Touvron et al. 2023), which rotates queries and keys by their
-/// positions instead of embedding them. If the output head is tied to the token embedding, it uses its
-/// [`Param`]s, because the updates of two copies would differ.
-#[derive(Module, Debug)]
+/// positions instead of embedding them.
+#[derive(Clone, Debug)]
 pub struct Gpt {
-    wte: TokenEmbedding,
-    wpe: Option<Embedding>,
+    /// The token embedding, split into as many shards as the device needs.
+    wte: Vec<Matrix>,
+    wpe: Option<Matrix>,
     h: Vec<Block>,
     ln_f: Norm,
-    /// `None` if the head is tied.
-    lm_head: Option<TokenEmbedding>,
-    #[module(skip)]
+    /// `None` if the head is tied to the token embedding.
+    lm_head: Option<Vec<Matrix>>,
     architecture: Architecture,
-}
-
-/// The dropout of one micro-batch: everything that determines which elements are dropped.
-#[derive(Clone, Copy, Debug)]
-pub struct StepDropout {
-    /// The share of elements to drop.
-    pub rate: f32,
-    pub seed: u64,
-    /// The number of updates before this one.
-    pub step: u64,
-    /// The index of the micro-batch's first sequence in the global batch.
-    pub first_sequence: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Pass {
-    pub mode: OpsMode,
-    /// `None` outside training.
-    pub dropout: Option<StepDropout>,
 }
 
 /// Token ids and the token after each of them, on the host, both `[sequences * time]`.
@@ -159,38 +129,6 @@ impl MicroBatch {
     }
 }
 
-/// The places in the model with dropout, numbered so that each has its own mask.
-mod site {
-    pub const EMBEDDING: u32 = 0;
-
-    pub fn attention(block: usize) -> u32 {
-        1 + 3 * block as u32
-    }
-
-    pub fn attention_projection(block: usize) -> u32 {
-        2 + 3 * block as u32
-    }
-
-    pub fn mlp_projection(block: usize) -> u32 {
-        3 + 3 * block as u32
-    }
-}
-
-impl Pass {
-    fn dropout(&self, site: u32) -> Option<Dropout> {
-        let at = self.dropout?;
-        Some(Dropout::new(at.rate, at.seed, at.step, site, at.first_sequence))
-    }
-
-    /// Drops out elements of `x` at `site`, in sequences of `time` positions, if this pass has dropout.
-    fn drop_out(&self, x: Tensor<2>, site: u32, time: usize) -> Tensor<2> {
-        match self.dropout(site) {
-            Some(dropout) => ops::dropout(x, None, time, dropout, self.mode),
-            None => x,
-        }
-    }
-}
-
 impl Gpt {
     /// Builds a model on `device` with the weights of `source`.
     pub fn new(
@@ -208,7 +146,7 @@ impl Gpt {
         device: &Device,
         shards: usize,
     ) -> Result<Self, WeightError> {
-        Builder { architecture, source, device, matrices: DType::F32 }.model(shards)
+        Builder::new(architecture, source, device, DType::F32).model(shards)
     }
 
     /// Builds a model like [`new`](Self::new), with matrices and embeddings in the dtype of the
@@ -222,7 +160,7 @@ impl Gpt {
     ) -> Result<Self, WeightError> {
         let shards = architecture.shards(gpu::largest_tensor(device));
         let matrices = gpu::stored(precision.dtype());
-        Builder { architecture, source, device, matrices }.model(shards)
+        Builder::new(architecture, source, device, matrices).model(shards)
     }
 
     pub fn architecture(&self) -> &Architecture {
@@ -233,7 +171,7 @@ impl Gpt {
     /// over its tokens, in nats. Computes logits in chunks of `loss.chunk` rows.
     pub fn loss(&self, batch: &MicroBatch, loss: CrossEntropy, pass: Pass) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        let head = self.head_weights().factors(pass.mode);
+        let head = factors(self.head_weights(), pass.mode);
         ops::linear_cross_entropy(x, head, batch.targets.clone(), loss, pass.mode)
     }
 
@@ -248,7 +186,7 @@ impl Gpt {
         pass: Pass,
     ) -> Tensor<1> {
         let x = self.hidden(batch.tokens.clone(), batch.sequences, pass);
-        let head = self.head_weights().factors(pass.mode);
+        let head = factors(self.head_weights(), pass.mode);
         let vocab = self.architecture.vocab_size;
         let loss = |span: &Range<usize>| {
             let x = x.clone().narrow(0, span.start, span.len());
@@ -289,7 +227,7 @@ impl Gpt {
             _ => shard.split(CAST_ROWS, 0),
         };
         let logits = |part: Tensor<2>| x.clone().matmul(part.cast(FloatDType::F32).transpose());
-        let parts = self.head_weights().shards().into_iter().flat_map(parts);
+        let parts = shards(self.head_weights()).into_iter().flat_map(parts);
         let logits = Tensor::cat(parts.map(logits).collect(), 1);
         logits.narrow(1, 0, self.architecture.vocab_size)
     }
@@ -307,7 +245,7 @@ impl Gpt {
 
     /// Returns the residual stream before the first block, `[sequences * time, c]`.
     fn embed(&self, tokens: Arc<[u32]>, time: usize, pass: Pass) -> Tensor<2> {
-        let positions = self.wpe.as_ref().map(|wpe| wpe.weight.val());
+        let positions = self.wpe.as_ref().map(|wpe| wpe.weight.clone());
         let x = self.embed_at(positions, tokens, time, pass.mode);
         pass.drop_out(x, site::EMBEDDING, time)
     }
@@ -321,7 +259,7 @@ impl Gpt {
         time: usize,
         mode: OpsMode,
     ) -> Tensor<2> {
-        let wte = self.wte.shards();
+        let wte = shards(&self.wte);
         let (base, period) = match positions {
             Some(positions) => (positions, time),
             None => {
@@ -334,7 +272,7 @@ impl Gpt {
     }
 
     /// Returns the weights of the output head.
-    fn head_weights(&self) -> &TokenEmbedding {
+    fn head_weights(&self) -> &[Matrix] {
         self.lm_head.as_ref().unwrap_or(&self.wte)
     }
 
@@ -344,14 +282,11 @@ impl Gpt {
     }
 }
 
-impl TokenEmbedding {
-    fn shards(&self) -> Vec<Tensor<2>> {
-        self.weight.iter().map(Param::val).collect()
-    }
+fn shards(embedding: &[Matrix]) -> Vec<Tensor<2>> {
+    embedding.iter().map(|shard| shard.weight.clone()).collect()
+}
 
-    /// Returns the shards that products multiply.
-    fn factors(&self, mode: OpsMode) -> Vec<Tensor<2>> {
-        let shards = self.weight.iter().zip(&self.half);
-        shards.map(|(weight, half)| half_weights::factor(weight, half, mode)).collect()
-    }
+/// Returns the shards that products multiply.
+fn factors(embedding: &[Matrix], mode: OpsMode) -> Vec<Tensor<2>> {
+    embedding.iter().map(|shard| shard.factor(mode)).collect()
 }

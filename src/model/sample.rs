@@ -4,7 +4,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::block::Norm;
+use super::layers::Norm;
 use super::{Architecture, Blocks, Gpt, LlamaBlocks, Pass, TokenOdds};
 use crate::config::Precision;
 use crate::ops::{self, OpsMode};
@@ -87,7 +87,7 @@ impl<'a> Sampler<'a> {
         };
         let unread = &self.tokens[self.tokens.len() - new..];
         let model = self.model;
-        let learned = model.wpe.as_ref().map(|wpe| wpe.weight.val().narrow(0, self.cached, new));
+        let learned = model.wpe.as_ref().map(|wpe| wpe.weight.clone().narrow(0, self.cached, new));
         let mut x = model.embed_at(learned, unread.into(), new, self.mode);
         self.angles = match model.architecture.blocks {
             Blocks::Gpt2 { .. } => None,
@@ -106,11 +106,10 @@ impl<'a> Sampler<'a> {
         let block = &self.model.h[index];
         let pass = Pass { mode: self.mode, dropout: None };
         let at = self.model.block_pass(index, 1, x.dims()[0], pass);
-        let (norm, qkv, projection) = block.attention_layers();
-        let (h, _) = norm.forward(x.clone(), pass.mode);
-        let qkv = qkv.forward(h, None, None, pass.mode);
+        let (h, _) = block.attention_norm.forward(x.clone(), pass.mode);
+        let qkv = block.qkv.forward(h, None, None, pass.mode);
         let h = self.attend(index, qkv);
-        let x = projection.forward(h, Some(x), None, pass.mode);
+        let x = block.attention_output.forward(h, Some(x), None, pass.mode);
         block.forward_mlp(x, at).0
     }
 
@@ -128,7 +127,10 @@ impl<'a> Sampler<'a> {
             };
             rows.reshape([new, heads, size]).swap_dims(0, 1)
         };
-        let [q_norm, k_norm] = self.model.h[index].head_norms();
+        let [q_norm, k_norm] = match &self.model.h[index].head_norms {
+            Some(norms) => norms.each_ref().map(Some),
+            None => [None; 2],
+        };
         let q = self.rotate(part(0, heads, q_norm));
         let mut k = self.rotate(part(heads, kv_heads, k_norm));
         let mut v = part(heads + kv_heads, kv_heads, None);

@@ -5,12 +5,11 @@ use std::fmt::Display;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use thiserror::Error;
 
-use super::{Gpt, WeightSource};
+use super::WeightSource;
 use crate::disk::{self, File};
 use crate::plan::STAGED_ELEMENTS;
 use crate::protocol::{Exit, Failure};
@@ -186,50 +185,6 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     /// The elements in row-major order, in one tensor, or in several for an embedding in shards.
     pub parts: Vec<Tensor<1>>,
-}
-
-/// Returns the weights of a model in its order, the embedding's padding included.
-pub fn parameters(model: &Gpt) -> Vec<Parameter> {
-    let mut collect = Collect { path: Vec::new(), parameters: Vec::new() };
-    model.visit(&mut collect);
-    collect.parameters
-}
-
-struct Collect {
-    path: Vec<String>,
-    parameters: Vec<Parameter>,
-}
-
-impl ModuleVisitor for Collect {
-    // The shape of a block is no part of its weights' names.
-    fn enter_module(&mut self, name: &str, container: &str) {
-        if !container.starts_with("Enum:") {
-            self.path.push(name.to_string());
-        }
-    }
-
-    fn exit_module(&mut self, _name: &str, container: &str) {
-        if !container.starts_with("Enum:") {
-            self.path.pop();
-        }
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        let shape = value.dims().to_vec();
-        let elements = shape.iter().product::<usize>();
-        let part = value.reshape([elements]);
-        // The shards of an embedding are one weight: a number at the end of the path is a shard's index.
-        let is_shard = self.path.last().is_some_and(|last| last.parse::<usize>().is_ok());
-        let name = self.path[..self.path.len() - usize::from(is_shard)].join(".");
-        match self.parameters.last_mut() {
-            Some(previous) if previous.name == name => {
-                previous.shape[0] += shape[0];
-                previous.parts.push(part);
-            }
-            _ => self.parameters.push(Parameter { name, shape, parts: vec![part] }),
-        }
-    }
 }
 
 /// An f32 safetensors file that is being written.

@@ -25,21 +25,19 @@ impl Sharding {
         watchdog: &Watchdog,
     ) -> Result<Duration, E> {
         let (streams, is_own) = WeightStream::all(model, self, group.size());
-        let mut halves = model.take_half_weights();
         let weights = take_weights(model);
         let mut exchange =
             WeightExchange { weights, streams, rank: self.rank, spent: Duration::ZERO };
         exchange.run::<E>(group, watchdog).await?;
-        for (FlatWeight { id, value, shape }, is_own) in exchange.weights.iter().zip(is_own) {
+        for (FlatWeight { value, half, .. }, is_own) in exchange.weights.iter_mut().zip(is_own) {
             // The copy of a weight that another rank has updated.
-            if !is_own && let Some(former) = halves.remove(id) {
+            if !is_own && let Some(former) = half.take() {
                 let dtype = FloatDType::from(former.dtype());
                 drop(former);
-                halves.insert(*id, value.clone().cast(dtype).reshape(shape.clone()));
+                *half = Some(value.clone().cast(dtype));
             }
         }
         put_weights(model, exchange.weights);
-        model.put_half_weights(halves);
         Ok(exchange.spent)
     }
 }

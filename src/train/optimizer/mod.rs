@@ -8,7 +8,7 @@ use burn::tensor::{DType, Tensor};
 
 use crate::config::Config;
 use crate::gpu::Watchdog;
-use crate::model::{FlatWeight, Gpt, LossScale, Parameter, parameters, put_weights, take_weights};
+use crate::model::{Gpt, LossScale, Parameter, parameters, put_weights, take_weights};
 use crate::ops::{self, AdamW, Moments, OpsMode, UpdateControl, UpdateSettings, WeightUpdate};
 use crate::ranks::Sharding;
 
@@ -240,13 +240,7 @@ impl Optimizer {
     ) {
         let muon = self.muon(learning_rate, control.clone());
         let scalars = self.scalars(learning_rate);
-        let mut halves = model.take_half_weights();
         let mut weights = take_weights(model);
-        let mut new_halves = Vec::new();
-        let mut put = |weight: &mut FlatWeight, value, half: Option<Tensor<1>>| {
-            weight.value = value;
-            new_halves.extend(half.map(|half| (weight.id, half.reshape(weight.shape.clone()))));
-        };
         // AdamW updates all its weights at once.
         let mut of_adamw = Vec::new();
         let mut updates = Vec::new();
@@ -255,11 +249,11 @@ impl Optimizer {
             let Some(m) = part.m.pop() else { continue };
             // Nothing else holds the weight, so that it is updated in place.
             let w = std::mem::replace(&mut weight.value, control.clone());
-            let half = halves.remove(&weight.id).map(|half| half.reshape(w.dims()));
+            let half = weight.half.take();
             if let Rule::Muon { matrices } = part.rule {
                 let shape = weight.shape.dims();
                 let (value, half, m) = muon.update(w, half, grad, m, matrices, shape);
-                put(weight, value, half);
+                (weight.value, weight.half) = (value, half);
                 part.m.push(m);
             } else if let Some(v) = part.v.pop() {
                 let decays = decays(weight.shape.num_dims());
@@ -273,14 +267,12 @@ impl Optimizer {
             for ((weight, part), (value, half, Moments { m, v })) in
                 of_adamw.into_iter().zip(updated)
             {
-                put(weight, value, half);
+                (weight.value, weight.half) = (value, half);
                 part.m.push(m);
                 part.v.push(v);
             }
         }
-        halves.extend(new_halves);
         put_weights(model, weights);
-        model.put_half_weights(halves);
     }
 
     fn muon(&self, learning_rate: f64, control: Tensor<1>) -> Muon {

@@ -98,12 +98,12 @@ struct HostUpdate<'a> {
 impl HostUpdate<'_> {
     fn apply(&mut self, weight: FlatWeight) -> FlatWeight {
         let Some(part) = self.parts.next() else { return weight };
-        let FlatWeight { id, value, shape } = weight;
+        let FlatWeight { value, half, shape } = weight;
         let value = match part.rule {
             Rule::Muon { matrices } => self.update_matrix(value, part, matrices, shape.dims()),
             Rule::AdamW => self.update_in_pieces(value, part, decays(shape.num_dims())),
         };
-        FlatWeight { id, value, shape }
+        FlatWeight { value, half, shape }
     }
 
     /// Updates the masters and moments of a part by AdamW, and `weight` `[elements]` on the device.

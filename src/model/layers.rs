@@ -1,0 +1,124 @@
+//! The layers of a model: their weights and passes.
+
+use std::iter::once;
+
+use burn::tensor::Tensor;
+
+use super::pass::BlockPass;
+use crate::ops::{self, Activation, LayerNormStatistics, LinearGradients, NormForm, OpsMode};
+
+#[derive(Clone, Debug)]
+pub(super) struct Matrix {
+    pub weight: Tensor<2>,
+    /// The copy in half precision, if the model keeps one.
+    pub half: Option<Tensor<2>>,
+}
+
+/// A linear layer. Its matrix is `[in, out]`, the layout of Hugging Face's Conv1D.
+#[derive(Clone, Debug)]
+pub(super) struct Linear {
+    pub matrix: Matrix,
+    pub bias: Option<Tensor<1>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Norm {
+    pub weight: Tensor<1>,
+    pub bias: Option<Tensor<1>>,
+    pub form: NormForm,
+}
+
+/// A weight in its place in a model.
+pub(super) enum WeightMut<'a> {
+    Vector(&'a mut Tensor<1>),
+    Matrix(&'a mut Matrix),
+}
+
+impl Matrix {
+    pub fn new(weight: Tensor<2>) -> Self {
+        Self { weight, half: None }
+    }
+
+    /// Returns the tensor that products multiply: the copy in half precision if runs in the precision of
+    /// `mode` have one, else the weight. The weight can be in half precision too.
+    pub fn factor(&self, mode: OpsMode) -> Tensor<2> {
+        match &self.half {
+            Some(half) if mode.precision.keeps_half_weights() => half.clone(),
+            _ => self.weight.clone(),
+        }
+    }
+}
+
+impl Linear {
+    pub fn weights(&mut self) -> impl Iterator<Item = WeightMut<'_>> {
+        let bias = self.bias.as_mut().map(WeightMut::Vector);
+        once(WeightMut::Matrix(&mut self.matrix)).chain(bias)
+    }
+
+    pub fn forward(
+        &self,
+        x: Tensor<2>,
+        residual: Option<Tensor<2>>,
+        activation: Option<Activation>,
+        mode: OpsMode,
+    ) -> Tensor<2> {
+        ops::linear(x, self.matrix.factor(mode), self.bias.clone(), residual, activation, mode)
+    }
+
+    /// `residual + dropout(self(activation(x)))`.
+    pub fn add_to(
+        &self,
+        residual: Tensor<2>,
+        x: Tensor<2>,
+        activation: Option<Activation>,
+        site: u32,
+        at: BlockPass,
+    ) -> Tensor<2> {
+        match at.dropout(site) {
+            Some(dropout) => {
+                let y = self.forward(x, None, activation, at.pass.mode);
+                ops::dropout(y, Some(residual), at.time, dropout, at.pass.mode)
+            }
+            None => self.forward(x, Some(residual), activation, at.pass.mode),
+        }
+    }
+
+    /// Returns the gradients of the input `x` and of the weights, flat, from `dy`.
+    pub fn backward(
+        &self,
+        dy: Tensor<2>,
+        x: Tensor<2>,
+        activation: Option<Activation>,
+        mode: OpsMode,
+    ) -> (Tensor<2>, Vec<Tensor<1>>) {
+        let weight = self.matrix.factor(mode);
+        let LinearGradients { x, w, b } =
+            ops::linear_backward(dy, x, weight, activation, self.bias.is_some(), mode);
+        (x, [w.flatten(0, 1)].into_iter().chain(b).collect())
+    }
+}
+
+impl Norm {
+    pub fn weights(&mut self) -> impl Iterator<Item = WeightMut<'_>> {
+        once(&mut self.weight).chain(self.bias.as_mut()).map(WeightMut::Vector)
+    }
+
+    /// Returns the output, and the statistics for the backward pass.
+    pub fn forward(&self, x: Tensor<2>, mode: OpsMode) -> (Tensor<2>, LayerNormStatistics) {
+        ops::layer_norm(x, self.weight.clone(), self.bias.clone(), self.form, mode)
+    }
+
+    /// Returns the gradient of the input `x`, with `residual` added, and the partial sums of the
+    /// weights' gradients, from `dy`.
+    pub fn backward(
+        &self,
+        dy: Tensor<2>,
+        x: Tensor<2>,
+        statistics: LayerNormStatistics,
+        residual: Option<Tensor<2>>,
+        mode: OpsMode,
+    ) -> (Tensor<2>, Tensor<3>) {
+        let weight = self.weight.clone();
+        ops::layer_norm_backward(dy, x, weight, statistics, residual, self.form, mode)
+    }
+}

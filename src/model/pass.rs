@@ -1,0 +1,73 @@
+//! The options of a pass through a model, and where it has dropout.
+
+use burn::tensor::Tensor;
+
+use crate::ops::{self, Dropout, OpsMode};
+
+/// The dropout of one micro-batch: everything that determines which elements are dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct StepDropout {
+    /// The share of elements to drop.
+    pub rate: f32,
+    pub seed: u64,
+    /// The number of updates before this one.
+    pub step: u64,
+    /// The index of the micro-batch's first sequence in the global batch.
+    pub first_sequence: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    pub mode: OpsMode,
+    /// `None` outside training.
+    pub dropout: Option<StepDropout>,
+}
+
+/// The places with dropout: of the model, and the three of its first block. Each has a mask of its own.
+pub(super) mod site {
+    pub const EMBEDDING: u32 = 0;
+    pub const ATTENTION: u32 = 1;
+    pub const ATTENTION_OUTPUT: u32 = 2;
+    pub const MLP_OUTPUT: u32 = 3;
+}
+
+impl Pass {
+    fn dropout(&self, site: u32) -> Option<Dropout> {
+        let at = self.dropout?;
+        Some(Dropout::new(at.rate, at.seed, at.step, site, at.first_sequence))
+    }
+
+    /// Drops out elements of `x` at `site`, in sequences of `time` positions, if this pass has dropout.
+    pub(super) fn drop_out(&self, x: Tensor<2>, site: u32, time: usize) -> Tensor<2> {
+        match self.dropout(site) {
+            Some(dropout) => ops::dropout(x, None, time, dropout, self.mode),
+            None => x,
+        }
+    }
+}
+
+/// The options of a pass through one block.
+#[derive(Clone, Copy)]
+pub(super) struct BlockPass {
+    pub pass: Pass,
+    /// The block's number, from 0.
+    pub index: usize,
+    pub sequences: usize,
+    /// The positions of a sequence.
+    pub time: usize,
+    pub heads: usize,
+}
+
+impl BlockPass {
+    fn site(&self, site: u32) -> u32 {
+        site + 3 * self.index as u32
+    }
+
+    pub fn dropout(&self, site: u32) -> Option<Dropout> {
+        self.pass.dropout(self.site(site))
+    }
+
+    pub fn drop_out(&self, x: Tensor<2>, site: u32) -> Tensor<2> {
+        self.pass.drop_out(x, self.site(site), self.time)
+    }
+}
