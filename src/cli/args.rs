@@ -23,7 +23,7 @@ pub(super) use training::{LaunchArgs, PlanArgs, SweepArgs, TrainArgs};
 pub(super) use values::DEBUGGING;
 use values::{Suggested, examples};
 
-pub(super) use models::{ChatArgs, EvalArgs, ExportArgs, ExportFormat, SamplingArgs};
+pub(super) use models::{ChatArgs, EvalArgs, ExportArgs, FormatArg, SamplingArgs};
 
 /// Train GPT-2 on the graphics card you already own.
 #[derive(Debug, Parser)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::activity::Activity;
-use super::args::{ExportArgs, ExportFormat, Global};
+use super::args::{ExportArgs, FormatArg, Global};
 use super::find_model::{find_model, find_tokenizer};
 use crate::data::Tokenizer;
 use crate::protocol::Failure;
@@ -13,7 +13,7 @@ use crate::worker::{write_gguf, write_model_folder, write_page};
 
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     let is_gguf = args.output.extension().is_some_and(|ending| ending == "gguf");
-    let by_name = if is_gguf { ExportFormat::Gguf } else { ExportFormat::Hf };
+    let by_name = if is_gguf { FormatArg::Gguf } else { FormatArg::Hf };
     let format = args.format.unwrap_or(by_name);
     let source = find_model(args.model.as_deref(), global.quiet)?;
     let tokenizer = match &args.data {
@@ -21,8 +21,8 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
         None => source.tokenizer.clone(),
     };
     match format {
-        ExportFormat::Hf => convert(&source, tokenizer.as_ref(), &args.output, global)?,
-        ExportFormat::Gguf => {
+        FormatArg::Hf => convert(&source, tokenizer.as_ref(), &args.output, global)?,
+        FormatArg::Gguf => {
             let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
             let mut activity = Activity::new(global.quiet);
             let path = args.output.display();
@@ -31,7 +31,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
                 message!("warning: {warning}");
             }
         }
-        ExportFormat::Page => {
+        FormatArg::Page => {
             let mut activity = Activity::new(global.quiet);
             activity.show(format!("writing {}", args.output.display()));
             write_page(&source, tokenizer.as_ref(), args.web.as_deref(), &args.output)?;

@@ -6,7 +6,7 @@ use super::activity::bar;
 use super::args::{GetArgs, Global};
 use super::next::after_get;
 use super::terminal::{draws, unwrapped};
-use crate::hub::{CatalogRow, Offer, Source, UNASKED, catalog};
+use crate::hub::{CatalogRow, Download, Offer, UNASKED, catalog};
 use crate::protocol::Failure;
 use crate::text::{bytes, bytes_of};
 use crate::worker::signals;
@@ -16,12 +16,12 @@ pub(super) fn run(args: GetArgs, global: &Global) -> Result<(), Failure> {
         list();
         return Ok(());
     };
-    let source: Source = name.parse()?;
+    let download: Download = name.parse()?;
     signals::listen(|signal| {
         message!("stopped: the same command continues from here");
         signals::exit(128 + signal);
     })?;
-    let offer = Offer::of(source)?;
+    let offer = Offer::of(download)?;
     let all = offer.bytes();
     let missing = offer.missing();
     if !global.quiet {

@@ -20,7 +20,7 @@ pub(super) enum SplitKind {
 /// A unit of work for a thread, about [`PIECE`] bytes of text: a part of a long document, or many
 /// short ones.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct TextBatch {
     bytes: usize,
     segments: Vec<TextSegment>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Encoded {
     pub(super) val: Vec<u32>,
 }
 
-impl Batch {
+impl TextBatch {
     fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoded, DataError> {
         let mut encoded = Encoded::default();
         for TextSegment { text, split, after } in &self.segments {
@@ -57,10 +57,10 @@ impl Batch {
 /// whatever parts the text arrives in.
 #[derive(Debug, Default)]
 pub(super) struct Batcher {
-    batch: Batch,
+    batch: TextBatch,
     open: String,
     /// Complete batches, which the caller drains after each call.
-    pub(super) ready: Vec<Batch>,
+    pub(super) ready: Vec<TextBatch>,
 }
 
 impl Batcher {
@@ -87,7 +87,7 @@ impl Batcher {
         }
     }
 
-    pub(super) fn finish(&mut self) -> Batch {
+    pub(super) fn finish(&mut self) -> TextBatch {
         std::mem::take(&mut self.batch)
     }
 }
@@ -107,7 +107,7 @@ pub(super) struct EncoderPool<'a> {
 }
 
 struct Worker {
-    batches: Sender<Batch>,
+    batches: Sender<TextBatch>,
     results: Receiver<Result<Encoded, DataError>>,
 }
 
@@ -116,7 +116,7 @@ impl<'a> EncoderPool<'a> {
         let threads = if cfg!(target_arch = "wasm32") { 0 } else { threads.get() };
         let workers = (0..threads)
             .map(|_| {
-                let (batches, inbox) = channel::<Batch>();
+                let (batches, inbox) = channel::<TextBatch>();
                 let (outbox, results) = channel();
                 scope.spawn(move || {
                     for batch in inbox {
@@ -134,7 +134,7 @@ impl<'a> EncoderPool<'a> {
 
     /// Queues a batch. If the queues are full, which bounds the memory, waits for the oldest result
     /// and returns it.
-    pub(super) fn submit(&mut self, batch: Batch) -> Result<Option<Encoded>, DataError> {
+    pub(super) fn submit(&mut self, batch: TextBatch) -> Result<Option<Encoded>, DataError> {
         if self.workers.is_empty() {
             return batch.encode(self.tokenizer).map(Some);
         }
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    fn encode(tokenizer: &Tokenizer, threads: usize, batches: Vec<Batch>) -> Encoded {
+    fn encode(tokenizer: &Tokenizer, threads: usize, batches: Vec<TextBatch>) -> Encoded {
         let mut all = Encoded::default();
         let mut add = |encoded: Encoded| {
             all.train.extend(encoded.train);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     /// Batches short and long documents, pushed in parts of `part` bytes.
-    fn batches(part: usize, after: Option<u32>) -> (Vec<Batch>, Vec<String>) {
+    fn batches(part: usize, after: Option<u32>) -> (Vec<TextBatch>, Vec<String>) {
         let documents: Vec<String> = [1, 7, 60_000, 3, 20_000, 1]
             .iter()
             .map(|&n| format!("document of {n}; it's   fine\n\n").repeat(n))

@@ -29,12 +29,12 @@ pub fn catalog() -> impl Iterator<Item = CatalogRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::Source;
+    use crate::hub::Download;
 
     #[test]
     fn every_row_can_be_fetched_and_fits_a_terminal() {
         for CatalogRow { name, language, size, licence, good_for, .. } in catalog() {
-            name.parse::<Source>().unwrap();
+            name.parse::<Download>().unwrap();
             let line = format!("      {language}, {size}, {licence}; good for {good_for}");
             assert!(line.len() <= 80 && name.len() <= 76, "{line}");
         }

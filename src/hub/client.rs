@@ -34,10 +34,10 @@ const REDIRECTS: usize = 10;
 /// The largest list of files, in bytes: 50,000 files have about 15 MiB.
 const MAX_JSON: u64 = 64 << 20;
 
-pub(super) struct Client {
+pub(super) struct HubClient {
     agent: Agent,
     endpoint: Url,
-    token: Option<String>,
+    pub token: Option<String>,
 }
 
 /// The end of an attempt without a result.
@@ -73,7 +73,7 @@ pub(super) struct Continue<'a> {
     pub version: Option<&'a str>,
 }
 
-impl Client {
+impl HubClient {
     pub fn new() -> Result<Self, Failure> {
         let typed = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into());
         let endpoint =
@@ -91,10 +91,6 @@ impl Client {
             .timeout_per_write(Some(SILENCE))
             .build();
         Ok(Self { agent: agent.into(), endpoint, token: token() })
-    }
-
-    pub fn has_token(&self) -> bool {
-        self.token.is_some()
     }
 
     /// Returns an address on the Hub. The words may contain any character.

@@ -6,7 +6,7 @@ use std::path::Path;
 use ureq::http::{HeaderMap, StatusCode, header};
 use url::Url;
 
-use super::client::{Client, Continue, Trouble};
+use super::client::{Continue, HubClient, Trouble};
 use super::error::{cannot, untrue, usage};
 use super::hash::Hash;
 use crate::disk::{self, File, TryLockError};
@@ -61,7 +61,7 @@ pub(super) fn lock(path: &Path, name: &str) -> Result<File, Failure> {
 /// the bytes so far, and `begin` with the first answer of the server, before anything is written. A file that cannot
 /// be right is deleted.
 pub(super) fn fetch(
-    client: &Client,
+    client: &HubClient,
     remote: &Remote<'_>,
     partial: &Path,
     begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), Failure>,
@@ -75,7 +75,11 @@ pub(super) fn fetch(
     let mut version = remote.version.clone();
     let mut attempt = || fetch_rest(client, remote, &mut file, &mut version, begin, progress);
     let fetched = client.patiently(&mut attempt).map_err(|trouble| match trouble {
-        Trouble::Denied => denied(remote.name),
+        Trouble::Denied => Failure::bad_data(
+            format!("{}: the server refuses access to this file", remote.name),
+            "accept the conditions on its page at huggingface.co, and set HF_TOKEN to a token of \
+             your account",
+        ),
         Trouble::NotFound => Failure::bad_data(
             format!("{}: the server does not have this file", remote.name),
             "check the name or the address",
@@ -98,11 +102,6 @@ fn synced_part(length: u64) -> u64 {
     length.saturating_sub(BLOCK as u64) / SYNCED * SYNCED
 }
 
-fn denied(name: &str) -> Failure {
-    let hint = "accept the conditions on its page at huggingface.co, and set HF_TOKEN to a token of your account";
-    Failure::bad_data(format!("{name}: the server refuses access to this file"), hint)
-}
-
 fn verify(remote: &Remote<'_>, partial: &Path) -> Result<(), Failure> {
     let Some(hash) = remote.hash else { return Ok(()) };
     if hash.is_of(partial)? {
@@ -114,7 +113,7 @@ fn verify(remote: &Remote<'_>, partial: &Path) -> Result<(), Failure> {
 
 /// Makes one attempt to fetch what is missing.
 fn fetch_rest(
-    client: &Client,
+    client: &HubClient,
     remote: &Remote<'_>,
     file: &mut File,
     version: &mut Option<String>,

@@ -6,7 +6,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::address::shown;
-use super::client::{Client, Trouble};
+use super::client::{HubClient, Trouble};
 use super::error::{untrue, usage};
 use super::hash::{Hash, is_hash};
 use super::name::{RepoKind, RepoName, is_safe_path};
@@ -72,7 +72,7 @@ struct Lfs {
 
 impl Listing {
     /// Requests the files of a repository: of a model, or else of a data set.
-    pub fn request(client: &Client, name: &RepoName) -> Result<Self, Failure> {
+    pub fn request(client: &HubClient, name: &RepoName) -> Result<Self, Failure> {
         let kinds = match name.kind {
             Some(kind) => vec![kind],
             None => vec![RepoKind::Model, RepoKind::Dataset],
@@ -91,7 +91,7 @@ impl Listing {
             }
         }
         let text = format!("{name}: no public model or data set has this name");
-        let hint = if client.has_token() {
+        let hint = if client.token.is_some() {
             "check the name, and whether your token may read it"
         } else {
             "check the name; for a private one, set HF_TOKEN to a token of huggingface.co"
@@ -276,7 +276,10 @@ fn choose_texts(
             [only] => of_config(only),
             several => match several.iter().find(|config| config.is_default) {
                 Some(config) => of_config(config),
-                None => return Err(needs_part(name, several)),
+                None => {
+                    let text = format!("{name}: this data set has several parts");
+                    return Err(usage(text, parts_hint(name, several)));
+                }
             },
         },
     };
@@ -305,10 +308,6 @@ fn choose_texts(
         });
     }
     Ok(chosen)
-}
-
-fn needs_part(name: &RepoName, configs: &[DataConfig]) -> Failure {
-    usage(format!("{name}: this data set has several parts"), parts_hint(name, configs))
 }
 
 fn parts_hint(name: &RepoName, configs: &[DataConfig]) -> String {

@@ -30,5 +30,5 @@ mod offer;
 
 pub use cache::{local, texts};
 pub use catalog::{CatalogRow, catalog};
-pub use name::{Source, is_hub_name};
+pub use name::{Download, is_hub_name};
 pub use offer::{Fetched, Offer, UNASKED};

@@ -14,7 +14,7 @@ const HELLASWAG: &str = "hellaswag";
 
 /// Something to fetch, as it was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Download {
     Hub(RepoName),
     Url(Url),
     /// The validation questions of HellaSwag.
@@ -52,7 +52,7 @@ pub fn is_hub_name(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with(SCHEME))
 }
 
-impl FromStr for Source {
+impl FromStr for Download {
     type Err = Failure;
 
     fn from_str(text: &str) -> Result<Self, Failure> {
@@ -188,7 +188,7 @@ mod tests {
             "hf:-a/b",
             "hf:a/b?x=1",
         ] {
-            let error = typed.parse::<Source>().unwrap_err();
+            let error = typed.parse::<Download>().unwrap_err();
             assert!(error.to_string().starts_with(typed) && !error.hint.is_empty(), "{error}");
         }
     }
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn addresses_are_https() {
         for good in ["https://a.org/b.txt", "http://127.0.0.1:80/b", "http://localhost/b"] {
-            assert!(matches!(good.parse(), Ok(Source::Url(_))), "{good}");
+            assert!(matches!(good.parse(), Ok(Download::Url(_))), "{good}");
         }
-        assert_eq!("HellaSwag".parse(), Ok(Source::HellaSwag));
+        assert_eq!("HellaSwag".parse(), Ok(Download::HellaSwag));
         for bad in [
             "http://a.org/b",
             "file:///etc/passwd",
@@ -206,7 +206,7 @@ mod tests {
             "https://me:key@a.org/b",
             "book",
         ] {
-            let error = bad.parse::<Source>().unwrap_err();
+            let error = bad.parse::<Download>().unwrap_err();
             assert!(!error.to_string().contains("key"), "{error}");
         }
     }

@@ -3,16 +3,17 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::address::shown;
 use super::cache::RepoFolder;
-use super::client::Client;
+use super::client::HubClient;
 use super::error::{cannot, usage};
 use super::fetch::{Beginning, Remote, fetch, lock};
 use super::hash::Hash;
 use super::listing::{Listing, RepoFile};
-use super::name::{RepoKind, RepoName, Source, is_safe_file_name};
+use super::name::{Download, RepoKind, RepoName, is_safe_file_name};
 use crate::disk;
 use crate::protocol::Failure;
 use crate::text::bytes;
@@ -35,7 +36,7 @@ const RESERVE: u64 = 64 << 20;
 
 /// Something that can be fetched, with its files and sizes.
 pub struct Offer {
-    client: Client,
+    client: HubClient,
     offered: Offered,
     /// `None` if nobody tells.
     pub licence: Option<String>,
@@ -83,23 +84,23 @@ impl fmt::Display for Fetched {
 
 impl Offer {
     /// Looks up what there is to fetch. Only this and [`fetch`](Self::fetch) open connections.
-    pub fn of(source: Source) -> Result<Self, Failure> {
-        let client = Client::new()?;
-        let (url, hash, licence) = match source {
-            Source::Hub(name) => return Self::of_repo(client, name),
-            Source::HellaSwag => {
+    pub fn of(download: Download) -> Result<Self, Failure> {
+        let client = HubClient::new()?;
+        let (url, hash, licence) = match download {
+            Download::Hub(name) => return Self::of_repo(client, name),
+            Download::HellaSwag => {
                 let url = Url::parse(HELLASWAG_URL)
                     .map_err(|error| Failure::new(error.to_string(), ""))?;
                 let hash = Hash::Sha256(HELLASWAG_SHA256.into());
                 (url, Some(hash), Some("mit".into()))
             }
-            Source::Url(url) => (url, None, None),
+            Download::Url(url) => (url, None, None),
         };
         let path = Path::new(DATA_FOLDER).join(file_name(&url)?);
         Ok(Self { client, offered: Offered::File { url, path, hash }, licence })
     }
 
-    fn of_repo(client: Client, name: RepoName) -> Result<Self, Failure> {
+    fn of_repo(client: HubClient, name: RepoName) -> Result<Self, Failure> {
         let listing = Listing::request(&client, &name)?;
         let files = listing.choose(&name)?;
         // Under the name that was typed, by which other commands look for it.
@@ -221,7 +222,7 @@ fn incomplete(blob: &Path) -> PathBuf {
 
 /// Fetches a file of a repository, unless its blob is there, and links it into the snapshot.
 fn fetch_blob(
-    client: &Client,
+    client: &HubClient,
     listing: &Listing,
     folder: &RepoFolder,
     file: &RepoFile,
@@ -262,7 +263,7 @@ fn fetch_blob(
 /// Fetches a file by its address, unless it is there. An unfinished file is hidden, so that nobody prepares it.
 /// It is continued if the server still has the same version.
 fn fetch_file(
-    client: &Client,
+    client: &HubClient,
     url: &Url,
     path: &Path,
     hash: Option<&Hash>,
@@ -308,17 +309,10 @@ fn fetch_file(
 /// Returns the name for the file of an address.
 fn file_name(url: &Url) -> Result<String, Failure> {
     let last = url.path_segments().and_then(|mut words| words.next_back()).unwrap_or_default();
-    let decoded = percent_decoded(last);
+    let decoded = percent_decode_str(last).decode_utf8().unwrap_or(last.into());
     if is_safe_file_name(&decoded) && !decoded.starts_with('.') {
-        return Ok(decoded);
+        return Ok(decoded.into_owned());
     }
     let text = format!("{}: the address does not end with the name of a file", shown(url));
     Err(usage(text, "give the address of a file, like https://example.org/book.txt"))
-}
-
-/// Decodes a word of an address, or leaves it if it is not UTF-8.
-fn percent_decoded(word: &str) -> String {
-    percent_encoding::percent_decode_str(word)
-        .decode_utf8()
-        .map_or_else(|_| word.into(), Into::into)
 }

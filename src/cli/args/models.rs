@@ -81,7 +81,7 @@ pub(in crate::cli) struct ExportArgs {
     pub output: PathBuf,
     /// Format [default: gguf for a file called *.gguf, else hf]
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub format: Option<ExportFormat>,
+    pub format: Option<FormatArg>,
     /// With gguf: the type that matrices are stored in
     #[arg(long = "type", value_name = "TYPE", default_value = "f16", value_parser = gguf_type())]
     pub kind: GgufType,
@@ -96,7 +96,7 @@ pub(in crate::cli) struct ExportArgs {
 
 /// A format that models are exported in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::cli) enum ExportFormat {
+pub(in crate::cli) enum FormatArg {
     /// A folder for Hugging Face transformers, with a model card
     Hf,
     /// A file for llama.cpp

@@ -44,7 +44,7 @@ pub(super) fn columns(mut file: impl Read + Seek) -> Result<SchemaDescPtr> {
 }
 
 /// An entry of a schema: a group with this many children, or a column.
-enum Element {
+enum SchemaElement {
     Group(u32),
     Column(Type),
 }
@@ -72,14 +72,14 @@ impl<'a> Thrift<'a> {
             }
             *open.last_mut()? -= 1;
             match self.element(open.len() > 2)? {
-                Element::Group(children) => open.push(children),
-                Element::Column(column) => columns.push(Arc::new(column)),
+                SchemaElement::Group(children) => open.push(children),
+                SchemaElement::Column(column) => columns.push(Arc::new(column)),
             }
         }
         Some(columns)
     }
 
-    fn element(&mut self, is_inside: bool) -> Option<Element> {
+    fn element(&mut self, is_inside: bool) -> Option<SchemaElement> {
         let mut numbers = [None; 6];
         let mut name = "";
         let mut id = 0;
@@ -93,7 +93,7 @@ impl<'a> Thrift<'a> {
         }
         let [_, kind, length, repetition, _, children] = numbers;
         let Some(kind) = kind.filter(|_| children.is_none_or(|children| children == 0)) else {
-            return Some(Element::Group(u32::try_from(children.unwrap_or(0)).ok()?));
+            return Some(SchemaElement::Group(u32::try_from(children.unwrap_or(0)).ok()?));
         };
         let repetition = match repetition? {
             _ if is_inside => Repetition::REPEATED,
@@ -103,7 +103,7 @@ impl<'a> Thrift<'a> {
         };
         let kind = *TYPES.get(usize::try_from(kind).ok()?)?;
         let column = Type::primitive_type_builder(name, kind).with_repetition(repetition);
-        Some(Element::Column(column.with_length(length.unwrap_or(-1)).build().ok()?))
+        Some(SchemaElement::Column(column.with_length(length.unwrap_or(-1)).build().ok()?))
     }
 
     /// Returns the type of the next field, and updates `id`, the number of the field before it.
