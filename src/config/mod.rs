@@ -183,6 +183,17 @@ impl Config {
         values.try_into().ok()
     }
 
+    /// Returns the name and the value of each setting as text, in the order of [`KEYS`].
+    pub(crate) fn values(&self) -> Vec<(&'static str, String)> {
+        let table = toml::Table::try_from(self).unwrap_or_default();
+        let text = |key: &Key| match table.get(key.name) {
+            Some(toml::Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => String::new(),
+        };
+        KEYS.iter().map(|key| (key.name, text(key))).collect()
+    }
+
     /// Writes the config as TOML, grouped like [`KEYS`], each line with its help text. The result
     /// read with [`Layer::toml`] resolves to the same config.
     ///

@@ -98,12 +98,12 @@ fn head(runs: &[RunRecord]) -> Vec<String> {
 fn settings(runs: &[RunRecord]) -> Vec<Vec<String>> {
     let columns: Vec<_> = runs.iter().map(RunRecord::values).collect();
     let first = columns.iter().flatten().next().into_iter().flatten();
-    let row = |(index, (name, value)): (usize, &(&str, Option<String>))| {
+    let row = |(index, (name, value)): (usize, &(&str, String))| {
         if columns.iter().flatten().all(|column| column[index].1 == *value) {
             return None;
         }
         let cells = columns.iter().map(|column| match column {
-            Some(column) => shown(name, column[index].1.clone().unwrap_or_default()),
+            Some(column) => shown(name, column[index].1.clone()),
             None => "unknown".into(),
         });
         Some(std::iter::once(name.to_string()).chain(cells).collect())

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::chart::ChartCurve;
-use crate::config::{Config, KEYS};
+use crate::config::Config;
 use crate::disk;
 use crate::protocol::{Cumulative, Failure, Progress, Series, Smoothed, automatic_half_life};
 use crate::runs::{self, CONFIG_FILE, EVENTS_FILE};
@@ -223,18 +223,16 @@ impl RunRecord {
     }
 
     /// Returns the names and values of all settings but `out_dir`, if the configuration is known.
-    pub fn values(&self) -> Option<Vec<(&'static str, Option<String>)>> {
-        let table = toml::Table::try_from(self.config.as_ref()?).unwrap_or_default();
-        let text =
-            |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), String::from);
-        let names = KEYS.iter().map(|key| key.name).filter(|name| *name != "out_dir");
-        Some(names.map(|name| (name, table.get(name).map(text))).collect())
+    pub fn values(&self) -> Option<Vec<(&'static str, String)>> {
+        let mut values = self.config.as_ref()?.values();
+        values.retain(|(name, _)| *name != "out_dir");
+        Some(values)
     }
 
     /// Returns all settings with their values, as pages show them.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let values = self.values().unwrap_or_default().into_iter();
-        values.filter_map(|(name, value)| Some((name, shown(name, value?)))).collect()
+        values.map(|(name, value)| (name, shown(name, value))).collect()
     }
 }
 

@@ -266,11 +266,7 @@ pub fn remove_unfinished(folder: &Path) {
     }
 }
 
-/// Returns the iterations of the checkpoints in `folder`, intact or not.
-pub fn iterations(folder: &Path) -> Result<Vec<u64>, Failure> {
-    Ok(numbered(folder)?.into_iter().map(|(iteration, _)| iteration).collect())
-}
-
+/// Returns the folders of the checkpoints in `folder`, intact or not.
 pub fn newest_first(folder: &Path) -> Result<impl Iterator<Item = PathBuf> + use<>, Failure> {
     Ok(numbered(folder)?.into_iter().rev().map(|(_, path)| path))
 }

@@ -12,7 +12,7 @@ use super::checkpoint::{STATE_FILE, newest_first};
 use super::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, has_checkpoint,
 };
-use crate::config::{Config, KEYS, Layer, resolve};
+use crate::config::{Config, Layer, resolve};
 use crate::disk::{self, TryLockError};
 use crate::protocol::{
     About, Command, Event, Progress, ReplanReason, RunPhase, RunState, RunSummary, StopReason, Tail,
@@ -93,20 +93,11 @@ fn about(run: &Path) -> About {
     text.and_then(|text| toml::from_str(&text).ok()).unwrap_or_default()
 }
 
-/// Returns the settings that differ, as key and both values, in the order of [`KEYS`]. `out_dir` is
-/// left out.
+/// Returns the settings that differ, as key and both values, without `out_dir`.
 pub fn difference(a: &Config, b: &Config) -> Vec<(&'static str, String, String)> {
-    let values = |config| toml::Table::try_from(config).unwrap_or_default();
-    let text = |value: Option<&toml::Value>| match value {
-        Some(toml::Value::String(text)) => text.clone(),
-        Some(value) => value.to_string(),
-        None => String::new(),
-    };
-    let (a, b) = (values(a), values(b));
-    let keys = KEYS.iter().map(|key| key.name).filter(|&name| name != "out_dir");
-    keys.filter(|&name| a.get(name) != b.get(name))
-        .map(|name| (name, text(a.get(name)), text(b.get(name))))
-        .collect()
+    let pairs = a.values().into_iter().zip(b.values());
+    let pairs = pairs.map(|((name, a), (_, b))| (name, a, b));
+    pairs.filter(|(name, a, b)| *name != "out_dir" && a != b).collect()
 }
 
 impl Tail {

@@ -41,5 +41,5 @@ pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {
 
 /// Returns the same as [`has_checkpoint`], or the error of a folder that cannot be read.
 pub(crate) fn has_checkpoints(folder: &std::path::Path) -> Result<bool, Failure> {
-    Ok(!checkpoint::iterations(&folder.join(CHECKPOINTS_FOLDER))?.is_empty())
+    Ok(checkpoint::newest_first(&folder.join(CHECKPOINTS_FOLDER))?.next().is_some())
 }

@@ -12,8 +12,8 @@ use crate::data::{ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Toke
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
 use crate::model::{
-    Architecture, Blocks, Gpt, LlamaBlocks, NanoGptCheckpoint, RandomWeights, WeightError,
-    WeightFolder, WeightSource, has_weights, read_architecture, weight_files,
+    Architecture, Blocks, Gpt, NanoGptCheckpoint, RandomWeights, WeightError, WeightFolder,
+    WeightSource, has_weights, read_architecture, weight_files,
 };
 use crate::plan::HEAD;
 use crate::protocol::Failure;
@@ -201,10 +201,10 @@ impl ModelSource {
     /// tokenized in another way than the model's.
     pub fn lacks(&self, template: &ChatTemplate) -> Result<bool, Failure> {
         let have = self.architecture.vocab_size;
-        let lacks = have < template.vocab_size() as usize;
+        let lacks = have < template.vocab_size as usize;
         match &self.tokenizer {
-            Some(tokenizer) if tokenizer.base().has_tokens_of(template.base()) => Ok(lacks),
-            None if !lacks || have == template.base().vocab_size() as usize => Ok(lacks),
+            Some(tokenizer) if tokenizer.base().has_tokens_of(&template.base) => Ok(lacks),
+            None if !lacks || have == template.base.vocab_size() as usize => Ok(lacks),
             _ => Err(Failure::other_tokenizer(&self.path)),
         }
     }
@@ -293,27 +293,21 @@ pub fn settings(model: &Architecture) -> Vec<(&'static str, String)> {
         Blocks::Gpt2 { bias, gelu } => (bias, gelu),
         Blocks::Llama(_) => (false, defaults.gelu),
     };
-    let LlamaBlocks { kv_heads, head_size, ffn_size, rope_theta, norm_eps, tied, .. } =
-        match model.blocks {
-            Blocks::Gpt2 { .. } => LlamaBlocks {
-                kv_heads: 0,
-                head_size: 0,
-                ffn_size: 0,
-                rope_theta: defaults.rope_theta,
-                norm_eps: defaults.norm_eps,
-                tied: defaults.tie_embeddings,
-                has_head_norms: false,
-            },
-            Blocks::Llama(shape) => shape,
-        };
+    let llama = match model.blocks {
+        Blocks::Gpt2 { .. } => None,
+        Blocks::Llama(shape) => Some(shape),
+    };
+    let rope_theta = llama.map_or(defaults.rope_theta, |shape| shape.rope_theta);
+    let norm_eps = llama.map_or(defaults.norm_eps, |shape| shape.norm_eps);
+    let tied = llama.map_or(defaults.tie_embeddings, |shape| shape.tied);
     vec![
         ("arch", model.arch().to_string()),
         ("n_layer", model.n_layer.to_string()),
         ("n_head", model.n_head.to_string()),
-        ("n_kv_head", kv_heads.to_string()),
-        ("head_size", head_size.to_string()),
+        ("n_kv_head", llama.map_or(0, |shape| shape.kv_heads).to_string()),
+        ("head_size", llama.map_or(0, |shape| shape.head_size).to_string()),
         ("n_embd", model.n_embd.to_string()),
-        ("ffn_size", ffn_size.to_string()),
+        ("ffn_size", llama.map_or(0, |shape| shape.ffn_size).to_string()),
         ("block_size", model.block_size.to_string()),
         ("vocab_size", model.vocab_size.to_string()),
         ("bias", bias.to_string()),
