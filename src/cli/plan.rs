@@ -9,7 +9,7 @@ use super::target::TargetGpu;
 use super::terminal::at_spaces;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
-use crate::data::{DataErrorKind, Dataset};
+use crate::data::Dataset;
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::plan::{
@@ -145,7 +145,7 @@ fn data(config: &Config) -> Result<(u32, Option<DataSize>), Failure> {
             Ok((vocab, Some(size)))
         }
         // A plan needs no data, which may not be prepared yet.
-        Err(error) if error.kind == DataErrorKind::Missing => {
+        Err(error) if error.is_missing => {
             if config.vocab_size == 0 {
                 message!(
                     "warning: {error}; planning with the vocabulary of GPT-2, {GPT2_VOCABULARY} \

@@ -26,7 +26,7 @@
 //! ```text
 //! let template = tokenizer.chat()?;                // None: the model knows no conversations
 //! let prompt = template.prompt(&messages)?;        // ends with <|assistant|>
-//! // Sample until template.is_special(id), which is template.end() unless the model errs.
+//! // Sample until template.is_special(id), which is template.end unless the model errs.
 //! ```
 
 pub(super) mod file;
@@ -49,17 +49,20 @@ use specials::{Hidden, Specials};
 pub const END_OF_MESSAGE: &str = "<|end|>";
 
 /// A tokenizer with the tokens of conversations.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ChatTemplate {
-    base: TextTokenizer,
+    /// The tokenizer of text.
+    pub base: TextTokenizer,
     /// The tokens that are not text. Those of wgpt's template are the beginning of a conversation, the roles
     /// in the order of [`Role::ALL`], and the end of a message.
     specials: Vec<(u32, String)>,
-    begin: u32,
+    /// The token that each conversation in data begins with.
+    pub begin: u32,
     /// The tokens before an answer, from the first special one on.
-    opening: Vec<u32>,
-    end: u32,
-    vocab_size: u32,
+    pub opening: Vec<u32>,
+    /// The token that ends a message: where sampling stops.
+    pub end: u32,
+    pub vocab_size: u32,
     /// The template of a model folder; `None` for wgpt's.
     folder: Option<FolderTemplate>,
 }
@@ -74,13 +77,14 @@ struct FolderTemplate {
     is_separated: bool,
 }
 
-impl PartialEq for FolderTemplate {
+/// Everything else follows from these two.
+impl PartialEq for ChatTemplate {
     fn eq(&self, other: &Self) -> bool {
-        self.jinja == other.jinja
+        self.base == other.base && self.written() == other.written()
     }
 }
 
-impl Eq for FolderTemplate {}
+impl Eq for ChatTemplate {}
 
 /// The template of a model folder, as it is written in `meta.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,15 +130,16 @@ impl ChatTemplate {
     /// Creates the template of a model folder, around the tokenizer `base` of its text. The error is a
     /// clause that says why it is not supported.
     pub fn of_folder(base: TextTokenizer, written: WrittenTemplate) -> Result<Self, String> {
-        let WrittenTemplate { text, names } = written;
         let specials = base.specials();
-        let is_used = |name: &str| text.contains(name) || names.values().any(|token| token == name);
+        let is_used = |name: &str| {
+            written.text.contains(name) || written.names.values().any(|token| token == name)
+        };
         if let TextTokenizer::Bpe(bpe) = &base
             && let Some(name) = bpe.bound().find(|name| is_used(name))
         {
             return Err(format!("its token {name} removes the spaces around it"));
         }
-        let jinja = Jinja::parse(text, names)?;
+        let jinja = Jinja::parse(written)?;
         let message = |role| Message::new(role, "Hello");
         let [user, assistant] = [Role::User, Role::Assistant].map(message);
         let turns = [user.clone(), assistant.clone(), user, assistant];
@@ -175,26 +180,12 @@ impl ChatTemplate {
     }
 
     /// Returns the template of a model folder; `None` for wgpt's.
-    pub(super) fn written(&self) -> Option<WrittenTemplate> {
-        let Jinja { text, names, .. } = &self.folder.as_ref()?.jinja;
-        Some(WrittenTemplate { text: text.clone(), names: names.clone() })
+    pub(super) fn written(&self) -> Option<&WrittenTemplate> {
+        self.folder.as_ref().map(|folder| &folder.jinja.written)
     }
 
     pub fn is_of_folder(&self) -> bool {
         self.folder.is_some()
-    }
-
-    pub fn base(&self) -> &TextTokenizer {
-        &self.base
-    }
-
-    pub fn vocab_size(&self) -> u32 {
-        self.vocab_size
-    }
-
-    /// Returns the token that each conversation in data begins with.
-    pub fn begin(&self) -> u32 {
-        self.begin
     }
 
     /// Returns true if [`begin`](Self::begin) only separates conversations in data, and is no part of them.
@@ -202,19 +193,9 @@ impl ChatTemplate {
         self.folder.as_ref().is_some_and(|folder| folder.is_separated)
     }
 
-    /// Returns the tokens before an answer, from the first special one on.
-    pub fn opening(&self) -> &[u32] {
-        &self.opening
-    }
-
-    /// Returns the token that ends a message: where sampling stops.
-    pub fn end(&self) -> u32 {
-        self.end
-    }
-
     /// Returns the token that a model folder calls, for example, `bos_token`.
     pub fn named(&self, name: &str) -> Option<u32> {
-        let name = self.folder.as_ref()?.jinja.names.get(name)?;
+        let name = self.written()?.names.get(name)?;
         self.specials().find(|(_, special)| special == name).map(|(id, _)| id)
     }
 
@@ -324,8 +305,8 @@ impl ChatTemplate {
 
     /// Returns the template in the language of Hugging Face's `chat_template`.
     pub fn jinja(&self) -> String {
-        if let Some(folder) = &self.folder {
-            return folder.jinja.text.clone();
+        if let Some(written) = self.written() {
+            return written.text.clone();
         }
         let role = |role: Role| format!("message['role'] == '{role}'");
         let [system, user, assistant] = Role::ALL.map(role);

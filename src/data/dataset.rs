@@ -7,7 +7,7 @@ use pytorch_reader::{PickleValue, PytorchReader};
 
 use super::writer::{META, META_TEMPORARY, TRAIN, VAL};
 use super::{
-    CharVocab, ChatTemplate, DataError, Dtype, Meta, Split, TextTokenizer, Tokenizer, chats,
+    CharVocab, ChatTemplate, DataError, Meta, Split, TextTokenizer, TokenDtype, Tokenizer, chats,
     stories,
 };
 use crate::config::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES};
@@ -77,7 +77,7 @@ impl Dataset {
     /// Returns true if a model with `vocab_size` tokens lacks the tokens of conversations, and no others.
     pub fn adds_to(&self, vocab_size: u32) -> bool {
         let template = self.tokenizer.as_ref().and_then(Tokenizer::chat);
-        let lacking = |template: &ChatTemplate| template.base().vocab_size()..template.vocab_size();
+        let lacking = |template: &ChatTemplate| template.base.vocab_size()..template.vocab_size;
         template.is_some_and(|template| lacking(template).contains(&vocab_size))
     }
 
@@ -196,7 +196,7 @@ fn open_split(
     names: &[String],
     file: &'static str,
     vocab_size: u32,
-    dtype: Option<Dtype>,
+    dtype: Option<TokenDtype>,
 ) -> Result<Split, DataError> {
     let split = file.trim_end_matches(".bin");
     let is_shard = |name: &&String| {

@@ -9,23 +9,14 @@ use crate::disk;
 use crate::protocol::{Exit, Failure};
 use crate::text::excerpt;
 
-/// The subject of a [`DataError`], which decides on the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataErrorKind {
-    Usage,
-    /// Data that does not exist. It may not be prepared yet.
-    Missing,
-    /// Text, tokens or a file that cannot be used.
-    BadData,
-    System,
-}
-
 /// An error of the data layer: what happened and where. It is cloneable, so that a front end can keep
 /// it and show it again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct DataError {
-    pub kind: DataErrorKind,
+    pub(super) exit: Exit,
+    /// True for data that does not exist. It may not be prepared yet.
+    pub is_missing: bool,
     problem: String,
     hint: Cow<'static, str>,
 }
@@ -42,7 +33,7 @@ impl DataError {
     }
 
     pub(super) fn bad(problem: impl Into<String>, hint: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind: DataErrorKind::BadData, problem: problem.into(), hint: hint.into() }
+        Self { exit: Exit::BadData, is_missing: false, problem: problem.into(), hint: hint.into() }
     }
 
     pub fn at(path: &Path, problem: impl Display, hint: impl Into<Cow<'static, str>>) -> Self {
@@ -106,24 +97,24 @@ impl DataError {
     pub(super) fn missing(folder: &Path, reason: &str, command: &str) -> Self {
         let problem = format!("no training data in {}: {reason}", folder.display());
         let hint = format!("create it with `{command}`, or give another folder with --data");
-        Self { kind: DataErrorKind::Missing, ..Self::bad(problem, hint) }
+        Self { is_missing: true, ..Self::bad(problem, hint) }
     }
 
     pub(super) fn usage(problem: impl Into<String>, hint: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind: DataErrorKind::Usage, ..Self::bad(problem, hint) }
+        Self { exit: Exit::Usage, ..Self::bad(problem, hint) }
     }
 
     /// Wraps an I/O error, for `map_err`: "cannot `action` `path`".
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| {
-            let kind = match source.kind() {
-                io::ErrorKind::NotFound => DataErrorKind::BadData,
-                _ => DataErrorKind::System,
+            let exit = match source.kind() {
+                io::ErrorKind::NotFound => Exit::BadData,
+                _ => Exit::Failure,
             };
             let problem = format!("cannot {action} {}: {source}", path.display());
             let hint = disk::hint(&source)
                 .unwrap_or("check the path, its permissions and the free disk space");
-            Self { kind, ..Self::bad(problem, hint) }
+            Self { exit, ..Self::bad(problem, hint) }
         }
     }
 
@@ -147,11 +138,6 @@ impl DataError {
 
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Self {
-        let exit = match error.kind {
-            DataErrorKind::Usage => Exit::Usage,
-            DataErrorKind::System => Exit::Failure,
-            DataErrorKind::Missing | DataErrorKind::BadData => Exit::BadData,
-        };
-        Self::new(error.problem, error.hint).with_exit(exit)
+        Self::new(error.problem, error.hint).with_exit(error.exit)
     }
 }

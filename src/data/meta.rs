@@ -10,14 +10,14 @@ use crate::disk;
 /// The type of a token in a file, with its width in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Dtype {
+pub enum TokenDtype {
     /// Two bytes, little-endian, as in nanoGPT and llm.c.
     U16 = 2,
     /// Four bytes, little-endian, for vocabularies above 65,536 tokens.
     U32 = 4,
 }
 
-impl Dtype {
+impl TokenDtype {
     /// Returns the narrowest type for the ids of a vocabulary.
     pub(super) fn for_vocab(vocab_size: u32) -> Self {
         if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
@@ -40,7 +40,7 @@ pub struct Meta {
     pub version: u32,
     pub tokenizer: Tokenizer,
     pub vocab_size: u32,
-    pub dtype: Dtype,
+    pub dtype: TokenDtype,
     /// Documents in both splits.
     pub documents: u64,
     /// The documents are conversations: only what the assistant says counts in the loss. `None` for
@@ -91,9 +91,9 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
-    use super::super::DataErrorKind;
     use super::super::testing::{META_JSON, folder};
     use super::*;
+    use crate::protocol::Exit;
 
     #[test]
     fn errors_tell_damage_from_other_versions() {
@@ -103,7 +103,7 @@ mod tests {
             Meta::load(&folder.path().join("meta.json"))
         };
         let meta = load(text.as_bytes()).unwrap();
-        assert_eq!((meta.vocab_size, meta.dtype), (257, Dtype::for_vocab(257)));
+        assert_eq!((meta.vocab_size, meta.dtype), (257, TokenDtype::for_vocab(257)));
         assert_eq!(serde_json::to_string(&meta).unwrap(), text);
         let conversations = r#""conversations":{"train":1,"val":1,"longest":3},"train_tokens""#;
         for (from, to, expected) in [
@@ -117,11 +117,11 @@ mod tests {
             assert!(message.contains(expected) && message.contains("meta.json"), "{message}");
         }
         let error = load(&[b"\xff\xfe", text.as_bytes()].concat()).unwrap_err();
-        assert_eq!(error.kind, DataErrorKind::BadData, "{error}");
+        assert_eq!(error.exit, Exit::BadData, "{error}");
     }
 
     #[test]
     fn the_narrowest_width_is_chosen() {
-        assert_eq!([65_536, 65_537].map(Dtype::for_vocab), [Dtype::U16, Dtype::U32]);
+        assert_eq!([65_536, 65_537].map(TokenDtype::for_vocab), [TokenDtype::U16, TokenDtype::U32]);
     }
 }

@@ -29,7 +29,7 @@ impl Conversations {
         let mut bounds = Vec::new();
         for from in (0..split.len()).step_by(SEARCHED) {
             let ids = split.window(from, SEARCHED.min((split.len() - from) as usize))?;
-            let begins = (from..).zip(ids).filter(|(_, id)| *id == template.begin());
+            let begins = (from..).zip(ids).filter(|(_, id)| *id == template.begin);
             bounds.extend(begins.map(|(at, _)| at));
         }
         if bounds.first() != Some(&0) {
@@ -203,7 +203,7 @@ impl Windows<'_> {
         targets.drain(..targets.len().saturating_sub(block_size));
         ids.pop();
         ids.drain(..ids.len().saturating_sub(block_size));
-        ids.resize(block_size, template.begin());
+        ids.resize(block_size, template.begin);
         targets.resize(block_size, None);
         Ok(Window { tokens: ids, targets })
     }
@@ -228,7 +228,7 @@ mod tests {
             template.conversation(&[Message::new(Role::User, "b"), answer]).unwrap()
         };
         let tokens = answers.iter().flat_map(conversation).collect();
-        let split = Split::from_memory(tokens, template.vocab_size());
+        let split = Split::from_memory(tokens, template.vocab_size);
         split.with_conversations("train.bin", Some(&template)).unwrap()
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let Window { tokens, targets } = windows.read(7..22).unwrap();
         assert_eq!(tokens, [0; 7]);
         // All of it was said by the assistant, whose token is cut.
-        let end = template().end();
+        let end = template().end;
         assert_eq!(targets, [[Some(0); 6].as_slice(), &[Some(end)]].concat());
         let split = Split::from_memory(vec![0, 1, 2, 4], 7);
         assert_says(split.with_conversations("val.bin", Some(&template())).unwrap_err(), "val.bin");

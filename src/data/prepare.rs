@@ -25,7 +25,7 @@ use super::encode::EncoderPool;
 use super::pieces::PIECE;
 use super::source::{BadLines, Sources, TextEncoding};
 use super::writer::{FolderWriter, check_vacant};
-use super::{ChatTemplate, DataError, Dtype, Meta, Tokenizer, TokenizerChoice};
+use super::{DataError, Meta, TokenDtype, Tokenizer, TokenizerChoice};
 use crate::text::percent;
 use router::Router;
 pub use stop::StopRequest;
@@ -120,7 +120,7 @@ pub struct Prepared {
 /// `train.bin`, `val.bin` and `meta.json`, and with byte pairs or conversations a `tokenizer.json`.
 ///
 /// Each document ends with an end-of-text token if the tokenizer has one. `.jsonl` files of
-/// conversations are tokenized with a [`ChatTemplate`]: the template of the tokenizer's folder, or else
+/// conversations are tokenized with a [`ChatTemplate`](super::ChatTemplate): the template of the tokenizer's folder, or else
 /// wgpt's own. Memory does not grow with the input, except for the longest `.jsonl` line or `.parquet`
 /// value. `progress` is called about every 256 KiB.
 pub fn prepare(
@@ -169,8 +169,8 @@ pub fn prepare(
         tokenizer = tokenizer.with_chat();
     }
     let rule = survey.rule(options.val_fraction, options.seed);
-    let dtype = Dtype::for_vocab(tokenizer.vocab_size());
-    let begin = tokenizer.chat().map(ChatTemplate::begin).filter(|_| sources.has_conversations);
+    let dtype = TokenDtype::for_vocab(tokenizer.vocab_size());
+    let begin = tokenizer.chat().filter(|_| sources.has_conversations).map(|chat| chat.begin);
     if !options.stop.begin_writing() {
         return Err(stopped());
     }

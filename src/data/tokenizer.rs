@@ -89,7 +89,7 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> u32 {
         match self {
             Self::Text(base) => base.vocab_size(),
-            Self::Chat(template) => template.vocab_size(),
+            Self::Chat(template) => template.vocab_size,
         }
     }
 
@@ -110,7 +110,7 @@ impl Tokenizer {
     /// Returns the token that ends what a model writes, if the tokenizer has one: a message in a
     /// conversation, else a document.
     pub fn stop(&self) -> Option<u32> {
-        self.chat().map(ChatTemplate::end).or(self.end_of_text())
+        self.chat().map(|template| template.end).or(self.end_of_text())
     }
 
     /// Returns the number of bytes of text that each token stands for, by id. The end of a document
@@ -153,7 +153,7 @@ impl Tokenizer {
     pub fn base(&self) -> &TextTokenizer {
         match self {
             Self::Text(base) => base,
-            Self::Chat(template) => template.base(),
+            Self::Chat(template) => &template.base,
         }
     }
 
@@ -196,7 +196,7 @@ impl From<Tokenizer> for WrittenTokenizer {
     fn from(tokenizer: Tokenizer) -> Self {
         let base = tokenizer.base().into();
         match tokenizer.chat() {
-            Some(chat) => Self::Chat { base: Box::new(base), template: chat.written() },
+            Some(chat) => Self::Chat { base: Box::new(base), template: chat.written().cloned() },
             None => base,
         }
     }

@@ -61,7 +61,7 @@ impl Tokenizer {
             }
         }
         if let Self::Chat(template) = self {
-            let end = template.specials().find(|(id, _)| *id == template.end());
+            let end = template.specials().find(|(id, _)| *id == template.end);
             settings["eos_token"] = json!(end.map_or(END_OF_MESSAGE, |(_, name)| name));
             settings["chat_template"] = json!(template.jinja());
         }
@@ -78,7 +78,7 @@ impl Tokenizer {
         } else {
             vec![(TOKENIZER_FILE, self.json_file())]
         };
-        files.extend(written.map(|written| (TEMPLATE_FILE, written.text)));
+        files.extend(written.map(|written| (TEMPLATE_FILE, written.text.clone())));
         files.push((SETTINGS_FILE, format!("{settings:#}\n")));
         files
     }
@@ -322,7 +322,7 @@ mod tests {
                 (expected.clone(), None)
             );
             let Some(expected) = expected else { continue };
-            let names = tokenizer.chat().and_then(ChatTemplate::written).unwrap().names;
+            let names = tokenizer.chat().and_then(ChatTemplate::written).unwrap().names.clone();
             assert_eq!(names, BTreeMap::from([("eos_token".to_owned(), "E".to_owned())]));
             // What is written is found again.
             let files = tokenizer.hugging_face_files();

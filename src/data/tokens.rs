@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::packing::Conversations;
-use super::{ChatTemplate, DataError, Dtype};
+use super::{ChatTemplate, DataError, TokenDtype};
 use crate::disk::{self, File};
 
 const SHARD_MAGIC: i32 = 20_240_520;
@@ -43,7 +43,7 @@ type OpenFile = Mutex<Option<(PathBuf, File)>>;
 #[derive(Debug)]
 struct TokenFile {
     path: PathBuf,
-    dtype: Dtype,
+    dtype: TokenDtype,
     header: u64,
     tokens: u64,
     /// Index in the split of the first token of this file.
@@ -61,7 +61,7 @@ impl Split {
     pub(super) fn from_files(
         paths: Vec<PathBuf>,
         vocab_size: u32,
-        dtype: Option<Dtype>,
+        dtype: Option<TokenDtype>,
     ) -> Result<Self, DataError> {
         let mut files = Vec::new();
         let mut len = 0;
@@ -149,7 +149,7 @@ impl Split {
 }
 
 impl TokenFile {
-    fn inspect(path: PathBuf, dtype: Option<Dtype>, first: u64) -> Result<Self, DataError> {
+    fn inspect(path: PathBuf, dtype: Option<TokenDtype>, first: u64) -> Result<Self, DataError> {
         let io = || DataError::io("read", &path);
         let mut file = disk::open_regular(&path).map_err(io())?;
         let bytes = file.metadata().map_err(io())?.len();
@@ -159,14 +159,18 @@ impl TokenFile {
             if let Some(expected) = shard_tokens(&path, &head)? {
                 let found = bytes.saturating_sub(SHARD_HEADER) / 2;
                 return match u64::try_from(expected) {
-                    Ok(tokens) if bytes >= SHARD_HEADER && tokens <= found => {
-                        Ok(Self { path, dtype: Dtype::U16, header: SHARD_HEADER, tokens, first })
-                    }
+                    Ok(tokens) if bytes >= SHARD_HEADER && tokens <= found => Ok(Self {
+                        path,
+                        dtype: TokenDtype::U16,
+                        header: SHARD_HEADER,
+                        tokens,
+                        first,
+                    }),
                     _ => Err(DataError::token_count(&path, "its header", expected, found)),
                 };
             }
         }
-        let dtype = dtype.unwrap_or(Dtype::U16);
+        let dtype = dtype.unwrap_or(TokenDtype::U16);
         let width = dtype.width();
         if bytes % width != 0 {
             let problem = format!("{bytes} bytes are not a whole number of {width}-byte tokens");
@@ -190,10 +194,10 @@ impl TokenFile {
         let mut bytes = vec![0; ((tokens.end - tokens.start) * width) as usize];
         file.read_exact(&mut bytes).map_err(io())?;
         Ok(match self.dtype {
-            Dtype::U16 => {
+            TokenDtype::U16 => {
                 bytes.as_chunks().0.iter().map(|&pair| u16::from_le_bytes(pair).into()).collect()
             }
-            Dtype::U32 => {
+            TokenDtype::U32 => {
                 bytes.as_chunks().0.iter().map(|&quad| u32::from_le_bytes(quad)).collect()
             }
         })

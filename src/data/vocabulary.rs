@@ -60,7 +60,7 @@ impl Tokenizer {
         };
         (vocabulary.begin, vocabulary.end) = (self.end_of_text(), self.stop());
         if let Self::Chat(template) = self {
-            vocabulary.pad(template.vocab_size() as usize);
+            vocabulary.pad(template.vocab_size as usize);
             for (id, name) in template.specials() {
                 vocabulary.tokens[id as usize] = (name.to_owned(), TokenKind::Control);
             }

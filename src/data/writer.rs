@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use super::encode::Encoded;
 use super::tokenizer_files::DATA_FILES;
-use super::{ConversationCounts, DataError, Dtype, Meta, TOKENIZER_FILE, TextTokenizer, Tokenizer};
+use super::{
+    ConversationCounts, DataError, Meta, TOKENIZER_FILE, TextTokenizer, TokenDtype, Tokenizer,
+};
 use crate::disk::{self, File};
 
 pub(super) const TRAIN: &str = "train.bin";
@@ -55,7 +57,7 @@ pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> 
 impl FolderWriter {
     /// Creates the folder and the temporary files. `begin` is the token that begins a conversation, if
     /// they will hold conversations.
-    pub fn create(folder: &Path, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
+    pub fn create(folder: &Path, dtype: TokenDtype, begin: Option<u32>) -> Result<Self, DataError> {
         let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !disk::exists(folder);
         let created = folder.ancestors().take_while(is_new).map(Path::to_owned);
         let created = CreatedFolders(created.collect());
@@ -167,7 +169,7 @@ fn temporary(folder: &Path, name: &str) -> PathBuf {
 pub(super) struct TokenWriter {
     path: PathBuf,
     file: File,
-    dtype: Dtype,
+    dtype: TokenDtype,
     hasher: blake3::Hasher,
     pub(super) tokens: u64,
     begin: Option<u32>,
@@ -177,7 +179,7 @@ pub(super) struct TokenWriter {
 }
 
 impl TokenWriter {
-    fn create(path: PathBuf, dtype: Dtype, begin: Option<u32>) -> Result<Self, DataError> {
+    fn create(path: PathBuf, dtype: TokenDtype, begin: Option<u32>) -> Result<Self, DataError> {
         let file = File::create(&path).map_err(DataError::io("create", &path))?;
         Ok(Self {
             path,
@@ -196,7 +198,7 @@ impl TokenWriter {
         let width = self.dtype.width() as usize;
         let mut bytes = Vec::with_capacity(ids.len() * width);
         for &id in ids {
-            // `Dtype::for_vocab` chose the width, so every id fits.
+            // `TokenDtype::for_vocab` chose the width, so every id fits.
             bytes.extend_from_slice(&id.to_le_bytes()[..width]);
             if Some(id) == self.begin {
                 self.conversations += 1;
@@ -233,7 +235,7 @@ mod tests {
         names
     }
 
-    fn write(folder: &Path, dtype: Dtype) -> FolderWriter {
+    fn write(folder: &Path, dtype: TokenDtype) -> FolderWriter {
         let mut output = FolderWriter::create(folder, dtype, Some(1)).unwrap();
         let encoded = Encoded { train: vec![1, 0x1_0203], val: vec![256] };
         output.write(&encoded).unwrap();
@@ -244,13 +246,13 @@ mod tests {
     fn a_dropped_writer_removes_its_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/data");
-        let output = write(&path, Dtype::U16);
+        let output = write(&path, TokenDtype::U16);
         assert_eq!(names(&path), ["train.bin.tmp", "val.bin.tmp"]);
         drop(output);
         assert!(names(folder.path()).is_empty(), "the folders are its own");
 
         std::fs::create_dir(folder.path().join("new")).unwrap();
-        drop(write(&path, Dtype::U16));
+        drop(write(&path, TokenDtype::U16));
         assert_eq!(names(folder.path()), ["new"], "this one was there before");
     }
 
@@ -258,7 +260,7 @@ mod tests {
     #[test]
     fn a_power_failure_leaves_a_folder_that_is_complete_or_marked() {
         let folder = tempfile::tempdir().unwrap();
-        let output = write(folder.path(), Dtype::U16);
+        let output = write(folder.path(), TokenDtype::U16);
         let (meta, calls) = record(|| output.finish(Tokenizer::BYTE, 1, vec![]));
         meta.unwrap();
         let sync = Call::SyncFolder(folder.path().into());
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn tokens_are_little_endian_in_both_widths() {
         for (dtype, expected) in
-            [(Dtype::U16, &[1, 0, 3, 2][..]), (Dtype::U32, &[1, 0, 0, 0, 3, 2, 1, 0])]
+            [(TokenDtype::U16, &[1, 0, 3, 2][..]), (TokenDtype::U32, &[1, 0, 0, 0, 3, 2, 1, 0])]
         {
             let folder = tempfile::tempdir().unwrap();
             let output = write(folder.path(), dtype);

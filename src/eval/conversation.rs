@@ -92,7 +92,7 @@ impl Conversation {
         let Some(template) = tokenizer.and_then(Tokenizer::chat) else {
             return Err(ChatError::NoTemplate { model: path.display().to_string() });
         };
-        let tokens = template.vocab_size() as usize;
+        let tokens = template.vocab_size as usize;
         if tokens > model.vocab_size {
             return Err(ChatError::Vocabulary { tokens, model: model.vocab_size });
         }
@@ -202,8 +202,8 @@ impl Conversation {
         if answer.is_empty() {
             self.turns.pop_back();
         } else if let Some(turn) = self.turns.back_mut() {
-            let text = self.template.base().decode(answer);
-            let ids = [self.template.opening(), answer, &[self.template.end()]].concat();
+            let text = self.template.base.decode(answer);
+            let ids = [&self.template.opening, answer, &[self.template.end]].concat();
             turn.push(Utterance { message: Message::new(Role::Assistant, text), ids: Some(ids) });
         }
     }
@@ -216,8 +216,8 @@ impl Conversation {
     fn prompt(&self, said: &[&Utterance]) -> Result<Vec<u32>, ChatError> {
         if !self.template.is_of_folder() {
             let messages = said.iter().flat_map(|said| said.ids.as_deref().unwrap_or_default());
-            let begin = std::iter::once(self.template.begin());
-            let opening = self.template.opening();
+            let begin = std::iter::once(self.template.begin);
+            let opening = &self.template.opening;
             return Ok(begin.chain(messages.copied()).chain(opening.iter().copied()).collect());
         }
         let messages: Vec<_> = said.iter().map(|said| said.message.clone()).collect();
@@ -236,7 +236,7 @@ impl Conversation {
         let prompt = self.prompt(all)?.len();
         self.context.checked_sub(prompt + others).ok_or_else(|| {
             let Message { role, content } = &said.message;
-            let tokens = self.template.base().encode(content).map_or(0, |ids| ids.len());
+            let tokens = self.template.base.encode(content).map_or(0, |ids| ids.len());
             let around = prompt.saturating_sub(tokens) + others;
             ChatError::TooLong { role: *role, tokens, most: self.context.saturating_sub(around) }
         })
@@ -266,7 +266,7 @@ impl ChatAnswer<'_> {
             return None;
         }
         self.ids.push(id);
-        Some(self.text.push(|ids| self.template.base().decode(ids), id))
+        Some(self.text.push(|ids| self.template.base.decode(ids), id))
     }
 
     /// Returns true if the answer has reached its most tokens before the model ended it.

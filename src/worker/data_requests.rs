@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{BUILTIN_STORIES, file_name};
 use crate::data::{
-    self, DataError, DataErrorKind, Dataset, PrepareOptions, PrepareProgress, Tokenizer,
-    TokenizerKind, stories,
+    self, DataError, Dataset, PrepareOptions, PrepareProgress, Tokenizer, TokenizerKind, stories,
 };
 use crate::disk;
 use crate::protocol::{DataInfo, Failure, Reply, Texts};
@@ -34,7 +33,7 @@ pub(crate) fn describe(spec: &str) -> Result<DataInfo, String> {
             excerpt: excerpt(&data).map_err(|error| advised(&error))?,
         }),
         // The hint of the error is a command, which a browser does not have.
-        Err(error) if error.kind == DataErrorKind::Missing && cfg!(target_arch = "wasm32") => {
+        Err(error) if error.is_missing && cfg!(target_arch = "wasm32") => {
             Err(format!("this browser has no data called {spec}: choose the text again"))
         }
         Err(error) => Err(advised(&error)),

@@ -8,7 +8,7 @@ use crate::data::tokenizer_json::special;
 
 /// Returns the `tokenizer.json` of the text of a template, with the tokens that the template adds.
 pub(in crate::data) fn write(template: &ChatTemplate) -> String {
-    let text = template.base().json_file();
+    let text = template.base.json_file();
     if template.added().next().is_none() {
         return text;
     }

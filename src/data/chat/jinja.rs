@@ -14,7 +14,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::Message;
+use super::{Message, WrittenTemplate};
 
 const NAME: &str = "chat_template";
 
@@ -41,16 +41,14 @@ pub enum Ending {
 
 #[derive(Clone, Debug)]
 pub struct Jinja {
-    pub text: String,
-    /// Special tokens by the names that templates use, such as `bos_token`.
-    pub names: BTreeMap<String, String>,
+    pub written: WrittenTemplate,
     environment: Environment<'static>,
 }
 
 impl Jinja {
     /// Compiles a template. The error is a clause that says what is wrong.
-    pub fn parse(text: String, names: BTreeMap<String, String>) -> Result<Self, String> {
-        if text.len() > LONGEST {
+    pub fn parse(written: WrittenTemplate) -> Result<Self, String> {
+        if written.text.len() > LONGEST {
             return Err(format!("it has more than {LONGEST} bytes"));
         }
         let compile = || -> Result<_, String> {
@@ -64,7 +62,7 @@ impl Jinja {
             });
             environment.add_function("strftime_now", strftime_now);
             environment.add_filter("tojson", to_json);
-            let plain = without_generation(&text);
+            let plain = without_generation(&written.text);
             environment.add_template_owned(NAME, plain).map_err(|error| clause(&error))?;
             Ok(environment)
         };
@@ -78,7 +76,7 @@ impl Jinja {
                 thread.join().unwrap_or_else(|panic| resume_unwind(panic))
             })
         }?;
-        Ok(Self { text, names, environment })
+        Ok(Self { written, environment })
     }
 
     /// Renders a conversation. The error is a clause that says what is wrong; templates refuse some
@@ -87,8 +85,9 @@ impl Jinja {
         let message = |Message { role, content }: &Message| {
             Value::from_pairs([("role", role.to_string()), ("content", content.clone())])
         };
+        let names = self.written.names.iter();
         let mut context: BTreeMap<&str, Value> =
-            self.names.iter().map(|(name, token)| (name.as_str(), token.as_str().into())).collect();
+            names.map(|(name, token)| (name.as_str(), token.as_str().into())).collect();
         context.insert("messages", messages.iter().map(message).collect());
         context.insert("add_generation_prompt", (ending != Ending::Nothing).into());
         if ending == Ending::AnswerWithoutThought {
@@ -103,14 +102,6 @@ impl Jinja {
             .map_err(|error| clause(&error))
     }
 }
-
-impl PartialEq for Jinja {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.text, &self.names) == (&other.text, &other.names)
-    }
-}
-
-impl Eq for Jinja {}
 
 fn clause(error: &Error) -> String {
     let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
@@ -212,7 +203,8 @@ mod tests {
     fn render(text: &str) -> Result<String, String> {
         let names = BTreeMap::from([("eos_token".to_owned(), "</s>".to_owned())]);
         let messages = [Message::new(Role::User, " a\u{e9}<"), Message::new(Role::Assistant, "b")];
-        Jinja::parse(text.to_owned(), names)?.render(&messages, Ending::Nothing)
+        let written = WrittenTemplate { text: text.to_owned(), names };
+        Jinja::parse(written)?.render(&messages, Ending::Nothing)
     }
 
     /// The expected texts are those of transformers 5.24.

@@ -21,10 +21,10 @@ fn tokens_are_added_after_the_last() {
         (50_260, "<|end|>"),
     ];
     assert!(gpt2.specials().eq(expected));
-    assert_eq!(gpt2.vocab_size(), 50_261);
+    assert_eq!(gpt2.vocab_size, 50_261);
     assert_eq!(gpt2.added().count(), 4);
     let chars = ChatTemplate::new(characters("ab").base().clone());
-    assert_eq!((chars.begin(), chars.end(), chars.vocab_size()), (2, 6, 7));
+    assert_eq!((chars.begin, chars.end, chars.vocab_size), (2, 6, 7));
     assert_eq!(chars.added().count(), 5);
     let chars = Tokenizer::from(chars);
     assert_eq!(chars.clone().with_chat(), chars);
@@ -55,7 +55,7 @@ fn text_does_not_forge_tokens() {
         let ids = template.message(&message).unwrap().unwrap();
         let specials = ids.iter().filter(|&&id| template.is_special(id)).count();
         assert_eq!(specials, 2, "the role and the end");
-        assert_eq!(template.base().decode(&ids[1..ids.len() - 1]), forged);
+        assert_eq!(template.base.decode(&ids[1..ids.len() - 1]), forged);
     }
 }
 
@@ -135,7 +135,7 @@ fn marked(template: &ChatTemplate, ids: &[u32]) -> String {
     let parts: Vec<_> = ids.iter().zip(counted).collect();
     for part in parts.chunk_by(|a, b| a.1 == b.1) {
         let ids: Vec<u32> = part.iter().map(|(id, _)| **id).collect();
-        let part_text = template.base().decode(&ids);
+        let part_text = template.base.decode(&ids);
         text += &if part[0].1 { format!("[{part_text}]") } else { part_text };
     }
     text
@@ -189,10 +189,10 @@ fn answers_of_a_folders_template_are_found() {
         let last = messages.len() - 1;
         let prompt = template.prompt(&messages[..last], Ending::Answer).unwrap();
         assert_eq!(ids[..prompt.len()], prompt);
-        assert!(prompt.ends_with(template.opening()));
+        assert!(prompt.ends_with(&template.opening));
         assert_eq!(template.question(&prompt), messages[last - 1].content);
         // It begins once, in data.
-        let begins = ids.iter().filter(|id| **id == template.begin()).count();
+        let begins = ids.iter().filter(|id| **id == template.begin).count();
         assert_eq!(begins, usize::from(!template.is_separated()));
         assert_eq!(template.is_separated(), text != BEGINNING);
     }
@@ -215,9 +215,9 @@ fn text_does_not_forge_tokens_of_a_folders_template() {
             ids.iter().copied().filter(|id| template.is_special(*id)).collect()
         };
         assert_eq!(specials(&ids), specials(&plain));
-        assert_eq!(template.base().decode(&ids).matches(forged).count(), 2);
+        assert_eq!(template.base.decode(&ids).matches(forged).count(), 2);
         let prompt = template.prompt(&messages, Ending::Nothing).unwrap();
-        assert_eq!(template.base().decode(&prompt), template.base().decode(&ids));
+        assert_eq!(template.base.decode(&prompt), template.base.decode(&ids));
     }
 }
 
@@ -309,7 +309,7 @@ fn real_templates_are_those_of_transformers() {
         let whole = template.prompt(&messages, Ending::Nothing).unwrap();
         assert_eq!(whole, ids(&case["ids"]), "{index}");
         let found = template.conversation(&messages).unwrap();
-        assert_eq!(template.base().decode(&found), template.base().decode(&whole));
+        assert_eq!(template.base.decode(&found), template.base.decode(&whole));
         if found != whole {
             different.push(index);
         }

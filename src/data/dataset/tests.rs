@@ -169,14 +169,14 @@ fn the_built_in_corpus_opens_with_the_declared_size() {
 fn the_built_in_conversations_open() {
     let dataset = Dataset::open("builtin:chats", 256).unwrap();
     let template = dataset.tokenizer.as_ref().and_then(Tokenizer::chat).unwrap();
-    assert_eq!(dataset.vocab_size, template.vocab_size());
+    assert_eq!(dataset.vocab_size, template.vocab_size);
     for split in [&dataset.train, &dataset.val] {
         let windows = split.windows(256);
         let packing = windows.packing().unwrap();
         assert_eq!(packing.cut, 0);
         assert!(packing.padding() < 0.5, "{}", packing.padding());
         let first = windows.read(windows.evaluation(1)[0].clone()).unwrap();
-        assert_eq!(first.tokens[0], template.begin());
+        assert_eq!(first.tokens[0], template.begin);
         assert!(first.targets.iter().flatten().count() > 10);
     }
 }

@@ -45,7 +45,7 @@ impl<'a> Router<'a> {
         let Some(template) = self.tokenizer.chat() else { return Ok(()) };
         let split = self.split();
         if template.is_separated() {
-            self.batcher.end(split, Some(template.begin()));
+            self.batcher.end(split, Some(template.begin));
         }
         for Span { text, after } in template.spans(messages).map_err(refused)? {
             self.batcher.push(&text, split);

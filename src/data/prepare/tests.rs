@@ -172,7 +172,7 @@ fn meta_json_describes_the_folder() {
     let meta = Meta::load(&out.join("meta.json")).unwrap();
     assert_eq!(meta, prepared.meta);
     assert_eq!(meta.sources, ["a.txt", "b.txt"]);
-    assert_eq!((meta.vocab_size, meta.dtype), (257, Dtype::U16));
+    assert_eq!((meta.vocab_size, meta.dtype), (257, TokenDtype::U16));
     let train = fs::read(out.join("train.bin")).unwrap();
     assert_eq!(meta.train_blake3, blake3::hash(&train).to_hex().as_str());
     assert_eq!(fs::read_dir(&out).unwrap().count(), 3, "no temporary files are left");
@@ -290,7 +290,7 @@ fn conversations_are_whole_in_one_split() {
         let prepared = run(&[("chats.jsonl", &text)], &options(choice.clone())).unwrap();
         let template = prepared.meta.tokenizer.chat().unwrap();
         let split = |tokens: &[u32]| -> Vec<Vec<u32>> {
-            let parts = tokens.chunk_by(|_, id| *id != template.begin());
+            let parts = tokens.chunk_by(|_, id| *id != template.begin);
             parts.map(<[u32]>::to_vec).collect()
         };
         let (train, val) = (split(&prepared.train), split(&prepared.val));

@@ -6,7 +6,7 @@ use std::fs;
 /// Opens a split of files with these contents; returns the folder too.
 fn split(
     contents: &[Vec<u8>],
-    dtype: Option<Dtype>,
+    dtype: Option<TokenDtype>,
 ) -> (tempfile::TempDir, Result<Split, DataError>) {
     let names = ["part0.bin", "part1.bin", "part2.bin", "part3.bin", "part4.bin"];
     let folder = folder(&names.into_iter().zip(contents).collect::<Vec<_>>());
@@ -55,7 +55,7 @@ fn errors_of_damaged_files_give_both_lengths() {
     let ids = [1, 2, 3];
     for (content, dtype, expected) in [
         (vec![0; 7], None, "7 bytes are not a whole number of 2-byte"),
-        (vec![0; 6], Some(Dtype::U32), "6 bytes are not a whole number of 4-byte"),
+        (vec![0; 6], Some(TokenDtype::U32), "6 bytes are not a whole number of 4-byte"),
         (shard([SHARD_MAGIC, 1, 4], ids), None, "its header says 4 tokens, but the file has 3"),
         (shard([SHARD_MAGIC, 1, -1], ids), None, "its header says -1 tokens, but the file has 3"),
         (short, None, "0 tokens"),
@@ -70,7 +70,7 @@ fn errors_of_damaged_files_give_both_lengths() {
 #[test]
 fn truncating_an_open_file_is_an_error() {
     let content = [1_u32, 50_256].iter().flat_map(|id| id.to_le_bytes());
-    let (folder, split) = split(&[content.collect()], Some(Dtype::U32));
+    let (folder, split) = split(&[content.collect()], Some(TokenDtype::U32));
     let split = split.unwrap();
     assert_eq!(split.window(0, 2).unwrap(), [1, 50_256]);
     fs::write(folder.path().join("part0.bin"), bytes([1])).unwrap();
