@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Read, StdoutLock, Write};
+use std::mem::take;
 use std::path::Path;
 
 use serde::Serialize;
@@ -11,7 +12,7 @@ use super::activity::Activity;
 use super::args::{Global, SampleArgs, SamplingArgs};
 use super::find_model::{find_model, find_tokenizer, load_model};
 use super::typed_lines::TypedLines;
-use crate::data::{TextStream, Tokenizer};
+use crate::data::Tokenizer;
 use crate::eval::ScoredStream;
 use crate::model::{Gpt, SampleOptions, Sampler};
 use crate::ops::OpsMode;
@@ -96,7 +97,7 @@ fn converse(
 ) -> Result<(), Failure> {
     let mut lines = TypedLines::new(std::io::stdin().is_terminal() && !generator.writer.json)?;
     loop {
-        if !std::mem::take(&mut is_next) {
+        if !take(&mut is_next) {
             let Some(line) = lines.next_line()? else { return Ok(()) };
             match prompt_of(&line, &generator.tokenizer) {
                 Ok(typed) => prompt = typed.unwrap_or(prompt),
@@ -162,20 +163,27 @@ impl Generator {
         let mut sampler = Sampler::new(model, &prompt.ids, *options, *mode);
         options.seed = options.seed.wrapping_add(1);
         writer.begin();
-        if writer.json {
-            return writer.scored_text(sampler, tokenizer, *tokens, is_stopped);
-        }
-        let mut pieces = TextStream::default();
-        // The prompt comes with the first token.
-        let mut text = prompt.text.clone();
+        let mut stream = ScoredStream::new(tokenizer);
+        // For people, the prompt comes with the first token.
+        let mut text = if writer.json { String::new() } else { prompt.text.clone() };
+        let mut scored = Vec::new();
         let mut count = 0;
         while count < *tokens && !is_stopped() {
-            let token = pollster::block_on(sampler.next_token());
-            text += &pieces.push(|ids| tokenizer.decode(ids), token);
+            let token = pollster::block_on(stream.draw(&mut sampler, writer.json));
             count += 1;
-            writer.piece(&std::mem::take(&mut text))?;
+            text += &token.text;
+            if writer.json {
+                scored.push(token);
+            }
+            // The other tokens of a character are in the line of its last one.
+            if !text.is_empty() {
+                writer.scored_piece(take(&mut text), take(&mut scored))?;
+            }
         }
-        writer.piece(&text)
+        if !(text.is_empty() && scored.is_empty()) {
+            writer.scored_piece(text, scored)?;
+        }
+        if writer.json { writer.line(&json!({ "done": { "tokens": count } })) } else { Ok(()) }
     }
 
     /// Writes text for people.
@@ -218,39 +226,15 @@ impl TextWriter {
         }
     }
 
-    /// Writes a text of at most `most` tokens as JSON: each piece with its tokens and their
-    /// probabilities, then the number of tokens.
-    fn scored_text(
-        &mut self,
-        mut sampler: Sampler<'_>,
-        tokenizer: &Tokenizer,
-        most: u32,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<(), Failure> {
+    /// Writes the next piece of a text, in JSON with its tokens and their probabilities.
+    fn scored_piece(&mut self, text: String, tokens: Vec<ScoredToken>) -> Result<(), Failure> {
         #[derive(Serialize)]
         struct Piece {
             text: String,
             tokens: Vec<ScoredToken>,
         }
-        let vocab = tokenizer.vocab_size() as usize;
-        let mut stream = ScoredStream::new(tokenizer);
-        let mut tokens = Vec::new();
-        let mut count = 0;
-        while count < most && !is_stopped() {
-            let token = stream.push(pollster::block_on(sampler.next_with_odds(vocab)));
-            let text = token.text.clone();
-            tokens.push(token);
-            count += 1;
-            self.activity.clear();
-            // The other tokens of a character are in the line of its last one.
-            if !text.is_empty() {
-                self.line(&Piece { text, tokens: std::mem::take(&mut tokens) })?;
-            }
-        }
-        if !tokens.is_empty() {
-            self.line(&Piece { text: String::new(), tokens })?;
-        }
-        self.line(&json!({ "done": { "tokens": count } }))
+        self.activity.clear();
+        if self.json { self.line(&Piece { text, tokens }) } else { self.write(&text) }
     }
 
     /// Writes a line of JSON. A value from `json!` would have f32 with the digits of an f64.
@@ -273,7 +257,7 @@ impl TextWriter {
 
 /// Returns a piece of a text for a terminal. A carriage return at its end is held until the next one.
 fn visible(held: &mut String, piece: &str) -> String {
-    let text = std::mem::take(held) + piece;
+    let text = take(held) + piece;
     let shown = text.strip_suffix('\r');
     held.extend(shown.map(|_| '\r'));
     escape_terminal(shown.unwrap_or(&text))

@@ -1,7 +1,7 @@
 //! The probability that a model gives to each token of a text.
 
 use crate::data::{TextStream, Tokenizer};
-use crate::model::{Gpt, TokenOdds, values};
+use crate::model::{Gpt, Sampler, TokenOdds, values};
 use crate::ops::OpsMode;
 use crate::protocol::{LikelyToken, ScoredToken};
 
@@ -19,6 +19,15 @@ impl<'a> ScoredStream<'a> {
         Self { tokenizer, text: TextStream::default() }
     }
 
+    /// Draws the next token of a text, with its odds on request.
+    pub async fn draw(&mut self, sampler: &mut Sampler<'_>, with_odds: bool) -> ScoredToken {
+        if with_odds {
+            self.push(sampler.next_with_odds(self.tokenizer.vocab_size() as usize).await)
+        } else {
+            self.unscored(sampler.next_token().await)
+        }
+    }
+
     /// Adds a token with its odds.
     pub fn push(&mut self, odds: TokenOdds) -> ScoredToken {
         let TokenOdds { id, probability, likeliest } = odds;
@@ -27,11 +36,11 @@ impl<'a> ScoredStream<'a> {
             probability,
         };
         let likeliest = likeliest.into_iter().map(likely).collect();
-        ScoredToken { probability: Some(probability), likeliest, ..self.first(id) }
+        ScoredToken { probability: Some(probability), likeliest, ..self.unscored(id) }
     }
 
-    /// Adds the first token of a text, which has no probability.
-    fn first(&mut self, id: u32) -> ScoredToken {
+    /// Adds a token without its odds, which the first token of a text does not have.
+    fn unscored(&mut self, id: u32) -> ScoredToken {
         let text = self.text.push(|ids| self.tokenizer.decode(ids), id);
         ScoredToken { text, probability: None, likeliest: Vec::new() }
     }
@@ -52,7 +61,7 @@ pub async fn score_text(
     let vocab = tokenizer.vocab_size() as usize;
     let mut stream = ScoredStream::new(tokenizer);
     let Some(&first) = ids.first() else { return };
-    if take(vec![stream.first(first)]) {
+    if take(vec![stream.unscored(first)]) {
         return;
     }
     // The number of tokens that are scored.
@@ -90,7 +99,7 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
-    use crate::model::{Architecture, RandomWeights, SampleOptions, Sampler};
+    use crate::model::{Architecture, RandomWeights, SampleOptions};
 
     fn model() -> (Gpt, Tokenizer) {
         let architecture = Architecture { vocab_size: 260, ..Architecture::tiny() };

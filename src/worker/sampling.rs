@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use crate::data::{TextStream, Tokenizer};
+use crate::data::Tokenizer;
 use crate::eval::{Conversation, ScoredStream, score_text};
 use crate::gpu::OpenDevice;
 use crate::model::{Gpt, SampleOptions, Sampler};
@@ -32,7 +32,6 @@ pub(super) async fn sample(
             let (tokenizer, ids) = encode(&source, prompt)?;
             let (model, mode) = load(&source, &open().await?)?;
             let mut sampler = Sampler::new(&model, &ids, options, mode);
-            let mut pieces = TextStream::default();
             let mut replied = Instant::now();
             let mut stream = ScoredStream::new(tokenizer);
             let mut scored = Vec::new();
@@ -48,13 +47,10 @@ pub(super) async fn sample(
                 if done {
                     break;
                 }
+                let token = stream.draw(&mut sampler, request.probabilities).await;
+                text += &token.text;
                 if request.probabilities {
-                    let odds = sampler.next_with_odds(tokenizer.vocab_size() as usize).await;
-                    let token = stream.push(odds);
-                    text += &token.text;
                     scored.push(token);
-                } else {
-                    text += &pieces.push(|ids| tokenizer.decode(ids), sampler.next_token().await);
                 }
             }
         }
