@@ -38,7 +38,7 @@ pub enum RanksError {
 }
 
 impl RanksError {
-    pub fn hint(&self) -> &'static str {
+    fn hint(&self) -> &'static str {
         match self {
             RanksError::NoLibrary { .. } => {
                 "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH on every machine, or \
@@ -68,30 +68,21 @@ impl RanksError {
             RanksError::Shares { .. } => "give one number for each rank, like --share=2,1",
         }
     }
-
-    /// Returns true for an error that every rank finds by itself: one of them reports it.
-    pub fn is_common(&self) -> bool {
-        matches!(
-            self,
-            RanksError::Disagree(_) | RanksError::TooMany { .. } | RanksError::Shares { .. }
-        )
-    }
-
-    /// Returns true for bad input; else something has failed.
-    pub fn is_usage(&self) -> bool {
-        !matches!(self, RanksError::Silent { .. } | RanksError::Failed { .. })
-    }
 }
 
 impl From<RanksError> for Failure {
     fn from(error: RanksError) -> Self {
-        let failure = Self::new(error.to_string(), error.hint());
-        let is_common = error.is_common();
-        if error.is_usage() {
-            return Self { exit: Exit::Usage, is_common, ..failure };
+        use RanksError::{Disagree, Failed, Shares, Silent, TooMany};
+        // Every rank finds these by itself.
+        let is_common = matches!(error, Disagree(_) | TooMany { .. } | Shares { .. });
+        let failure = Self { is_common, ..Self::new(error.to_string(), error.hint()) };
+        match error {
+            // Such a rank may have lost its device, and can be started again.
+            Silent { .. } | Failed { .. } => {
+                Self { exit: Exit::DeviceFailed, cause: Some(Cause::DeviceLost), ..failure }
+            }
+            _ => failure.with_exit(Exit::Usage),
         }
-        // A rank that does not answer may have lost its device, and can be started again.
-        Self { exit: Exit::DeviceFailed, cause: Some(Cause::DeviceLost), is_common, ..failure }
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::ring::MESSAGE_BYTES;
 use super::*;
+use crate::protocol::{Exit, Failure};
 
 mod threads;
 
@@ -142,7 +143,8 @@ fn something_else_than_what_is_expected_is_no_panic() {
         }
     });
     assert_eq!(errors[0], None);
-    assert!(matches!(&errors[1], Some(error @ RanksError::Message { .. }) if error.is_usage()));
+    let Some(error @ RanksError::Message { .. }) = errors[1].clone() else { panic!("{errors:?}") };
+    assert_eq!(Failure::from(error).exit, Exit::Usage);
 }
 
 #[test]
