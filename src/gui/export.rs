@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use eframe::egui::{self, Ui};
 
-use super::intent::{ExportFormat, FileChoice, Intent};
+use super::intent::{FileChoice, Intent};
 use super::target::IS_PAGE;
 use super::widgets::button;
-use crate::protocol::{Progress, Request};
+use crate::protocol::{ExportFormat, Progress, Request};
 
 const FORMATS: [(&str, ExportFormat, &str); 3] = [
     (

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::protocol::{Command, Request, SampleInput, Texts};
+use crate::protocol::{Command, ExportFormat, Request, SampleInput, Texts};
 
 #[derive(Debug, PartialEq)]
 #[allow(dead_code, reason = "some come only from a page, others only from a program")]
@@ -55,14 +55,6 @@ pub enum FileChoice {
     Model,
     /// A folder for this checkpoint. On a page, a zip among the browser's downloads.
     Export(PathBuf, ExportFormat),
-}
-
-/// The format in which a model is exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExportFormat {
-    HuggingFace,
-    Gguf,
-    Page,
 }
 
 impl FileChoice {

@@ -8,13 +8,13 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 
 use super::control::ControlBar;
-use super::intent::{ExportFormat, FileChoice, Intent};
+use super::intent::{FileChoice, Intent};
 use super::state::{Library, Shared, ShownRun};
 use super::{dialogs, log, run_list, samples};
 use crate::config::DecayLength;
 use crate::protocol::{
-    Command, Event, LikelyToken, Progress, Request, RunPhase, Sample, SampleInput, SavedCheckpoint,
-    ScoredToken, Setting, StopReason,
+    Command, Event, ExportFormat, LikelyToken, Progress, Request, RunPhase, Sample, SampleInput,
+    SavedCheckpoint, ScoredToken, Setting, StopReason,
 };
 use crate::runs::{About, RunState, RunSummary};
 

@@ -40,7 +40,7 @@ pub use progress::{
 };
 pub use recovery::{AppliedCommands, Decision, Recovery, TrainerFailure};
 pub(crate) use request::{
-    Destination, FeatureCheck, FrontEnd, Obstacle, Reply, Request, RequestKind, RunView,
+    ExportFormat, FeatureCheck, FrontEnd, Obstacle, Reply, Request, RequestKind, RunView,
     SampleInput, SampleRequest, Texts, Topic,
 };
 pub(crate) use run_summary::{About, Introduction, RunState, RunSummary, Tail};

@@ -44,8 +44,9 @@ pub(crate) enum Request {
     Compare { runs: [PathBuf; 2] },
     /// Reads the configuration for a new run that begins with existing weights: [`Reply::Config`].
     Fork { checkpoint: PathBuf },
-    /// Writes a checkpoint, a run or a model for other programs: [`Reply::Exported`].
-    Export { checkpoint: PathBuf, to: Destination },
+    /// Writes a checkpoint, a run or a model for other programs: [`Reply::Exported`]. A folder is filled if it
+    /// is empty, else a new one below it; a page, which has no folders, gets a zip in the reply.
+    Export { checkpoint: PathBuf, format: ExportFormat, folder: PathBuf },
     /// Writes the report page of a run into its folder: [`Reply::Reported`].
     Report { run: PathBuf },
     /// Unpacks a GPT-2 folder or a checkpoint into a new one below `folder`: [`Reply::Imported`].
@@ -265,17 +266,16 @@ pub(crate) enum RunView {
     Overlay,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A format that models are exported in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Destination {
-    /// A Hugging Face folder: this one if it is empty, else a new one below it.
-    Folder(PathBuf),
-    /// A GGUF file in this folder.
-    Gguf(PathBuf),
-    /// A web page: this folder if it is empty, else a new one below it.
-    Page(PathBuf),
-    /// A zip of the Hugging Face folder, which the reply carries.
-    Zip,
+pub(crate) enum ExportFormat {
+    /// A folder for transformers.
+    HuggingFace,
+    /// A file for llama.cpp.
+    Gguf,
+    /// A web page that generates text.
+    Page,
 }
 
 /// The kind of a request that failed.

@@ -93,9 +93,10 @@ fn a_worker_exports_for_the_window() {
     let mine = path.join("mine");
     fs::create_dir(&mine).unwrap();
     fs::write(mine.join("notes.txt"), "mine").unwrap();
-    let export = |to: &str| {
+    let export = |format: &str| {
         let request = serde_json::json!({
-            "message": "request", "request": "export", "checkpoint": path.join("r"), "to": { to: mine },
+            "message": "request", "request": "export", "checkpoint": path.join("r"), "format": format,
+            "folder": mine,
         });
         let replies = ask_worker(wgpt(path), &request);
         let last = replies.last().unwrap();
@@ -110,8 +111,8 @@ fn a_worker_exports_for_the_window() {
     for (to, name, file) in [
         ("page", "page-r", "index.html"),
         ("page", "page-r-2", "page.js"),
-        ("folder", "model-r", "model.safetensors"),
-        ("folder", "model-r-2", "model.safetensors"),
+        ("hugging_face", "model-r", "model.safetensors"),
+        ("hugging_face", "model-r-2", "model.safetensors"),
     ] {
         assert_eq!(export(to), mine.join(name));
         assert!(mine.join(name).join(file).exists(), "{name}");

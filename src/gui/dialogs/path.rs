@@ -76,7 +76,7 @@ fn typed_path(text: &str, choice: &FileChoice, home: Option<&Path>) -> Result<Pa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gui::intent::ExportFormat;
+    use crate::protocol::ExportFormat;
 
     #[test]
     fn a_typed_path_has_to_exist_unless_it_is_an_export() {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::gui::intent::{ExportFormat, FileChoice, Intent};
-use crate::protocol::{Destination, Request, Texts};
+use crate::gui::intent::{FileChoice, Intent};
+use crate::protocol::{Request, Texts};
 use crate::{disk, runs};
 
 /// Returns the intent of a dialog in which these paths were chosen; `None` if it was cancelled.
@@ -19,12 +19,7 @@ pub fn chosen(choice: FileChoice, paths: Vec<PathBuf>) -> Option<Intent> {
             Some(Intent::Unreadable(text))
         }
         FileChoice::Export(checkpoint, format) => {
-            let to = match format {
-                ExportFormat::HuggingFace => Destination::Folder,
-                ExportFormat::Gguf => Destination::Gguf,
-                ExportFormat::Page => Destination::Page,
-            };
-            Some(Intent::Ask(Request::Export { checkpoint, to: to(first) }))
+            Some(Intent::Ask(Request::Export { checkpoint, format, folder: first }))
         }
     }
 }

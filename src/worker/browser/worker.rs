@@ -20,8 +20,8 @@ use crate::doctor::DoctorReport;
 use crate::gpu::{DeviceError, DeviceKind, OpenDevice, Watchdog};
 use crate::ops::{KernelError, KernelShapes, OpsMode};
 use crate::protocol::{
-    Cause, Command, Destination, Exit, Failure, FromWorker, MESSAGES_VERSION, Obstacle, Reply,
-    Request, RequestKind, RunEnd, SampleRequest, StartRun, ToWorker, Topic,
+    Cause, Command, Exit, Failure, FromWorker, MESSAGES_VERSION, Obstacle, Reply, Request,
+    RequestKind, RunEnd, SampleRequest, StartRun, ToWorker, Topic,
 };
 use crate::runs::{device_profile, record};
 use crate::worker::answer::answer;
@@ -197,10 +197,7 @@ impl PageWorker {
     /// Returns the last reply to a request about what is stored.
     fn answer(&self, request: Request) -> Result<Option<Reply>, Failure> {
         Ok(Some(match request {
-            Request::Export { checkpoint, to: Destination::Zip } => export_zip(&checkpoint)?,
-            Request::Export { .. } => {
-                return Err(Failure::new("a page cannot write into folders", "export a zip"));
-            }
+            Request::Export { checkpoint, .. } => export_zip(&checkpoint)?,
             Request::Import { folder, name, zip } => {
                 Reply::Imported { model: import(&free_path(&folder, &name, ""), zip)? }
             }

@@ -50,8 +50,8 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
             Reply::Report { text: report.to_string() }
         }
         Request::Get { name, folder } => get(&name, &folder, reply)?,
-        Request::Export { checkpoint, to } => {
-            Reply::Exported { to: export(&checkpoint, to)?, zip: Vec::new() }
+        Request::Export { checkpoint, format, folder } => {
+            Reply::Exported { to: export(&checkpoint, format, folder)?, zip: Vec::new() }
         }
         Request::Report { run } => {
             let page = run.join(report::REPORT_FILE);

@@ -8,33 +8,36 @@ use crate::data::{TOKENIZER_FILE, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters};
-use crate::protocol::{Destination, Failure};
+use crate::protocol::{ExportFormat, Failure};
 use crate::report::{CARD, write_model_card};
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::worker::answer::name_of;
 use crate::worker::data_requests::free_path;
 
 /// Writes a run, a checkpoint or a model for a window. Returns the path of the folder or file.
-pub(super) fn export(checkpoint: &Path, to: Destination) -> Result<PathBuf, Failure> {
+pub(super) fn export(
+    checkpoint: &Path,
+    format: ExportFormat,
+    folder: PathBuf,
+) -> Result<PathBuf, Failure> {
     let source = ModelSource::open(checkpoint)?;
     let tokenizer = source.tokenizer.as_ref();
     let known = || tokenizer.ok_or_else(|| unknown_tokenizer(&source));
     let elsewhere = |failure| Failure { hint: "choose another folder".into(), ..failure };
     let name = format!("model-{}", name_of(checkpoint));
-    match to {
-        Destination::Folder(folder) => {
+    match format {
+        ExportFormat::HuggingFace => {
             let out = free_folder(folder, &name);
             write_model_folder(&source, tokenizer, &out).map(|()| out).map_err(elsewhere)
         }
-        Destination::Gguf(folder) => {
+        ExportFormat::Gguf => {
             let out = free_path(&folder, &name, ".gguf");
             write_gguf(&source, known()?, &out, GgufType::F16, &mut |_, _| {}).map(|_| out)
         }
-        Destination::Page(folder) => {
+        ExportFormat::Page => {
             let out = free_folder(folder, &format!("page-{}", name_of(checkpoint)));
             write_page(&source, tokenizer, None, &out).map(|()| out)
         }
-        Destination::Zip => Err(Failure::new("only a page exports a zip", "choose a folder")),
     }
 }
 

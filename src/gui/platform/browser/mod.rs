@@ -5,7 +5,7 @@ mod files;
 mod status;
 mod url;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use eframe::{WebRunner, egui};
@@ -18,7 +18,7 @@ use crate::doctor::FrontEnd;
 use crate::gui::intent::{FileChoice, Intent};
 use crate::gui::options::WindowOptions;
 use crate::gui::state::{SettingsForm, Shared};
-use crate::protocol::{Destination, Progress, Request};
+use crate::protocol::{Progress, Request};
 use crate::worker::browser::RUNS;
 use files::FileDialog;
 use status::PageStatus;
@@ -87,10 +87,10 @@ impl Platform {
             FileChoice::Texts => files::TEXTS,
             FileChoice::DataFolder | FileChoice::RunsFolder | FileChoice::Model => files::ZIPS,
             // The best checkpoint of the run, or a model, as a zip for the browser's downloads.
-            FileChoice::Export(checkpoint, _) => {
+            FileChoice::Export(checkpoint, format) => {
                 // `runs/NAME` of a checkpoint in it.
                 let checkpoint = checkpoint.components().take(2).collect();
-                let request = Request::Export { checkpoint, to: Destination::Zip };
+                let request = Request::Export { checkpoint, format, folder: PathBuf::new() };
                 return self.outbox.send(Intent::Ask(request));
             }
         };
