@@ -176,32 +176,27 @@ pub(crate) async fn write_weights(
     architecture: &Architecture,
     weights: Vec<Parameter>,
 ) -> Result<(), WeightError> {
+    let is_gpt2 = matches!(architecture.blocks, Blocks::Gpt2 { .. });
+    let prefix = if is_gpt2 { "transformer." } else { "" };
     let mut tensors = Vec::new();
     for Parameter { name, shape, parts } in weights {
         let shape = saved_shape(architecture, &name, &shape);
-        if !matches!(architecture.blocks, Blocks::Gpt2 { .. }) {
-            for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &name) {
-                let shape =
-                    if is_transposed { vec![columns.len(), shape[0]] } else { shape.clone() };
-                let parameter = Parameter { name, shape, parts: parts.clone() };
-                let columns = is_transposed.then_some(columns);
-                tensors.push(SavedTensor { parameter, columns });
-            }
-            continue;
-        }
-        let is_layer = !name.starts_with('w');
-        let name = format!("transformer.{name}");
-        let mut push = |parameter| tensors.push(SavedTensor { parameter, columns: None });
-        if !architecture.has_biases() && is_layer {
+        if is_gpt2 && !architecture.has_biases() && !name.starts_with('w') {
             // The GPT-2 of transformers always has biases and initializes missing ones at random.
             let out = shape[shape.len() - 1];
-            push(Parameter {
-                name: name.replace(".weight", ".bias"),
+            let parameter = Parameter {
+                name: format!("{prefix}{}", name.replace(".weight", ".bias")),
                 shape: vec![out],
                 parts: vec![Tensor::zeros([out], &parts[0].device())],
-            });
+            };
+            tensors.push(SavedTensor { parameter, columns: None });
         }
-        push(Parameter { name, shape, parts });
+        for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &name) {
+            let shape = if is_transposed { vec![columns.len(), shape[0]] } else { shape.clone() };
+            let name = format!("{prefix}{name}");
+            let parameter = Parameter { name, shape, parts: parts.clone() };
+            tensors.push(SavedTensor { parameter, columns: is_transposed.then_some(columns) });
+        }
     }
     tensors.sort_by(|a, b| a.parameter.name.cmp(&b.parameter.name));
     let parameters: Vec<&Parameter> = tensors.iter().map(|tensor| &tensor.parameter).collect();

@@ -122,3 +122,28 @@ pub async fn select_in_browser() -> Option<SelectedDevice> {
     let info = adapter::devices(&[Backend::WebGpu]).await.into_iter().next()?;
     Some(SelectedDevice::named(info, "the browser's choice".into()))
 }
+
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+    use crate::gpu::device::threads::compute_threads;
+
+    #[test]
+    fn threads_that_compute_read_and_write_denormals_as_zero() {
+        let products = |_| {
+            let [small, denormal] = [f32::MIN_POSITIVE, f32::from_bits(1)];
+            [black_box(small) * black_box(0.5), black_box(denormal) * black_box(1e30)]
+        };
+        assert!(products(()).iter().all(|product| *product > 0.0), "a thread as any other");
+        let pool = compute_threads().num_threads(2).build().unwrap();
+        assert_eq!(pool.broadcast(|_| products(())), [[0.0; 2]; 2]);
+        let own = std::thread::spawn(move || {
+            let cpu = SelectedDevice::cpu(String::new());
+            cpu.open(Precision::FLOAT32).unwrap();
+            products(())
+        });
+        assert_eq!(own.join().unwrap(), [0.0; 2]);
+    }
+}

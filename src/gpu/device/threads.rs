@@ -23,7 +23,7 @@ pub fn start_compute_threads() {
     let _ = compute_threads().build_global();
 }
 
-fn compute_threads() -> ThreadPoolBuilder {
+pub(super) fn compute_threads() -> ThreadPoolBuilder {
     ThreadPoolBuilder::new().start_handler(|_| flush_denormals())
 }
 
@@ -56,31 +56,5 @@ fn flush_denormals() {
             control = out(reg) _,
             options(nomem, nostack),
         );
-    }
-}
-
-#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod tests {
-    use std::hint::black_box;
-
-    use super::*;
-    use crate::config::Precision;
-    use crate::gpu::device::select::SelectedDevice;
-
-    #[test]
-    fn threads_that_compute_read_and_write_denormals_as_zero() {
-        let products = |_| {
-            let [small, denormal] = [f32::MIN_POSITIVE, f32::from_bits(1)];
-            [black_box(small) * black_box(0.5), black_box(denormal) * black_box(1e30)]
-        };
-        assert!(products(()).iter().all(|product| *product > 0.0), "a thread as any other");
-        let pool = compute_threads().num_threads(2).build().unwrap();
-        assert_eq!(pool.broadcast(|_| products(())), [[0.0; 2]; 2]);
-        let own = std::thread::spawn(move || {
-            let cpu = SelectedDevice::cpu(String::new());
-            cpu.open(Precision::FLOAT32).unwrap();
-            products(())
-        });
-        assert_eq!(own.join().unwrap(), [0.0; 2]);
     }
 }

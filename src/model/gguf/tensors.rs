@@ -6,7 +6,7 @@ use super::{ALIGNMENT, BLOCK, GgufType};
 use crate::config::Arch;
 use crate::model::folder::{FileTensor, saved_shape, tensors_of};
 use crate::model::weights::transpose;
-use crate::model::{Architecture, Blocks, LlamaBlocks, WeightError, WeightSource};
+use crate::model::{Architecture, WeightError, WeightSource};
 
 pub(super) struct GgufTensor {
     pub name: String,
@@ -56,13 +56,53 @@ impl GgufTensor {
 }
 
 /// Lists the tensors of a file. Without an output head, llama.cpp uses the embedding.
+///
+/// In files of a Llama, it rotates neighbouring elements of a head, so the rows of queries and keys are
+/// interleaved. A GPT-2 always has biases there.
 pub(super) fn tensors(architecture: &Architecture, dtype: GgufType) -> Vec<GgufTensor> {
-    match architecture.blocks {
-        Blocks::Gpt2 { bias, .. } => gpt2_tensors(architecture, bias, dtype),
-        Blocks::Llama(LlamaBlocks { head_size, .. }) => {
-            llama_tensors(architecture, head_size, dtype)
+    let arch = architecture.arch();
+    let [_, head_size] = architecture.kv_heads();
+    let lacks_biases = arch == Arch::Gpt2 && !architecture.has_biases();
+    let mut tensors = Vec::new();
+    for (weight, shape) in architecture.shapes() {
+        let shape = saved_shape(architecture, &weight, &shape);
+        for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &weight) {
+            let columns = match shape[..] {
+                // As in the model, not as in Hugging Face's files.
+                [_, out] if arch == Arch::Gpt2 && weight.starts_with("h.") => Some(0..out),
+                _ => is_transposed.then_some(columns),
+            };
+            let dtype = match shape[..] {
+                [_, row] if columns.is_none() && weight != "wpe.weight" => of_rows(row, dtype),
+                [row, _] if columns.is_some() => of_rows(row, dtype),
+                _ => GgufType::F32,
+            };
+            let is_rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
+            let (layer, kind) = name.rsplit_once('.').unwrap_or((&name, ""));
+            let is_layer = !layer.starts_with('w');
+            let layer = gguf_name(layer);
+            let out = shape[shape.len() - 1];
+            tensors.push(GgufTensor {
+                name: format!("{layer}.{kind}"),
+                weight: Some(weight.clone()),
+                shape: shape.clone(),
+                columns,
+                interleaved: (arch == Arch::Llama && is_rotated).then_some(head_size),
+                dtype,
+            });
+            if lacks_biases && is_layer {
+                tensors.push(GgufTensor {
+                    name: format!("{layer}.bias"),
+                    weight: None,
+                    shape: vec![out],
+                    columns: None,
+                    interleaved: None,
+                    dtype: GgufType::F32,
+                });
+            }
         }
     }
+    tensors
 }
 
 /// Returns the type of a matrix whose rows have this many elements in the file.
@@ -71,62 +111,6 @@ fn of_rows(row: usize, dtype: GgufType) -> GgufType {
         GgufType::Q8_0 if !row.is_multiple_of(BLOCK) => GgufType::F16,
         dtype => dtype,
     }
-}
-
-fn gpt2_tensors(architecture: &Architecture, bias: bool, dtype: GgufType) -> Vec<GgufTensor> {
-    let Architecture { n_embd: c, block_size, vocab_size, .. } = *architecture;
-    let mut tensors = Vec::new();
-    let mut add = |name: String, weight: Option<String>, shape: Vec<usize>, columns, dtype| {
-        tensors.push(GgufTensor { name, weight, shape, columns, interleaved: None, dtype });
-    };
-    for (layer, rows, dtype) in
-        [("wte", vocab_size, of_rows(c, dtype)), ("wpe", block_size, GgufType::F32)]
-    {
-        let weight = Some(format!("{layer}.weight"));
-        add(format!("{}.weight", gguf_name(layer)), weight, vec![rows, c], None, dtype);
-    }
-    for (layer, shape) in architecture.layers() {
-        let name = gguf_name(&layer);
-        let is_matrix = shape.len() == 2;
-        let out = shape[shape.len() - 1];
-        let dtype = if is_matrix { of_rows(shape[0], dtype) } else { GgufType::F32 };
-        let weight = Some(format!("{layer}.weight"));
-        add(format!("{name}.weight"), weight, shape, is_matrix.then_some(0..out), dtype);
-        let bias = bias.then(|| format!("{layer}.bias"));
-        add(format!("{name}.bias"), bias, vec![out], None, GgufType::F32);
-    }
-    tensors
-}
-
-/// Lists the tensors of a Llama, or of a Qwen3. In files of the former, llama.cpp rotates neighbouring
-/// elements of a head, so the rows of queries and keys are interleaved.
-fn llama_tensors(
-    architecture: &Architecture,
-    head_size: usize,
-    dtype: GgufType,
-) -> Vec<GgufTensor> {
-    let is_llama = architecture.arch() == Arch::Llama;
-    let mut tensors = Vec::new();
-    for (weight, shape) in architecture.shapes() {
-        let shape = saved_shape(architecture, &weight, &shape);
-        for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &weight) {
-            let dtype = match shape[..] {
-                [_, row] if !is_transposed => of_rows(row, dtype),
-                [row, _] => of_rows(row, dtype),
-                _ => GgufType::F32,
-            };
-            let is_rotated = name.ends_with("q_proj.weight") || name.ends_with("k_proj.weight");
-            tensors.push(GgufTensor {
-                name: format!("{}.weight", gguf_name(name.trim_end_matches(".weight"))),
-                weight: Some(weight.clone()),
-                shape: shape.clone(),
-                columns: is_transposed.then_some(columns),
-                interleaved: (is_llama && is_rotated).then_some(head_size),
-                dtype,
-            });
-        }
-    }
-    tensors
 }
 
 /// Interleaves the halves of each head of `head` rows of `row` elements: rows `i` and `head / 2 + i`

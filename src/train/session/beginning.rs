@@ -1,9 +1,5 @@
 //! What a session does before its first update.
 
-use std::num::{NonZeroU32, NonZeroU64};
-
-use serde::{Deserialize, Serialize};
-
 use super::Session;
 use crate::config::{Config, padded_vocab};
 use crate::disk;
@@ -19,29 +15,6 @@ use crate::train::training::Training;
 /// The operations of a run that is measured before it starts: two days on a small CPU, minutes on a
 /// GPU, where a measurement of a second or two does not count.
 const MUCH_WORK: f64 = 1e16;
-
-/// The settings of a shortened schedule, on which all ranks agree.
-#[derive(Serialize, Deserialize)]
-struct PlannedLength {
-    max_iters: NonZeroU64,
-    warmup_iters: u64,
-    lr_decay_iters: u64,
-    eval_interval: NonZeroU64,
-    eval_iters: NonZeroU32,
-}
-
-impl PlannedLength {
-    fn of(config: &Config) -> Self {
-        let Config { max_iters, warmup_iters, lr_decay_iters, eval_interval, eval_iters, .. } =
-            *config;
-        Self { max_iters, warmup_iters, lr_decay_iters, eval_interval, eval_iters }
-    }
-
-    fn apply(self, config: Config) -> Config {
-        let Self { max_iters, warmup_iters, lr_decay_iters, eval_interval, eval_iters } = self;
-        Config { max_iters, warmup_iters, lr_decay_iters, eval_interval, eval_iters, ..config }
-    }
-}
 
 impl Session<'_> {
     /// Settles the shares of the ranks and the schedule.
@@ -117,8 +90,8 @@ impl Session<'_> {
         let decides = ranks.group.is_first();
         let planned = pace.filter(|_| decides).and_then(|pace| pace.within(&inputs.config, left));
         let updates = inputs.config.max_iters;
-        let planned = planned.unwrap_or_else(|| inputs.config.clone());
-        inputs.config = ranks.group.share(PlannedLength::of(&planned))?.apply(planned);
+        let planned = planned.map_or(updates, |planned| planned.max_iters);
+        inputs.config = inputs.config.with_updates(ranks.group.share(planned)?.get());
         let Config { max_iters, warmup_iters, .. } = inputs.config;
         if max_iters == updates {
             return Ok(None);
