@@ -52,14 +52,14 @@ const RULES: &[Rule] = &[
         pattern: r"\bunsafe_code\b",
         places: "except lib.rs main.rs cli/allocator.rs ops/shared/cube/mod.rs ops/shared/cpu/product.rs ranks/mpi.rs \
                  gpu/device/cuda.rs gpu/device/threads.rs gpu/device/adapter/query.rs \
-                 gpu/device/adapter/instance.rs gpu/device/adapter/matrices.rs gpu/device/adapter/vulkan.rs",
+                 gpu/device/adapter/instance.rs gpu/device/adapter/matrices.rs gpu/device/adapter/vulkan/",
         reason: "unsafe code",
     },
     Rule {
         // The exceptions serve something that is global itself: the browser's file system, Vulkan's drivers,
         // cubecl's observer, the allocator and the memory that CPU ops reuse.
         pattern: r"(?<!')\bstatic\s+(mut\b|\w+\s*:[^=;]*(Mutex|RwLock|\bAtomic|\bOnce|Lazy|Cell\b|Condvar))",
-        places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/device/adapter/vulkan.rs \
+        places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/device/adapter/vulkan/device.rs \
                  ops/shared/cpu/memory.rs",
         reason: "global mutable state",
     },

@@ -2,7 +2,9 @@
 
 use super::choice::DeviceChoice;
 use super::select::{OpenDevice, SelectedDevice};
+use super::threads::compute_on_this_thread;
 use super::{adapter, cuda};
+use crate::config::Precision;
 use crate::gpu::error::DeviceError;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{DeviceId, DeviceInfo, Search};
@@ -86,6 +88,31 @@ impl DeviceInfo {
             Backend::Cpu => 4,
         };
         Some(kind * 10 + backend)
+    }
+}
+
+impl SelectedDevice {
+    /// Returns the CPU, which was selected for this reason.
+    pub fn cpu(reason: String) -> Self {
+        Self::named(DeviceInfo::cpu(), reason)
+    }
+
+    /// Returns true if wgpt chose the device and the CPU may be faster.
+    pub fn may_be_slow(&self) -> bool {
+        self.auto && self.info.kind == DeviceKind::Integrated
+    }
+
+    /// Opens the device for computing in float32, or else the CPU if the user has not named the device.
+    pub fn open_float32(&self) -> Result<OpenDevice, DeviceError> {
+        let open = |device: &Self| device.open(Precision::FLOAT32);
+        open(self).or_else(|error| open(&self.fallback(error)?))
+    }
+
+    pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
+        if self.info.kind == DeviceKind::Cpu {
+            compute_on_this_thread();
+        }
+        pollster::block_on(self.open_async(precision))
     }
 }
 
@@ -241,6 +268,28 @@ mod tests {
             assert!(reason.contains(because), "{reason}");
             assert_eq!(reason.contains("same GPU"), because.contains("same GPU"), "{reason}");
         }
+    }
+
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[test]
+    fn threads_that_compute_read_and_write_denormals_as_zero() {
+        use std::hint::black_box;
+
+        use crate::gpu::device::threads::compute_threads;
+
+        let products = |_| {
+            let [small, denormal] = [f32::MIN_POSITIVE, f32::from_bits(1)];
+            [black_box(small) * black_box(0.5), black_box(denormal) * black_box(1e30)]
+        };
+        assert!(products(()).iter().all(|product| *product > 0.0), "a thread as any other");
+        let pool = compute_threads().num_threads(2).build().unwrap();
+        assert_eq!(pool.broadcast(|_| products(())), [[0.0; 2]; 2]);
+        let own = std::thread::spawn(move || {
+            let cpu = SelectedDevice::cpu(String::new());
+            cpu.open(Precision::FLOAT32).unwrap();
+            products(())
+        });
+        assert_eq!(own.join().unwrap(), [0.0; 2]);
     }
 
     #[test]

@@ -53,33 +53,6 @@ impl SelectedDevice {
         Self { driver: DriverTraits::of(&info, None), info, reason, auto: false }
     }
 
-    /// Returns the CPU, which was selected for this reason.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn cpu(reason: String) -> Self {
-        Self::named(DeviceInfo::cpu(), reason)
-    }
-
-    /// Returns true if wgpt chose the device and the CPU may be faster.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn may_be_slow(&self) -> bool {
-        self.auto && self.info.kind == DeviceKind::Integrated
-    }
-
-    /// Opens the device for computing in float32, or else the CPU if the user has not named the device.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn open_float32(&self) -> Result<OpenDevice, DeviceError> {
-        let open = |device: &Self| device.open(Precision::FLOAT32);
-        open(self).or_else(|error| open(&self.fallback(error)?))
-    }
-
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn open(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
-        if self.info.kind == DeviceKind::Cpu {
-            super::threads::compute_on_this_thread();
-        }
-        pollster::block_on(self.open_async(precision))
-    }
-
     /// Opens the device for runs in this precision, without blocking this thread.
     pub async fn open_async(&self, precision: Precision) -> Result<OpenDevice, DeviceError> {
         let watchdog = Watchdog::new(!self.info.kind.is_gpu());
@@ -121,29 +94,4 @@ impl SelectedDevice {
 pub async fn select_in_browser() -> Option<SelectedDevice> {
     let info = adapter::devices(&[Backend::WebGpu]).await.into_iter().next()?;
     Some(SelectedDevice::named(info, "the browser's choice".into()))
-}
-
-#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod tests {
-    use std::hint::black_box;
-
-    use super::*;
-    use crate::gpu::device::threads::compute_threads;
-
-    #[test]
-    fn threads_that_compute_read_and_write_denormals_as_zero() {
-        let products = |_| {
-            let [small, denormal] = [f32::MIN_POSITIVE, f32::from_bits(1)];
-            [black_box(small) * black_box(0.5), black_box(denormal) * black_box(1e30)]
-        };
-        assert!(products(()).iter().all(|product| *product > 0.0), "a thread as any other");
-        let pool = compute_threads().num_threads(2).build().unwrap();
-        assert_eq!(pool.broadcast(|_| products(())), [[0.0; 2]; 2]);
-        let own = std::thread::spawn(move || {
-            let cpu = SelectedDevice::cpu(String::new());
-            cpu.open(Precision::FLOAT32).unwrap();
-            products(())
-        });
-        assert_eq!(own.join().unwrap(), [0.0; 2]);
-    }
 }

@@ -1,6 +1,6 @@
 //! Describes wgpu's adapters.
 
-use super::{matrices, query};
+use super::{matrices, vulkan};
 use crate::config::Abilities;
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::DeviceId;
@@ -83,7 +83,7 @@ fn report(adapter: &wgpu::Adapter) -> AdapterReport {
         subgroup_sizes: features
             .contains(wgpu::Features::SUBGROUP)
             .then_some([subgroup_min_size, subgroup_max_size]),
-        multiprocessors: query::multiprocessors(adapter),
+        multiprocessors: vulkan::multiprocessors(adapter),
         matrices: matrices.iter().flatten().map(shape).collect(),
     }
 }

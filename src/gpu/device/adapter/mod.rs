@@ -17,14 +17,18 @@ use crate::protocol::DeviceInfo;
 mod describe;
 mod instance;
 mod matrices;
+#[cfg(not(target_arch = "wasm32"))]
 mod query;
 #[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
-pub mod spirv_memory_model;
-#[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
+mod vulkan;
+#[cfg(not(any(windows, target_os = "linux", target_os = "freebsd")))]
+#[path = "no_vulkan.rs"]
 mod vulkan;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use query::granted_memory;
+#[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
+pub use vulkan::spirv_memory_model;
 pub use wgpu::Adapter;
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -113,7 +117,6 @@ async fn request(
         },
         ..Default::default()
     };
-    #[cfg(any(windows, target_os = "linux", target_os = "freebsd"))]
     if let Some(opened) = uses_matrices.then(|| vulkan::request(adapter, &descriptor)).flatten() {
         return opened;
     }
