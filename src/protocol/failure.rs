@@ -1,6 +1,6 @@
 //! The one error that people see: what failed, what to do, and how the process ends.
 //!
-//! A module whose errors code matches on has an enum of its own, which becomes a [`Failure`] by `From`.
+//! If code matches on a module's errors, the module has an enum that becomes a [`Failure`] by `From`.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct Failure {
     pub exit: Exit,
     /// The failure of the device, if it was one.
     pub cause: Option<Cause>,
-    /// True if every rank of a run finds it by itself: then rank 0 reports it.
+    /// True if every rank of a run finds it independently: then only rank 0 reports it.
     #[serde(skip)]
     pub is_common: bool,
 }
@@ -46,17 +46,17 @@ pub enum Exit {
 }
 
 impl Failure {
-    /// A failure with exit code 1, of no device.
+    /// A failure with exit code 1 that no device has caused.
     pub(crate) fn new(text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { text: text.into(), hint: hint.into(), ..Self::default() }
     }
 
-    /// A failure of what was typed, which every rank finds.
+    /// A failure of arguments or settings, which every rank finds.
     pub(crate) fn usage(text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { is_common: true, ..Self::new(text, hint).with_exit(Exit::Usage) }
     }
 
-    /// A failure of a file that is missing, damaged or of no use.
+    /// A failure of a file that is missing, damaged or useless.
     pub(crate) fn bad_data(text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(text, hint).with_exit(Exit::BadData)
     }

@@ -90,7 +90,7 @@ impl fmt::Display for KernelShapes {
     }
 }
 
-/// The largest error of what a kernel computed.
+/// The largest error of a kernel's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelError {
     pub kernel: String,

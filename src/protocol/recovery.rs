@@ -11,8 +11,8 @@ use crate::protocol::{Cause, Command, Event, ReplanReason, RunError, Setting, Wa
 /// a run may give up a device that is lost.
 const MAX_FAILURES: u32 = 3;
 
-/// The same of ranks that ran out of memory. Each has at most some twenty smaller plans, and one without ends
-/// the run: this only ends a run in which they have no effect.
+/// The same for ranks that ran out of memory. Each rank has at most some twenty smaller plans, and ends the
+/// run without one: this limit only ends a run in which smaller plans have no effect.
 const MAX_OF_RANKS: u32 = 1000;
 
 /// The time that a lost device has to make a new update: a driver reset takes seconds, a driver update, a
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Seconds to wait before each restart. The last one repeats.
 const DELAYS: [u64; 6] = [1, 2, 5, 15, 30, 60];
 
-/// The failure of a trainer, with what its events said before.
+/// The failure of a trainer, with what its events reported before.
 #[derive(Clone, Debug, Default)]
 pub struct TrainerFailure {
     /// The plan of its steps, if it got as far as planning.
@@ -52,7 +52,7 @@ impl TrainerFailure {
     }
 }
 
-/// The commands that outlast a trainer: its successor is sent them first.
+/// The commands that outlast a trainer: its successor gets them first.
 #[derive(Clone, Debug, Default)]
 pub struct AppliedCommands {
     settings: Vec<Setting>,
@@ -107,7 +107,7 @@ pub enum Decision {
 pub struct Recovery {
     /// Updates made by any trainer.
     pub furthest: u64,
-    /// Failures since then, but for those of a device that is lost.
+    /// Failures since then, except for those of a lost device.
     failures: u32,
     /// Pauses since then.
     waits: usize,
@@ -124,7 +124,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// The state for a run whose ranks keep their own plans.
+    /// The state for a run in which each rank keeps its own plan.
     pub fn of_ranks() -> Self {
         Self { of_ranks: Some(0), ..Self::default() }
     }

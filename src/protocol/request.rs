@@ -18,8 +18,8 @@ use crate::protocol::Failure;
 pub(crate) enum Request {
     /// Lists the devices: [`Reply::Devices`].
     Devices,
-    /// Searches for devices in the process that answers, which their drivers may crash:
-    /// [`Reply::Listed`]. `verbose` is the number of `-v` for what the drivers say.
+    /// Searches for devices in the process that answers, which a driver may crash: [`Reply::Listed`].
+    /// `verbose` is the number of `-v`, for the messages of drivers.
     ListDevices { search: Search, verbose: u8 },
     /// Gathers what a bug report needs: [`Reply::Report`].
     Doctor { front_end: FrontEnd },
@@ -61,7 +61,7 @@ pub(crate) enum Request {
     /// Moves a run to the trash of the system. In a browser, which has none, deletes a run, data or
     /// a model from its storage: [`Reply::Removed`].
     Remove { path: PathBuf },
-    /// Reads whether a run or a model was trained on conversations: [`Reply::Model`].
+    /// Checks if a run or a model was trained on conversations: [`Reply::Model`].
     DescribeModel { path: PathBuf },
     /// Generates or scores text: [`Reply::Sampled`], [`Reply::Answered`] or [`Reply::Scored`], several
     /// times.
@@ -179,7 +179,7 @@ pub(crate) enum Reply {
     },
     /// A run has another name or note.
     Described,
-    /// A run or a model that is no longer there.
+    /// A run or a model that no longer exists.
     Removed {
         path: PathBuf,
     },
@@ -262,7 +262,7 @@ pub(crate) enum Texts {
 pub(crate) enum RunView {
     /// The run that the window shows.
     Main,
-    /// Curves next to those of another run.
+    /// Curves next to another run's.
     Overlay,
 }
 

@@ -1,5 +1,5 @@
-//! Messages between a worker and whoever has started it: a front end, a supervisor or a page. Paths of a
-//! page are those of the browser's storage: `runs/NAME`, `data/NAME` and `models/NAME`.
+//! Messages between a worker and its owner, which has started it: a front end, a supervisor or a page. A
+//! page has the paths of the browser's storage: `runs/NAME`, `data/NAME` and `models/NAME`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) enum ToWorker {
     Supervise(Box<StartRun>),
     /// Passes a command to the run.
     Command(Command),
-    /// Records an event of a run whose worker has ended.
+    /// Records an event of a run after its worker has ended.
     Record { run: PathBuf, event: Box<Event> },
 }
 
@@ -33,12 +33,14 @@ pub(crate) enum ToWorker {
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum FromWorker {
     /// The first message: the worker takes messages of this version.
-    Ready { version: u32 },
-    /// To a request.
+    Ready {
+        version: u32,
+    },
     Reply(Reply),
     /// The run has selected its device, which it opens next, and uses cooperative matrices or not.
-    Selected { uses_matrices: bool },
-    /// Of the run.
+    Selected {
+        uses_matrices: bool,
+    },
     Event(Box<Event>),
     /// The run no longer trains.
     Ended(RunEnd),
@@ -55,7 +57,7 @@ pub(crate) struct StartRun {
     pub resume: bool,
     /// The updates in which a run that continues decays its learning rate and ends.
     pub decay: Option<DecayLength>,
-    /// The device as `--device` takes it. A page has one.
+    /// The value of `--device`. A page has one device.
     pub device: String,
     /// The name of the device that former workers of this run have opened.
     pub device_name: Option<String>,
@@ -84,7 +86,7 @@ pub(crate) struct StartRun {
 pub(crate) struct SelfTestOptions {
     /// True to rely on them without a test.
     pub skip: bool,
-    /// The seconds that each of them may take; `None` for the usual ones.
+    /// The seconds that each check may take; `None` for the usual limit.
     pub limit: Option<u64>,
     /// True once a former worker of this run has crashed with cooperative matrices: this one uses none.
     pub avoids_matrices: bool,

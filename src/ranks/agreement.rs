@@ -12,8 +12,8 @@ use crate::gpu::DeviceInfo;
 use crate::model::{WeightError, WeightSource};
 use crate::protocol::RankLine;
 
-/// The settings in which ranks may differ: each has its own memory and its own paths, and the run
-/// folder is rank 0's.
+/// The settings in which ranks may differ: each rank has its own memory and paths, and the run folder
+/// belongs to rank 0.
 pub const OWN_SETTINGS: [&str; 10] = [
     "data",
     "out_dir",

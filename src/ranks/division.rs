@@ -32,8 +32,8 @@ impl Division {
         Self::of(Vec::new(), Shares::whole(config.global_batch()))
     }
 
-    /// Divides the global batch of `config` among `ranks`, whose sequences are yet unknown: in
-    /// proportion to the numbers `fixed` if there are any, else as the run `recorded`, else equally.
+    /// Divides the global batch of `config` among `ranks`: in proportion to the numbers `fixed` if there are
+    /// any, else as the run `recorded`, else equally.
     pub fn new(
         config: &Config,
         ranks: Vec<RankLine>,
@@ -110,8 +110,8 @@ fn kept(config: &Config, ranks: &[RankLine], recorded: &[RankLine]) -> Option<Sh
     are_same.then(|| Shares::known(config.global_batch(), sequences)).flatten()
 }
 
-/// Returns the speeds without what is only noise of a measurement: devices of one kind on one machine
-/// have the mean of theirs, and all are equal if no two differ by more than [`ALIKE`].
+/// Returns the speeds without the noise of their measurement: devices of one kind on one machine get
+/// their mean, and all are equal if no two differ by more than [`ALIKE`].
 fn evened(ranks: &[RankLine], speeds: &[f64]) -> Vec<f64> {
     let mean = |rank: &RankLine| {
         let same = ranks.iter().zip(speeds).filter(|(other, _)| is_like(other, rank));

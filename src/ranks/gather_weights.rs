@@ -1,8 +1,8 @@
-//! The weights of a model on their way from the ranks that have updated them to all others.
+//! Sends the weights of a model from the ranks that have updated them to all others.
 //!
 //! The weights of a rank are a stream, in the order of the model. In each round every rank sends the
-//! next [`STAGED_ELEMENTS`] of its stream, so that all links are busy, while the device brings those of
-//! the next round to the host. Weights are written in place: only the pieces on their way take memory.
+//! next [`STAGED_ELEMENTS`] of its stream, which keeps all links busy, while the device copies the next
+//! round's elements to the host. Weights are written in place: only the pieces in transit take memory.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -51,8 +51,7 @@ struct WeightStream {
 }
 
 impl WeightStream {
-    /// Returns the streams of all ranks, and for each tensor of `model` whether it is in that of this
-    /// rank.
+    /// Returns the streams of all ranks, and for each tensor of `model` true if it is in this rank's stream.
     fn all(model: &Gpt, sharding: &Sharding, ranks: usize) -> (Vec<Self>, Vec<bool>) {
         let empty = || Self { tensors: Vec::new(), elements: 0 };
         let mut streams: Vec<Self> = (0..ranks).map(|_| empty()).collect();
@@ -74,7 +73,7 @@ impl WeightStream {
         end(round)..end(round + 1)
     }
 
-    /// Returns the tensors that have the elements of a round, each with its part of them.
+    /// Returns the tensors with elements of a round, each with the range of these elements.
     fn pieces(&self, round: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         let lengths = self.tensors.iter().map(|&(_, elements)| elements);
         overlaps(lengths, self.chunk(round)).map(|(at, range)| (self.tensors[at].0, range))

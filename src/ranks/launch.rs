@@ -15,9 +15,9 @@ pub(crate) struct Launch {
     pub is_mpich: bool,
 }
 
-/// The variables with the rank, the number of ranks and the rank on its machine, of MPICH's mpiexec, of
-/// Open MPI's mpirun, and of srun. A job script of Slurm, which is not one of several processes, has
-/// SLURM_NTASKS too, but not the number of a step's tasks.
+/// The variables of MPICH's mpiexec, Open MPI's mpirun and srun with the rank, the number of ranks and the
+/// rank on its machine. A job script of Slurm, which is not one of several processes, has SLURM_NTASKS
+/// too, but not the number of a step's tasks.
 const OF_MPICH: [&str; 3] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"];
 const LAUNCHERS: [[&str; 3]; 3] = [
     ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"],

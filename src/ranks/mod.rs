@@ -5,10 +5,9 @@
 //! update: models stay equal without being sent. What depends on a clock or on a person, like a
 //! command, is decided by rank 0 and shared with all ([`Group::share`]).
 //!
-//! [`PeerTransport`] is the seam: messages between pairs of ranks, which are MPI's in a program and a channel's
-//! in tests.
+//! [`PeerTransport`] carries messages between pairs of ranks: MPI does in a program, channels do in tests.
 //!
-//! MPI carries messages and nothing else. Sums over ranks are wgpt's own ([`ring`]), so that the same
+//! MPI carries messages and nothing else. wgpt computes sums over ranks itself ([`ring`]), so the same
 //! ranks give the same bits with every MPI library, and a rank that does not answer is known by its
 //! number. Nothing is loaded unless a launcher has started more than one process.
 
@@ -53,10 +52,9 @@ pub(crate) use tests::on_threads;
 /// The folder in a run folder with the other ranks' logs and what each rank keeps for itself.
 pub(crate) const RANKS_FOLDER: &str = "ranks";
 
-/// The time that a rank waits for another. A rank that dies ends the job at once, through the launcher;
-/// this is for one that hangs, or a network that is cut. It is the longest time that one is silent for
-/// a good reason: while rank 0 writes a large checkpoint to a slow disk, or a software renderer
-/// compiles.
+/// The time that a rank waits for another. The launcher ends the job at once if a rank dies; this limit is
+/// for a rank that hangs, or a network that is cut. It is the longest time that a rank is silent for a good
+/// reason: while rank 0 writes a large checkpoint to a slow disk, or a software renderer compiles.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Ends all ranks at once, with this exit code where the launcher passes it on.
@@ -91,8 +89,8 @@ impl Group {
         Self { watchdog: watchdog.clone(), ..self }
     }
 
-    /// Returns the connection to the other ranks, and a guard for the time that they take to answer;
-    /// `None` for a run in one process.
+    /// Returns the connection to the other ranks, and a guard for the time until they answer; `None` for a
+    /// run in one process.
     fn others(&mut self) -> Option<(&mut Ring, AllowedSilence)> {
         let ring = self.ring.as_mut()?;
         Some((ring, self.watchdog.allow_silence(Duration::MAX)))
@@ -154,8 +152,8 @@ impl Group {
         ring.gather(bytes)
     }
 
-    /// Replaces each part of `values` by the values of the rank to which it belongs: one part for each
-    /// rank, the same on all.
+    /// Replaces each part of `values` by the values of its rank. There is one part for each rank, the same on
+    /// all ranks.
     pub fn all_gather(
         &mut self,
         values: &mut [f32],
@@ -165,8 +163,7 @@ impl Group {
         ring.all_gather(values, parts)
     }
 
-    /// Replaces values by their sums over all ranks, which have the same bits on every rank, and each
-    /// time.
+    /// Replaces values by their sums over all ranks, with the same bits on every rank and each time.
     pub fn sum(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
         let Some((ring, _silence)) = self.others() else { return Ok(()) };
         ring.all_reduce(values)

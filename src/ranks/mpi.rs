@@ -1,10 +1,10 @@
-//! MPI's messages. The library is opened at run time, so that the program also runs without one.
+//! MPI's messages. The library is opened at run time, so the program also runs without one.
 //!
 //! MPI is an interface in C. Each family of libraries has its own handles:
 //!
 //! - Open MPI 4 and 5 (`libmpi.so.40`): handles are addresses of objects that the library exports.
-//! - MPICH from 3.1 on, and the libraries that keep its binary interface, as Intel's, MVAPICH2 and
-//!   Cray's do (`libmpi.so.12`, `libmpich.so.12`): handles are 32-bit integers with fixed values.
+//! - MPICH from 3.1 on, and libraries with its binary interface, such as Intel's, MVAPICH2 and Cray's
+//!   (`libmpi.so.12`, `libmpich.so.12`): handles are 32-bit integers with fixed values.
 //!
 //! Other libraries are refused by their version. wgpt only exchanges messages of bytes, which takes two
 //! handles: the communicator of all processes, and the type of a byte.
@@ -23,14 +23,13 @@ use super::ring::{Envelope, MESSAGE_BYTES, PeerTransport};
 use super::{Abort, Group, Launch, RanksError};
 
 /// The names of the libraries, for the linker of the system.
-#[cfg(not(target_os = "macos"))]
-const OPEN_MPI: [&str; 1] = ["libmpi.so.40"];
-#[cfg(not(target_os = "macos"))]
-const MPICH: [&str; 2] = ["libmpi.so.12", "libmpich.so.12"];
-#[cfg(target_os = "macos")]
-const OPEN_MPI: [&str; 1] = ["libmpi.40.dylib"];
-#[cfg(target_os = "macos")]
-const MPICH: [&str; 1] = ["libmpi.12.dylib"];
+const OPEN_MPI: &[&str] =
+    &[if cfg!(target_os = "macos") { "libmpi.40.dylib" } else { "libmpi.so.40" }];
+const MPICH: &[&str] = if cfg!(target_os = "macos") {
+    &["libmpi.12.dylib"]
+} else {
+    &["libmpi.so.12", "libmpich.so.12"]
+};
 
 /// Names by which libraries of MPICH's family describe themselves.
 const OF_MPICH: [&str; 3] = ["MPICH", "Intel(R) MPI", "MVAPICH"];
@@ -120,14 +119,14 @@ pub(crate) fn library() -> Option<Result<String, String>> {
 }
 
 impl Opened {
-    /// Opens the library that the user names, else that of the launcher's family, else the other.
+    /// Opens the library that the user names, else one of the launcher's family, else another.
     ///
     /// # Errors
     /// With the names that were tried and the errors of the system.
     fn find(is_mpich: bool) -> Result<Self, String> {
         let named = std::env::var(MPI_LIBRARY).ok().filter(|name| !name.is_empty());
         let usual =
-            if is_mpich { MPICH.iter().chain(&OPEN_MPI) } else { OPEN_MPI.iter().chain(&MPICH) };
+            if is_mpich { MPICH.iter().chain(OPEN_MPI) } else { OPEN_MPI.iter().chain(MPICH) };
         let names: Vec<String> = match named {
             Some(name) => vec![name],
             None => usual.map(|name| name.to_string()).collect(),
@@ -225,8 +224,8 @@ fn version(library: &Library) -> String {
 
 /// This process's connection to all others.
 ///
-/// MPI may read and write the memory of a message until it is done with it, also after a time limit:
-/// that memory is never freed.
+/// MPI may read and write the memory of a message until it is done with it, even after a time limit.
+/// So that memory is never freed.
 struct MpiTransport<H: 'static> {
     functions: Functions<H>,
     outgoing: &'static mut [u8],
@@ -325,10 +324,10 @@ impl<H: Copy + 'static> MpiTransport<H> {
         limit: Duration,
     ) -> Result<(), RanksError> {
         let begun = Instant::now();
-        // The receive first, so that a message that has arrived goes to its place at once.
+        // Receive first: a message that has already arrived then goes to its place at once.
         let receiving = receive.map(|message| self.begin_receive(message)).transpose()?;
         let sending = send.map(|message| self.begin_send(message)).transpose()?;
-        // To wait for one lets MPI work on both.
+        // While we wait for one, MPI works on both.
         for (request, message) in receiving.zip(receive).into_iter().chain(sending.zip(send)) {
             self.wait(request, message.rank, begun, limit)?;
         }

@@ -1,7 +1,7 @@
-//! The states of a sharded optimizer on their way to rank 0, which writes them to a checkpoint.
+//! Sends the states of a sharded optimizer to rank 0, which writes them to a checkpoint.
 //!
-//! Rank 0 asks for one piece after the other and writes it before it asks for the next, so that it
-//! never holds more of what belongs to others, and can end at any moment, as when its disk is full.
+//! Rank 0 asks for one piece after the other and writes each before it asks for the next. So it holds one
+//! piece of other ranks at a time, and can end at any moment, for example when its disk is full.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ struct StatePiece {
     elements: usize,
 }
 
-/// The states that other ranks have, on rank 0. Each of them must [`send`] its own.
+/// The states of the other ranks, on rank 0. Each other rank must [`send`] its own.
 pub struct OtherStates<'a> {
     /// `None` if this rank has all states, or if another one has not answered.
     pub group: Option<&'a mut Group>,
@@ -51,7 +51,7 @@ impl OtherStates<'_> {
         answers.find(|answer| answer.len() == length).ok_or(missing)
     }
 
-    /// Tells the other ranks that nothing more is asked for.
+    /// Tells the other ranks that rank 0 asks for nothing more.
     pub fn end(self) -> Result<(), RanksError> {
         match self.group {
             Some(group) => group.share(None::<StatePiece>).map(drop),
@@ -60,7 +60,7 @@ impl OtherStates<'_> {
     }
 }
 
-/// Sends rank 0 what it asks for of `states`, until it ends.
+/// Sends rank 0 the pieces of `states` that it asks for, until it ends.
 pub async fn send(group: &mut Group, states: &[Parameter]) -> Result<(), RanksError> {
     while let Some(StatePiece { name, first, elements }) = group.share(None::<StatePiece>)? {
         let asked_for = |state: &&Parameter| state.name == name && !state.parts.is_empty();

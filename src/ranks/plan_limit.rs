@@ -1,7 +1,7 @@
 //! The memory of one rank: a smaller plan after its device ran out of memory.
 //!
-//! Each rank keeps its own, in the run folder of its machine: whoever starts the job again, a
-//! supervisor or a scheduler, need not know which rank it was.
+//! Each rank keeps its own limit, in the run folder of its machine, so the supervisor or scheduler that
+//! starts the job again need not know which rank it was.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -62,7 +62,7 @@ pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
 pub fn within(own: Config, limit: &Plan) -> Config {
     let share = own.global_batch();
     let micro_batch = u64::from(own.micro_batch().get()).min(limit.micro_batch as u64);
-    // The largest that divides the share, as of a smaller share.
+    // The largest that divides the share.
     let divisor = (1..=micro_batch).rev().find(|micro| share.is_multiple_of(*micro)).unwrap_or(1);
     let choice = |limited: bool, own: Choice| if limited { Choice::True } else { own };
     Config {

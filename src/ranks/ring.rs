@@ -69,8 +69,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Sends the values of one segment to the next rank while those of another arrive from the one
-    /// before. `take` is given each message's values and where they belong.
+    /// Sends the values of one segment to the next rank while another segment arrives from the rank
+    /// before. `take` gets each value that arrives and its place.
     fn pass(
         &mut self,
         values: &mut [f32],
@@ -178,7 +178,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Replaces `bytes` by the bytes of rank 0. They go down a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
+    /// Replaces `bytes` by the bytes of rank 0, in a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
     pub fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
         let Self { rank, size, .. } = *self;
         if rank > 0 {
@@ -192,7 +192,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Returns the bytes of each rank on rank 0. Each sends to rank 0 directly, which knows by that which one does not answer.
+    /// Returns the bytes of each rank on rank 0. Each rank sends directly to rank 0, so rank 0 knows which one does not
+    /// answer.
     pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
         if self.rank > 0 {
             self.send(0, bytes)?;
@@ -205,8 +206,8 @@ impl Ring {
         Ok(gathered)
     }
 
-    /// Each part goes around the ring, and a rank passes on each message as soon as it has arrived: parts
-    /// of any sizes take about as long as the bytes of all but the smallest.
+    /// Each part goes around the ring, and a rank passes on each message as soon as it has arrived. So parts
+    /// of different sizes take about as long as the bytes of all but the smallest.
     pub fn all_gather(
         &mut self,
         values: &mut [f32],

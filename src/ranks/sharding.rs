@@ -1,9 +1,9 @@
-//! An optimizer whose state is divided among the ranks of a run, as in stage 1 of ZeRO (Rajbhandari et
+//! Divides the state of the optimizer among the ranks of a run, as in stage 1 of ZeRO (Rajbhandari et
 //! al. 2020, arXiv:1910.02054).
 //!
-//! Each weight belongs to one rank, which alone has its state and updates it from the gradient of all
-//! ranks, and sends it to the others. The update of a weight is the same wherever it is made, so a
-//! sharded run has the bits of one that is not.
+//! Each weight belongs to one rank. Only this rank has its state, updates it with the summed gradient, and
+//! sends it to the others. An update is the same wherever it is made, so a sharded run has the same bits
+//! as one that is not.
 
 use std::ops::Range;
 
@@ -34,8 +34,8 @@ impl Sharding {
     }
 }
 
-/// Returns the tensors of these lengths that have some of the elements `wanted` of all together, each with
-/// its own range.
+/// Returns the tensors that overlap the elements `wanted` of all tensors in a row, each with the range in it.
+/// `lengths` are the tensors' elements.
 pub(super) fn overlaps(
     lengths: impl Iterator<Item = usize>,
     wanted: Range<usize>,

@@ -24,11 +24,11 @@ const MOST_BEGUN: usize = 128 << 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The gradients of an update on their way to the host, while the device continues the backward pass.
+/// The gradients of an update that leave for the host while the device continues the backward pass.
 ///
-/// A GPU copies each when it has computed it, with the rest of the pass queued behind: while this thread
-/// sums over ranks what has arrived, the device computes. The CPU computes in this thread, and CUDA's
-/// reads block it; there, the sums begin after the pass.
+/// A GPU copies each gradient once it is computed, with the rest of the pass queued behind it: the device
+/// computes while this thread sums over ranks what has arrived. The CPU computes in this thread, and
+/// CUDA's reads block it; there, the sums begin after the pass.
 #[derive(Default)]
 pub struct LeavingGradients {
     /// Reads that have begun, with their elements.
@@ -65,8 +65,8 @@ impl LeavingGradients {
         let Some((mut reading, elements)) = self.begun.pop_front() else { return Ok(None) };
         let mut pause = SHORTEST_PAUSE;
         while !gpu::is_done(&mut reading) {
-            // wgpu tells what has arrived when something is submitted, else not before all is done. A
-            // read must not be dropped: its memory would be taken for free.
+            // wgpu reports what has arrived when something is submitted, else not before all is done. A
+            // read must not be dropped, or its memory would count as free.
             self.nudges.push(gpu::begin_read(later.clone()));
             if !gpu::is_done(&mut reading) {
                 std::thread::sleep(pause);
@@ -98,7 +98,7 @@ pub struct GradientSums {
     pub waited: Duration,
 }
 
-/// The gradients of an update, on their way from the host over all ranks and back to the device.
+/// The gradients of an update between the host, the other ranks and the device.
 struct Summing<'a> {
     group: &'a mut Group,
     device: Device,
@@ -113,10 +113,10 @@ struct Summing<'a> {
     waited: Duration,
 }
 
-/// Sums gradients and the `loss` `[1]` over all ranks, whose gradients have the same number of elements.
+/// Sums gradients and the `loss` `[1]` over all ranks. Each rank has the same number of elements.
 ///
-/// Each gradient leaves the device before its sum comes back, so that the device holds no more than
-/// before. Cuts do not follow the tensors: devices may split an embedding into other shards.
+/// Each gradient leaves the device before its sum returns, so the device holds no more than before. Cuts do
+/// not follow the tensors, because devices may split an embedding into other shards.
 pub fn sum_over_ranks<E: From<RanksError> + From<DeviceError>>(
     group: &mut Group,
     watchdog: &Watchdog,

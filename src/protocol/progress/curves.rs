@@ -41,8 +41,8 @@ impl Series {
         self.points.partition_point(|point| point[0] < x)
     }
 
-    /// Returns the indices of the lowest and the highest y, the first of equal ones, among the points from
-    /// `at` to before `end` with x < `right`, of at least the first of them, and the index after them.
+    /// Returns the indices of the lowest and the highest y, the first of equal ones, among the points in
+    /// `at..end` with x < `right`, and the index after these points. The point at `at` always counts.
     fn extremes(&self, at: usize, end: usize, right: f64) -> ([usize; 2], usize) {
         let ([mut least, mut greatest], mut next) = ([at; 2], at);
         while next == at || (next < end && self.points[next][0] < right) {
@@ -172,7 +172,7 @@ impl Cumulative {
         if !(iter > last[0] && count > last[1] && count.is_finite()) {
             return;
         }
-        // Even growth needs only its ends, as that of tokens.
+        // Even growth, as of tokens, needs only its ends.
         let former = self.known.iter().nth_back(1).copied().unwrap_or_default();
         if (last[1] - former[1]) / (last[0] - former[0]) == each {
             self.known.pop();
@@ -215,7 +215,7 @@ impl Cumulative {
 /// one that is a half-life newer. Divided by the sum of the weights, so that it has no bias towards
 /// 0 at the start.
 ///
-/// Values that are many half-lives apart hardly mix. So the average of a curve with few points does
+/// Values many half-lives away from each other hardly mix. So the average of a curve with few points does
 /// not lag behind them, as an average with a weight per point does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Smoothed {
