@@ -7,8 +7,8 @@ use crate::config::{Config, Layer, resolve};
 use crate::protocol::{Failure, Progress, Reply, Request};
 use crate::runs::{self, CHECKPOINTS_FOLDER, EVENTS_FILE, Introduction, ModelSource, Tail};
 
-/// Returns the last reply to a request, and passes those before it to `reply`. Returns `None` for a request
-/// that has no reply, or whose reply is the platform's.
+/// Returns the last reply to a request, and passes earlier ones to `reply`. Returns `None` for a request
+/// without a reply, or one that the platform answers.
 pub(super) fn answer(
     request: Request,
     reply: &mut dyn FnMut(Reply),
@@ -43,7 +43,7 @@ pub(super) fn answer(
     }))
 }
 
-/// Reads what a run has recorded, and where its record ends. A run without a record has only begun.
+/// Reads the record of a run, and where it ends. A run without a record has only begun.
 fn read_run(run: &Path) -> Result<(Progress, Tail), Failure> {
     let (mut progress, tail) = match runs::follow(run) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -60,7 +60,7 @@ fn read_run(run: &Path) -> Result<(Progress, Tail), Failure> {
     Ok((progress, tail))
 }
 
-/// The configuration of the run that a checkpoint belongs to, else one with the model's shapes.
+/// Returns the configuration of the checkpoint's run, else one with the model's shapes.
 fn config_of(checkpoint: &Path) -> Result<Config, Failure> {
     if let Some(config) = checkpoint.ancestors().take(3).find_map(runs::config) {
         return Ok(config);

@@ -62,7 +62,7 @@ impl ConfigSource {
     }
 }
 
-/// Returns the variables of this process, which a page has not. wgpt has none that are not UTF-8.
+/// Returns the variables of this process; a page has none. No variable of wgpt is not UTF-8.
 fn variables() -> impl Iterator<Item = (String, String)> {
     let variables = (!cfg!(target_arch = "wasm32")).then(std::env::vars_os);
     variables
@@ -77,8 +77,7 @@ pub(crate) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
     flag.map(str::to_string).or_else(set)
 }
 
-/// Resolves layers. A run that begins with a model takes the shapes of that model: they are a layer above
-/// all others.
+/// Resolves layers. If the run begins with a model, the shapes of that model are a layer above all others.
 pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     let resolved = resolve(layers.clone())?;
     let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };

@@ -71,7 +71,7 @@ pub(super) fn prepare(
     let stem = inputs.first().and_then(|first| first.file_stem()).unwrap_or_default();
     let prepared = prepare_files(&inputs, &stem.to_string_lossy(), folder, reply);
     if let Some(file) = written {
-        // Without it nothing is lost but space.
+        // If that fails, it only takes space.
         let _ = disk::remove_file(&file);
     }
     Ok(prepared?)
@@ -93,7 +93,7 @@ pub(super) fn prepare_files(
     Ok(Reply::Prepared { spec: out.display().to_string(), warnings })
 }
 
-/// A path below `folder` that does not exist yet: `NAME`, else `NAME-2` and so on.
+/// Returns a path below `folder` that does not exist yet: `NAME`, `NAME-2` and so on.
 pub(super) fn free_path(folder: &Path, name: &str, extension: &str) -> PathBuf {
     let name = file_name(name, "text");
     let numbered = |number: u32| match number {

@@ -30,7 +30,7 @@ pub(super) fn import(folder: &Path, zip: Vec<u8>) -> Result<StoredModel, Failure
     unpacked
 }
 
-/// Lists the data and the models, which are next to the runs.
+/// Lists the data and the models.
 pub(super) fn stored(root: &Path, usage: StorageUsage) -> Reply {
     let folders = |name: &str| {
         let entries = disk::read_dir(root.join(name)).into_iter().flatten().flatten();

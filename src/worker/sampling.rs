@@ -1,4 +1,4 @@
-//! Texts of a model, as they grow.
+//! Generates and scores text with a model, and reports it as it grows.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::ops::OpsMode;
 use crate::protocol::{Failure, Reply, SampleInput, SampleRequest};
 use crate::runs::ModelSource;
 
-/// The time between two replies with a growing text.
+/// The time between two replies.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Generates or scores the text of a request on the device that `open` returns. It ends early once

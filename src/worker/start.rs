@@ -1,4 +1,4 @@
-//! What a run is started with: its settings, the precedence of what is recorded, and the limit of its plan.
+//! Starts a run: resolves its settings, prefers what is recorded, and limits its plan.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,8 +12,7 @@ use crate::runs::{CONFIG_FILE, has_checkpoint};
 use crate::train::TrainRequest;
 
 impl StartRun {
-    /// Replaces settings that a person has typed by the configuration that they mean. Returns the
-    /// warnings about them.
+    /// Replaces typed settings by the resolved configuration. Returns the warnings about them.
     pub fn resolve(&mut self) -> Result<Vec<String>, Failure> {
         let RunSettings::Typed(source) = &self.settings else { return Ok(Vec::new()) };
         let resolved = source.clone().resolve(Vec::new(), None)?;

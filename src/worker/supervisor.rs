@@ -1,11 +1,12 @@
 //! Starts the worker of a run again when its device fails, as [`Recovery`] decides.
 //!
 //! After out-of-memory or a lost device, only the end of a process, or of a page's worker, reliably
-//! frees the memory of the device. So whoever the user controls opens no device: commands go in, events
-//! come out, and a worker that fails gets a successor, which continues from the last checkpoint.
+//! frees the memory of the device. So the process that the user controls opens no device: commands go
+//! in, events come out, and a worker that fails gets a successor, which continues from the last
+//! checkpoint.
 //!
-//! The supervisor has no clock and no process of its own, so that a program and a page share it: they
-//! pass on what happens, and differ in their [`Transport`].
+//! The supervisor has no clock and no process. So a program and a page share it: they report what
+//! happens, and differ in their [`Transport`].
 
 use std::fmt;
 use std::io;
@@ -19,9 +20,9 @@ use crate::protocol::{
     RunError, StartRun, StopReason, TrainerFailure,
 };
 
-/// The way to the worker of a run, and to whoever watches the run.
+/// The connection to the worker of a run, and to the views of the run.
 pub(super) trait Transport {
-    /// Starts a worker in place of the former one, and has it train.
+    /// Starts a worker in place of the former one, which trains.
     fn start(&mut self, start: &StartRun) -> io::Result<()>;
 
     /// Passes a command on. A worker that is gone ignores it: its end is reported in another way.
@@ -70,11 +71,11 @@ fn is_kill(code: u8) -> bool {
 pub(super) struct Supervisor<T> {
     pub transport: T,
     start: StartRun,
-    /// True if the worker is a launcher of several ranks. Each of them keeps its own plan and device.
+    /// True if the worker is a launcher of several ranks. Each rank keeps its own plan and device.
     has_ranks: bool,
     recovery: Recovery,
     commands: AppliedCommands,
-    /// What the present worker has reported, for when it fails.
+    /// The reports of the present worker, in case it fails.
     failure: TrainerFailure,
     /// The end that the present worker has reported.
     end: Option<RunEnd>,
@@ -124,8 +125,8 @@ impl<T: Transport> Supervisor<T> {
                 self.failure.observe(&event);
                 if let Event::Start { device, .. } = &*event {
                     self.start.is_restart = true;
-                    // A run must not move to the CPU because its GPU is away for a moment. The device of
-                    // rank 0 is not that of the others.
+                    // A run must not move to the CPU because its GPU is away for a moment. The other ranks
+                    // have other devices than rank 0.
                     if !self.has_ranks {
                         self.start.device.clone_from(&device.id);
                         self.start.device_name = Some(device.name.clone());
@@ -133,7 +134,7 @@ impl<T: Transport> Supervisor<T> {
                 }
                 self.transport.emit(*event);
             }
-            // A rank that has failed by itself has the reason: the others then miss it.
+            // The rank that fails first has the reason; the others only miss it.
             FromWorker::Ended(_)
                 if self.has_ranks && self.has_failed() && self.failure.error.cause.is_none() => {}
             FromWorker::Ended(end) => {
@@ -185,7 +186,7 @@ impl<T: Transport> Supervisor<T> {
             self.explain(&mut failure, process);
         }
         if self.has_ranks {
-            // Of one rank; another may have failed. Each keeps its own limit.
+            // One rank's plan; another may have failed. Each keeps its own limit.
             failure.plan = None;
         }
         if self.commands.is_stopping {
@@ -208,7 +209,7 @@ impl<T: Transport> Supervisor<T> {
         }
     }
 
-    /// Completes the failure of a worker that has not said why it ended.
+    /// Completes the failure of a worker that has not reported why it ended.
     fn explain(&self, failure: &mut TrainerFailure, process: ProcessEnd) {
         let error = &mut failure.error;
         error.hint = "the lines above may explain it; -v shows the messages of the driver".into();
@@ -263,7 +264,7 @@ impl<T: Transport> Supervisor<T> {
             // A second signal has ended a worker at once.
             self.has_ranks && failure.device.is_some()
         } else {
-            // A worker reports its errors; a launcher says on stderr what it cannot do.
+            // A worker reports its errors; a launcher prints them to stderr.
             !is_reported && !self.has_ranks
         }
     }

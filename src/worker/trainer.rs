@@ -9,7 +9,7 @@ use crate::protocol::{Command, Event};
 pub(crate) enum Ended {
     Code(i32),
     Killed,
-    /// It is gone, and has not said why.
+    /// It is gone, without a reason.
     Silent,
 }
 

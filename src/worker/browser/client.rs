@@ -1,5 +1,5 @@
-//! The page as a client of its worker. A worker whose device fails is replaced, and the run that
-//! it trained continues from its last checkpoint, as the [`Supervisor`] decides.
+//! The page as a client of its worker. If its device fails, the worker is replaced, and the run continues
+//! from its last checkpoint, as the [`Supervisor`] decides.
 
 use std::cell::RefCell;
 use std::io;
@@ -43,14 +43,14 @@ struct PageState {
     replies: Vec<Reply>,
     /// The run, and when it was started.
     run: Option<(Supervisor<WorkerLink>, Instant)>,
-    /// Seconds without a message, as far as the page was awake to count them.
+    /// Seconds without a message while the page was awake.
     silence: u32,
-    /// When they were counted last, in milliseconds.
+    /// The time of the last count, in milliseconds.
     counted: f64,
     wake: Rc<dyn Fn()>,
 }
 
-/// The worker of the page, whichever it is at present.
+/// The present worker of the page.
 #[derive(Clone, Default)]
 struct WorkerLink(Rc<RefCell<LinkState>>);
 
@@ -59,7 +59,7 @@ struct LinkState {
     worker: Option<Worker>,
     /// True once it takes messages.
     is_ready: bool,
-    /// Messages for a worker that takes none yet.
+    /// Messages for a worker that is not ready.
     pending: Vec<ToWorker>,
     /// Events of the run that were not taken yet.
     events: Vec<Event>,
@@ -167,7 +167,7 @@ impl Client {
         replies.into_iter().map(save_zip).collect()
     }
 
-    /// Tells the supervisor of the run, if one trains, what has happened.
+    /// Reports to the supervisor of the run, if one trains.
     fn supervise(&self, tell: impl FnOnce(&mut Supervisor<WorkerLink>, Duration)) {
         let mut state = self.state.borrow_mut();
         let PageState { run, replies, .. } = &mut *state;
@@ -262,8 +262,8 @@ impl Client {
         });
         worker.set_onmessage(Some(on_message.as_ref().unchecked_ref()));
         worker.set_onerror(Some(on_error.as_ref().unchecked_ref()));
-        // One of them may be the caller of this function. Workers are replaced so seldom that they may
-        // outlast theirs.
+        // One of them may be the caller of this function. Workers are replaced so seldom that the closures
+        // may outlast them.
         on_message.forget();
         on_error.forget();
         let mut link = self.link.0.borrow_mut();
@@ -272,14 +272,14 @@ impl Client {
         Ok(())
     }
 
-    /// Starts another worker, which continues the run after the delay that the supervisor asks for.
+    /// Starts another worker, which continues the run after the supervisor's delay.
     fn replace_worker(&self) {
         self.start_worker();
         self.supervise(|run, now| run.worker_ended(ProcessEnd::Killed, now));
         let client = self.clone();
         wasm_bindgen_futures::spawn_local(async move {
-            // After another failure in the meantime, a later time is due. And browsers round their clock,
-            // so that a timer may seem to end early.
+            // Another failure in the meantime sets a later time. And browsers round their clock, so a timer
+            // may seem to end early.
             loop {
                 let mut delay = None;
                 client.supervise(|run, now| {

@@ -50,7 +50,7 @@ pub(super) fn software_obstacle() -> Obstacle {
     }
 }
 
-/// The error of a run that an obstacle keeps from its device.
+/// The error of a run without a device because of an obstacle.
 pub(super) fn unavailable(obstacle: &Obstacle) -> DeviceError {
     let id = DeviceId { backend: Backend::WebGpu, index: 0 };
     DeviceError::Open { id, name: "WebGPU".into(), reason: obstacle.text.clone() }

@@ -98,7 +98,7 @@ fn manager() -> Option<StorageManager> {
 }
 
 impl Slots {
-    /// Mounts all files of the origin, or files in memory where it has none. The error is the reason why
+    /// Mounts all files of the origin, or files in memory if it has no storage. The error is the reason why
     /// nothing is stored.
     pub async fn open(&self) -> Result<(), String> {
         let opened = open_folder().await.map(|(folder, slots)| {

@@ -73,7 +73,7 @@ enum DeviceTask {
     Sample(SampleRequest),
 }
 
-/// What the panic hook reads.
+/// The state that the panic hook reads.
 #[derive(Default)]
 pub(super) struct Current {
     /// The run that trains.
@@ -305,7 +305,7 @@ impl PageWorker {
         self.device.borrow().clone()
     }
 
-    /// Reports what a bug report needs.
+    /// Replies with the text for a bug report.
     fn report(&self) {
         let browser = scope().navigator().user_agent().unwrap_or_default();
         let device = self.opened();

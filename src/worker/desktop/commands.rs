@@ -21,9 +21,9 @@ const FILE_POLL: Duration = Duration::from_millis(250);
 /// The time in which a launcher passes a stop on, with several signals.
 const LAUNCHER_SIGNALS: Duration = Duration::from_secs(10);
 
-/// Returns true if `signal`, a time after the first, belongs to the same stop. Else the user wants an end
-/// at once. mpirun sends SIGTERM after a SIGINT, Slurm another SIGTERM at the end of a job's time. What a
-/// launcher ends at once, it kills.
+/// Returns true if `signal`, a time after the first, belongs to the same stop. Otherwise the user wants the
+/// process to end at once. mpirun sends SIGTERM after a SIGINT, Slurm another SIGTERM at the end of a job's
+/// time. To end a process at once, a launcher kills it.
 fn is_same_stop(by_launcher: bool, signal: i32, since_first: Duration) -> bool {
     by_launcher && (signal != signals::INTERRUPT || since_first < LAUNCHER_SIGNALS)
 }
@@ -71,8 +71,8 @@ impl Control {
         Ok(this)
     }
 
-    /// Returns the exit code of this process after a run that was stopped. If a signal has stopped it, that
-    /// is the code that a shell reports: 130 or 143.
+    /// Returns the exit code of this process after a stopped run. After a signal it is the code that a shell
+    /// reports: 130 or 143.
     pub fn exit_code(&self) -> u8 {
         let signal = self.signal.load(Ordering::SeqCst);
         if signal == 0 { 0 } else { 128 + signal as u8 }
@@ -113,7 +113,7 @@ impl Control {
                 std::thread::sleep(FILE_POLL);
                 for line in tail.read::<Value>() {
                     match serde_json::from_value(line) {
-                        // About the writer's stdin connection, which is not this one.
+                        // It is about the writer's stdin, which is not connected to this process.
                         Ok(Command::Set(Setting::StopOnClose(_))) => {}
                         read => pass_on(read, &sender, warn),
                     }

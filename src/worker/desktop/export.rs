@@ -57,9 +57,9 @@ pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
 /// The folder in which the files of an export are written.
 const UNFINISHED: &str = ".wgpt-export";
 
-/// Fills a folder, which may exist, with what `write` writes into another one. The files `last` are moved last, in
-/// their order: after a crash, one that is there is complete, and all files before it are there. Without the very
-/// last, wgpt sees no model or page.
+/// Fills a folder, which may exist, with the files that `write` writes into another one. The files `last` are moved
+/// last, in their order: after a crash, each of them is complete if it exists, and so are all files before it.
+/// Without the very last, wgpt sees no model or page.
 fn fill(
     folder: &Path,
     last: &[&str],
@@ -72,7 +72,7 @@ fn fill(
     let filled = write(&part).and_then(|()| move_files(&part, folder, last));
     let _ = disk::remove_dir_all(&part);
     if filled.is_err() {
-        // Unless it had files.
+        // Keeps a folder with files.
         let _ = disk::remove_dir(folder);
     }
     filled
@@ -103,7 +103,7 @@ pub(crate) fn write_model_folder(
         let text = format!("{}: this folder already has a model", output.display());
         return Err(Failure::usage(text, "give another folder"));
     }
-    // An export does not write a card again that is there, so its picture must be there, too.
+    // An export does not overwrite a model card, so the card comes after its picture.
     fill(output, &[CARD, WEIGHTS_FILE], |folder| {
         write_model(source, tokenizer, folder)?;
         write_model_card(source, tokenizer, folder, output)
@@ -120,7 +120,7 @@ fn write_model(
     let written =
         checkpoint::write_model(folder, model.architecture(), parameters(&model), tokenizer);
     pollster::block_on(written)?;
-    // One that wgpt cannot use is the model's nevertheless; without it, GPT-2's would be assumed.
+    // Even if wgpt cannot use it, it is the model's tokenizer. Without it, GPT-2's would be assumed.
     let own = source.path.join(TOKENIZER_FILE);
     if tokenizer.is_none() && own.exists() {
         let file = disk::read(&own).map_err(Failure::io("read", &own))?;

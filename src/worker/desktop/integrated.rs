@@ -19,10 +19,10 @@ const OPERATIONS: f64 = 1e10;
 const UNCERTAINTY: f64 = 1.5;
 
 /// Compares an integrated GPU that `auto` has chosen with the CPU, for the run of `setup`. If the CPU is
-/// faster, returns it and what to tell the user. Otherwise adds both speeds to the reason for the GPU.
+/// faster, returns it with a message for the user. Otherwise adds both speeds to the reason for the GPU.
 ///
-/// If the speeds are not known, a small model trains on both for a moment. They are kept, so that the next
-/// run only compares them. A run that continues on the CPU stays there.
+/// If the speeds are not known, a small model trains on both for a moment. They are kept for the next run,
+/// which only compares them. A run that continues on the CPU stays there.
 pub(super) fn faster_cpu(
     gpu: &mut SelectedDevice,
     setup: &Setup,
@@ -120,8 +120,8 @@ fn work_of(config: &Config) -> Work {
     Work::update(config, config.vocab_size, &Plan::new(config, config.vocab_size))
 }
 
-/// Returns a configuration with a step of at most [`OPERATIONS`], or as few as its width allows. First
-/// layers and sequences go, which does not change the sizes of most products.
+/// Returns a configuration with a step of at most [`OPERATIONS`], or as few as its width allows. Layers and
+/// sequences go first, because most products keep their sizes then.
 fn small(mut config: Config) -> Config {
     let halve = |count: &mut NonZeroU32, least: u32| {
         let can = count.get() / 2 >= least;

@@ -1,8 +1,8 @@
 //! Lists devices in a separate process: a driver that crashes while it lists its devices costs its
 //! backend and not the program, and this process loads no drivers.
 //!
-//! Only trainers list devices themselves, because they open one anyway: a supervisor tells them what to
-//! leave out. Ranks do so without one, on their own machines.
+//! Only trainers list devices themselves, because they open one anyway. Their supervisor tells them which
+//! backends to leave out; ranks, on their own machines, leave out none.
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -18,7 +18,7 @@ use crate::worker::supervisor::ProcessEnd;
 pub(crate) struct DeviceListing {
     /// The devices, the CPU last.
     pub devices: Vec<DeviceInfo>,
-    /// The backends that are left out, because their drivers crashed, and how: `signal 11`.
+    /// The backends that are left out because their drivers crashed, and how: `signal 11`.
     crashed: Vec<(Backend, String)>,
 }
 
@@ -59,8 +59,8 @@ pub(crate) fn list_devices(search: Search) -> DeviceListing {
     list_with(search, &list_in_child)
 }
 
-/// Lists with `list`, which lists in a separate process and returns how that ended if it crashed. Then
-/// each backend gets another process, to find those that crash.
+/// Lists with `list`, which lists in a separate process and returns how it ended if it crashed. Then each
+/// backend gets another process, to find the ones that crash.
 fn list_with(
     search: Search,
     list: &dyn Fn(Search) -> Result<Vec<DeviceInfo>, String>,
@@ -81,8 +81,8 @@ fn list_with(
     listing
 }
 
-/// Lists in a child; the error says how it crashed. Lists in this process if the child cannot start, or is
-/// of another version because the program was replaced.
+/// Lists in a child; the error describes how it crashed. Lists in this process if the child cannot start, or
+/// has another version because the program was replaced.
 fn list_in_child(search: Search) -> Result<Vec<DeviceInfo>, String> {
     let here = || Ok(gpu::list(search, &[]));
     if search == Search::Only(Backend::Cpu) {

@@ -59,7 +59,7 @@ impl From<ExitStatus> for ProcessEnd {
 #[cfg(windows)]
 impl From<ExitStatus> for ProcessEnd {
     fn from(status: ExitStatus) -> Self {
-        // An exception, like an access violation, which is 0xC0000005. Ctrl-C is one, too.
+        // Exceptions, like an access violation, 0xC0000005. Ctrl-C is one, too.
         const CTRL_C: u32 = 0xC000_013A;
         match status.code().map(|code| code as u32) {
             Some(code) if code <= u32::from(u8::MAX) => Self::Code(code as u8),
@@ -88,14 +88,14 @@ fn color() -> Option<&'static str> {
     }
 }
 
-/// The variable that lets Open MPI send a message over TCP at once, up to a size above that of every
-/// message between ranks. Else both directions of a connection wait for each other: on a network of
-/// 1 Gbit/s a sum takes 1.7 times as long.
+/// The variable that lets Open MPI send a message over TCP at once, up to a size above every message between
+/// ranks. Otherwise both directions of a connection wait for each other: on a network of 1 Gbit/s a sum
+/// takes 1.7 times as long.
 const WHOLE_MESSAGES: (&str, &str) = ("OMPI_MCA_btl_tcp_eager_limit", "1114112");
 
-/// The variables that make the ranks of one machine open no port: all that Open MPI could send messages with,
-/// except for shared memory, is left out. Its part for TCP listens on every address of the machine, even if it
-/// may use the loopback alone. The name of shared memory is not the same in all versions.
+/// The variables that make the ranks of one machine open no port: they leave out all of Open MPI's transports
+/// but shared memory. Its TCP transport listens on every address of the machine, even if it may only use the
+/// loopback. The name of shared memory is not the same in all versions.
 const SHARED_MEMORY_ONLY: [(&str, &str); 2] =
     [("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "^tcp,ofi,uct,openib,usnic,portals4,ugni")];
 
@@ -112,8 +112,8 @@ fn names_machines(arguments: &[OsString]) -> bool {
     arguments.iter().any(names)
 }
 
-/// Returns the process of a launcher, which starts a worker for each rank. They get the start of the run as an
-/// argument, because only rank 0 has a stdin.
+/// Returns the process of a launcher, which starts a worker for each rank. Workers get the start of the run as
+/// an argument, because only rank 0 has a stdin.
 pub(super) fn launched(launcher: &[OsString], start: &StartRun) -> io::Result<Process> {
     // Only rank 0 may have the run folder, so the ranks do not look for its checkpoints as restarted workers.
     let resume = start.resume || (start.is_restart && has_checkpoint(&start.run));
@@ -135,8 +135,8 @@ pub(super) fn launched(launcher: &[OsString], start: &StartRun) -> io::Result<Pr
     Ok(process)
 }
 
-/// Returns the process of a worker of a window, which has taken `WGPT_*` variables over, and may have
-/// changed them.
+/// Returns the process of a worker of a window. The window has put the `WGPT_*` variables into its form, where
+/// they may have changed.
 pub(super) fn worker_of_window() -> io::Result<Process> {
     let mut process = worker()?;
     for (name, _) in std::env::vars_os() {
@@ -148,8 +148,8 @@ pub(super) fn worker_of_window() -> io::Result<Process> {
 }
 
 /// Starts a worker and sends it its first message. Returns its stdin, and its messages, which end when it
-/// exits. A worker that is gone already is noticed by that. A message that cannot be written as text, as
-/// with a path that is not UTF-8, is an error: the worker would wait forever.
+/// exits, even if it has exited already. A message that cannot be written as text, for example with a path
+/// that is not UTF-8, is an error: the worker would wait forever.
 pub(super) fn spawn(
     mut process: Process,
     first: Option<&ToWorker>,
@@ -170,7 +170,7 @@ pub(super) fn send(input: &mut ChildStdin, message: &ToWorker) -> io::Result<()>
     writeln!(input, "{}", serde_json::to_string(message)?)
 }
 
-/// Sends a message of this worker to whoever has started it, on stdout. If nobody reads it, it is lost.
+/// Sends a message of this worker to its owner, on stdout. If nobody reads it, it is lost.
 pub(super) fn send_to_owner(message: &FromWorker) {
     // Text, numbers and maps with text keys always serialize.
     let line = serde_json::to_string(message).unwrap_or_default();
@@ -198,8 +198,8 @@ pub(super) fn read_lines(pipe: impl Read, mut say: impl FnMut(&str)) {
     }
 }
 
-/// Keeps the terminal's Ctrl-C and its end from a process: they are for this one. On Windows the process
-/// has a console without a window, so that none appears if this process has none.
+/// Detaches a process from the terminal's Ctrl-C and its end, which are for this process. On Windows the
+/// process gets a console without a window, so none appears if this process has none.
 pub(crate) fn detach(process: &mut Process) {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(process, 0);

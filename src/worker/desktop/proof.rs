@@ -30,16 +30,16 @@ const SOFTWARE_LIMIT: Duration = Duration::from_secs(300);
 const EXIT_TIME: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
 
-/// A device and the way to compute on it whose kernels are right.
+/// A device, and a way to compute on it with correct kernels.
 pub(crate) struct Proven {
-    /// Without the abilities that are not to be trusted.
+    /// Without the abilities that cannot be trusted.
     pub device: SelectedDevice,
     pub mode: OpsMode,
     pub warning: Option<String>,
     pub suspect: Option<Suspect>,
 }
 
-/// Kernels that have crashed a former worker of a run, if it trains without them.
+/// Kernels that have crashed a former worker of a run that now trains without them.
 pub(crate) struct Suspect {
     info: DeviceInfo,
     mode: OpsMode,
@@ -58,10 +58,10 @@ fn crash_in_training() -> KernelVerdict {
 }
 
 /// Chooses the fastest way to compute a run of `config` on a device: `mode`, or a slower one if its kernels
-/// are wrong, hang or end the process. Tests them unless a verdict is known, and calls `say` before that.
+/// are wrong, hang or end the process. Calls `say` before it tests kernels without a known verdict.
 ///
 /// # Errors
-/// If there is no such way in the dtype of the run.
+/// If no way works in the dtype of the run.
 pub(crate) fn prove(
     mut device: SelectedDevice,
     mut mode: OpsMode,
@@ -111,8 +111,8 @@ pub(crate) fn prove(
     Ok(Proven { device, mode, warning, suspect })
 }
 
-/// Returns the known verdict, or else tests the kernels. They count as right if they could not be tested
-/// for a reason that the run meets, too, and reports: the device cannot be opened or has no memory left.
+/// Returns the known verdict, or else tests the kernels. They count as right if the test failed for a reason
+/// that the run will also meet and report: the device cannot be opened or has no memory left.
 fn verdict(
     info: &DeviceInfo,
     mode: OpsMode,
@@ -139,7 +139,7 @@ fn verdict(
     };
     let mut tested = test();
     if let Ok(Tested { begun: 1.., end: TestEnd::Failed(_), .. }) = tested {
-        // A device may be lost for another reason than the kernel, but not twice.
+        // A device may be lost once for another reason than the kernel, but not twice.
         tested = test();
     }
     let Ok(Tested { begun, check: kernel, end }) = tested else { return KernelVerdict::Right };
@@ -173,7 +173,7 @@ pub(crate) fn time_limit(info: &DeviceInfo, seconds: Option<u64>) -> Duration {
     seconds.map_or(usual, Duration::from_secs)
 }
 
-/// Says what is wrong with the kernels of `fastest`, how a run computes instead, and what that costs.
+/// Describes what is wrong with the kernels of `fastest`, how the run computes instead, and at what cost.
 fn warning(
     info: &DeviceInfo,
     config: &Config,
@@ -203,7 +203,7 @@ fn warning(
 pub(crate) struct Tested {
     /// The checks that have begun.
     pub begun: usize,
-    /// The last of them.
+    /// The last check.
     pub check: String,
     pub end: TestEnd,
 }

@@ -32,7 +32,7 @@ impl RankProcess {
         self.launch.rank == 0
     }
 
-    /// Connects this process with the others, which wait for it at most `limit` seconds from then on.
+    /// Connects this process with the others. From then on, ranks wait at most `limit` seconds for each other.
     pub fn connect(&mut self, limit: Option<u64>, say: fn(&str)) -> Result<Group, RanksError> {
         let limit = limit.map_or(LIMIT, Duration::from_secs);
         let label = self.launch.label();
@@ -67,9 +67,9 @@ impl RankProcess {
 impl StartRun {
     /// Returns the start of rank 0, with this rank's own paths and memory settings.
     ///
-    /// The configuration is the one that this rank has resolved, so that a difference is found. But the
-    /// dtype of a run that continues, and the sizes of a model that a run starts from, are in files of
-    /// rank 0.
+    /// Each rank keeps the configuration that it has resolved, and the comparison of the ranks finds a
+    /// difference. But the dtype of a run that continues, and the sizes of a model that a run starts from, are
+    /// in files of rank 0.
     pub fn shared(self, group: &mut Group, resolved: &Resolved) -> Result<Self, RanksError> {
         if group.is_alone() {
             return Ok(self);

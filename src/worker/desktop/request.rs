@@ -64,7 +64,7 @@ fn killed(status: io::Result<ExitStatus>) -> Failure {
 }
 
 /// Has a worker answer a request with several replies, until the returned value is dropped: then the stdin of the
-/// worker closes. `reply` takes the replies, the last of which says that it is the last.
+/// worker closes. `reply` takes the replies. The last one is marked.
 pub(super) fn converse(
     process: io::Result<Process>,
     request: Request,
@@ -91,7 +91,7 @@ pub(super) fn converse(
     Ok(input)
 }
 
-/// Returns a reply to a request of which nothing is done.
+/// Returns the reply to a request before any work is done.
 fn before_the_first(request: &Request) -> Reply {
     let text = String::new();
     let tokens = Vec::new();
@@ -117,7 +117,7 @@ fn is_last(reply: &Reply) -> bool {
     }
 }
 
-/// Returns the last reply if the worker was stopped after `last`. A text keeps what it has; its last tokens were
+/// Returns the last reply if the worker was stopped after `last`. The text stays; its last tokens were
 /// passed on already.
 fn after_a_stop(mut last: Reply) -> Reply {
     match &mut last {

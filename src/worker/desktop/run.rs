@@ -31,7 +31,7 @@ pub(super) struct RunProcess {
 
 impl RunProcess {
     /// Starts a run in `worker`, which stops when this process ends if `stop_on_close` is set. It never waits
-    /// for this process: a window may take no events for as long as it is hidden.
+    /// for this process, because a hidden window may take no events.
     pub fn start(
         worker: Process,
         start: StartRun,

@@ -16,10 +16,10 @@ use crate::protocol::{
     StopReason, ToWorker,
 };
 
-/// The output of a worker: messages on stdout, talk on stderr.
+/// The output of a worker: messages on stdout, text for people on stderr.
 pub(crate) struct WorkerOutput {
     say: fn(&str),
-    /// False for the ranks after the first, which report nothing but their failures.
+    /// False for the ranks after the first, which report only their failures.
     is_first: bool,
 }
 
@@ -110,8 +110,7 @@ pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
     }
 }
 
-/// Ends this process when its stdin closes: whoever has started it is gone, and a Ctrl-C reaches only
-/// that process.
+/// Ends this process when its stdin closes: its owner is gone. A Ctrl-C reaches only the owner.
 fn exit_with_owner() {
     std::thread::spawn(|| {
         // An error is an end, too.

@@ -1,4 +1,4 @@
-//! Signals to this process: those of Unix, and the events of a Windows console under their numbers.
+//! Signals to this process: Unix signals, and the events of a Windows console under the same numbers.
 
 use std::io;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
         loop {
             let next = poll_fn(|context| {
                 let is_interrupted = interrupts.poll_recv(context).is_ready();
-                // A process in a group of its own gets Ctrl-Break alone.
+                // A process in a separate group gets only Ctrl-Break.
                 if is_interrupted | breaks.poll_recv(context).is_ready() {
                     return Poll::Ready(INTERRUPT);
                 }

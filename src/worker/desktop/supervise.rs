@@ -24,10 +24,10 @@ const POLL: Duration = Duration::from_millis(50);
 /// not answer.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Messages that wait to be taken. While there are as many, the worker waits.
+/// The most messages in the queue. While it is full, the worker waits.
 const CAPACITY: usize = 1024;
 
-/// A worker behind pipes, or several whose pipes a launcher joins.
+/// A worker behind pipes, or several workers with pipes that a launcher joins.
 struct Workers<'a> {
     launcher: Option<&'a [OsString]>,
     process: WorkerProcess,
@@ -94,15 +94,15 @@ impl Workers<'_> {
         self.pipes = None;
         let end = self.process.wait();
         if let Some(errors) = self.errors.take() {
-            // Else this process could exit before their last line.
+            // Otherwise this process could exit before their last line.
             let _ = errors.join();
         }
         end
     }
 }
 
-/// Trains a run in a process that this one supervises, or in those that `launcher`, a program with its
-/// arguments, starts. Returns the exit code for this process. `say` takes lines of the worker's stderr, where it
+/// Trains a run in a process that this one supervises, or in several that `launcher`, a program with its
+/// arguments, starts. Returns the exit code for this process. `say` takes lines of the worker's stderr, if it
 /// has another console.
 pub(crate) fn supervise(
     start: StartRun,

@@ -138,7 +138,7 @@ pub(crate) fn train(
         output.say(&format!("precision: {precision}"));
     }
     let mut emit = |event: &Event| {
-        // It trains without them, so they were the reason for the crash.
+        // The run trains without these kernels, so they were the reason for the crash.
         if matches!(event, Event::Step(_))
             && let Some(suspect) = suspect.take()
         {
@@ -154,7 +154,7 @@ pub(crate) fn train(
     Ok(if reason == StopReason::Stopped { control.exit_code() } else { 0 })
 }
 
-/// How the kernels of a run's device are tested, and what is said about that.
+/// How the kernels of a run's device are tested, and which messages that prints.
 struct Proof {
     options: SelfTestOptions,
     /// True if a former worker has printed the warning.
@@ -162,8 +162,8 @@ struct Proof {
     quiet: bool,
 }
 
-/// Sets the run up, then opens its device: a run that does not fit is refused before that. Returns the
-/// kernels that have crashed a former worker, too.
+/// Sets the run up, then opens its device: a run that does not fit is refused before that. Also returns the
+/// kernels that have crashed a former worker.
 fn set_up(
     request: &TrainRequest,
     mut found: SelectedDevice,

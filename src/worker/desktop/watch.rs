@@ -26,12 +26,12 @@ pub(crate) enum Watched {
     Command,
     /// A run, which can be resumed.
     Run,
-    /// A rank, with its place in words, and the limit of its next process after it ran out of memory.
+    /// A rank, with its label, and the limit of its next process after it ran out of memory.
     Rank { label: String, limit: PlanLimit },
 }
 
-/// Ends this process with exit code 5 when `device` fails, from now on, after `report` has reported it;
-/// with 3 if a rank runs out of memory and has no smaller plan.
+/// From now on, if `device` fails, calls `report` and ends this process: with exit code 5, or with 3 if a
+/// rank runs out of memory and has no smaller plan.
 pub(crate) fn watch(
     device: &OpenDevice,
     watched: Watched,
@@ -49,7 +49,7 @@ pub(crate) fn watch(
         }
         for _ in 0..PANIC_POLLS {
             if cause.failure().is_some() {
-                // This panic only follows from the failure, and the process is about to exit.
+                // The failure has caused this panic, and the process is about to exit.
                 loop {
                     std::thread::park();
                 }
