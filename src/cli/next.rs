@@ -58,14 +58,14 @@ pub(super) fn after_get(fetched: &Fetched) -> String {
             let data = quoted(&format!("data/{}", name.short()));
             format!("prepare it with: {program} prepare {} -o {data}", quoted(&name.to_string()))
         }
-        Fetched::File { path } => {
+        Fetched::File(path) => {
             let data = path.with_extension("").with_extension("");
             // The folder must not be the file itself.
             let data = if data == *path { path.with_added_extension("data") } else { data };
             let [path, data] = [path, &data].map(|path| quoted(&path.display().to_string()));
             format!("prepare it with: {program} prepare {path} -o {data}")
         }
-        Fetched::HellaSwag { path } => {
+        Fetched::HellaSwag(path) => {
             let path = quoted(&path.display().to_string());
             format!("measure the newest run with: {program} eval --hellaswag={path}")
         }

@@ -60,12 +60,8 @@ pub enum Fetched {
         folder: PathBuf,
     },
     /// A text by its address, which nothing can verify.
-    File {
-        path: PathBuf,
-    },
-    HellaSwag {
-        path: PathBuf,
-    },
+    File(PathBuf),
+    HellaSwag(PathBuf),
 }
 
 impl fmt::Display for Fetched {
@@ -74,8 +70,8 @@ impl fmt::Display for Fetched {
             Fetched::Model { name, folder } | Fetched::Texts { name, folder } => {
                 write!(f, "{name} is in {}", folder.display())
             }
-            Fetched::HellaSwag { path } => write!(f, "{}, verified", path.display()),
-            Fetched::File { path } => {
+            Fetched::HellaSwag(path) => write!(f, "{}, verified", path.display()),
+            Fetched::File(path) => {
                 write!(f, "{}, not verified: nobody has published its hash", path.display())
             }
         }
@@ -183,7 +179,7 @@ impl Offer {
                 let is_hellaswag = hash.is_some();
                 let most = if is_hellaswag { HELLASWAG_MOST } else { most };
                 fetch_file(&client, &url, &path, hash.as_ref(), most, progress)?;
-                Ok(if is_hellaswag { Fetched::HellaSwag { path } } else { Fetched::File { path } })
+                Ok(if is_hellaswag { Fetched::HellaSwag(path) } else { Fetched::File(path) })
             }
         }
     }

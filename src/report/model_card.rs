@@ -18,30 +18,10 @@ pub(crate) const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
 
 /// How transformers continues a text.
-const CONTINUE: &str = r#"```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained(".")
-model = AutoModelForCausalLM.from_pretrained(".")
-ids = tokenizer("Once", return_tensors="pt")
-print(tokenizer.decode(model.generate(**ids)[0]))
-```"#;
+const CONTINUE: &str = include_str!("../../assets/pages/continue.md");
 
 /// How transformers answers a message.
-const ANSWER: &str = r#"The model was trained on conversations:
-
-```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained(".")
-model = AutoModelForCausalLM.from_pretrained(".")
-messages = [{"role": "user", "content": "Hi!"}]
-prompt = tokenizer.apply_chat_template(
-    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-)
-answer = model.generate(**prompt)[0, prompt["input_ids"].shape[1]:]
-print(tokenizer.decode(answer, skip_special_tokens=True))
-```"#;
+const ANSWER: &str = include_str!("../../assets/pages/answer.md");
 
 /// Writes the card, the picture of the loss, and the settings with which transformers generates into
 /// `folder`, for the folder `output`. Keeps an existing card.

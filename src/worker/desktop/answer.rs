@@ -83,7 +83,7 @@ fn get(source: &str, folder: &Path, reply: &mut dyn FnMut(Reply)) -> Result<Repl
             return Ok(Reply::Fetched { name: source.into(), folder });
         }
         Fetched::Texts { name, .. } => (name.short().to_string(), hub::texts(vec![source.into()])?),
-        Fetched::File { path } | Fetched::HellaSwag { path } => {
+        Fetched::File(path) | Fetched::HellaSwag(path) => {
             (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), vec![path])
         }
     };

@@ -2,26 +2,14 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use crate::disk;
+use crate::doctor::Folder;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Folder {
-    /// The kind of files: runs, settings, speeds.
-    pub purpose: &'static str,
-    /// Parts that are not Unicode are replaced.
-    pub path: String,
-    pub exists: bool,
-    /// The reason why no file can be created there; `None` if one can. A folder that does not exist
-    /// is created with the first file, in the nearest folder above that does.
-    pub error: Option<String>,
-}
-
-#[cfg(not(target_arch = "wasm32"))]
 impl Folder {
     /// Checks a folder by writing a file, which is removed again.
     pub fn check(purpose: &'static str, path: &Path) -> Self {
-        let exists = crate::disk::is_dir(path);
-        let above = path.ancestors().find(|folder| crate::disk::exists(folder));
+        let exists = disk::is_dir(path);
+        let above = path.ancestors().find(|folder| disk::exists(folder));
         let error = try_write(above.unwrap_or(Path::new("."))).err().map(|error| {
             let text = error.to_string();
             // tempfile adds the name of the file.
@@ -31,11 +19,10 @@ impl Folder {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
 fn try_write(folder: &Path) -> std::io::Result<()> {
     use std::io::Write;
 
-    if !crate::disk::is_dir(folder) {
+    if !disk::is_dir(folder) {
         let text = format!("{} is a file", folder.display());
         return Err(std::io::Error::new(std::io::ErrorKind::NotADirectory, text));
     }
