@@ -1,4 +1,4 @@
-//! Enums whose values are words, and the settings that are one of a few names.
+//! Settings that are one of a few words.
 
 use serde::{Deserialize, Serialize};
 
@@ -81,14 +81,14 @@ words! {
 }
 
 words! {
-    /// The course of the learning rate after the warmup.
+    /// The schedule of the learning rate after the warmup.
     #[derive(Default)]
     pub enum Schedule {
         /// Down to `min_lr` along a cosine (Loshchilov and Hutter, arXiv:1608.03983): nanoGPT's.
         #[default]
         Cosine = "cosine",
         /// Warmup, stable, decay (Hu et al., arXiv:2404.06395): constant up to a decay at the end, which
-        /// can begin whenever one likes.
+        /// can begin at any time.
         Wsd = "wsd",
     }
 }

@@ -1,4 +1,4 @@
-//! Errors in a configuration. Each says what is wrong and where, and has a hint at what to do.
+//! Errors in a configuration: what is wrong and where, and a hint at what to do.
 
 use super::keys::nearest;
 use super::kind::InvalidValue;

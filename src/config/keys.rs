@@ -147,8 +147,8 @@ pub const KEYS: &[Key] = &[
 pub const DATASET: &Key =
     &key("dataset", Text, DATA, "", "nanoGPT's spelling of data = data/DATASET");
 
-/// nanoGPT keys that are accepted and have no effect, where a trailing `*` matches any
-/// ending, each with the reason, or what to use instead, for a warning.
+/// nanoGPT keys that are accepted and have no effect, each with the reason or the alternative for a
+/// warning. A trailing `*` matches any ending.
 pub const IGNORED: &[(&str, &str)] = &[
     ("compile", ""),
     ("backend", ""),
@@ -157,7 +157,7 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("wandb_*", "log = tensorboard or csv writes the curves to the run folder"),
 ];
 
-/// Settings that are gone, but are written in run folders. With `sync_every = 1` they had no effect.
+/// Settings that no longer exist but are in old run folders. With `sync_every = 1` they had no effect.
 pub(super) const RETIRED: [&str; 3] = ["sync_every", "outer_learning_rate", "outer_momentum"];
 
 /// Returns the settings that a source may set: those of [`KEYS`], and [`DATASET`].
@@ -173,9 +173,9 @@ pub(super) fn ignored(name: &str) -> Option<&'static (&'static str, &'static str
     })
 }
 
-/// Returns true if the value of an ignored key asks for nothing that wgpt does not do anyway.
+/// Returns true if wgpt does what the value of an ignored key asks for.
 pub(super) fn asks_for_nothing(name: &str, value: &str) -> bool {
-    // A value of a `.py` config may have a comment behind it.
+    // In a `.py` config a comment may follow the value.
     let value = value.split('#').next().unwrap_or_default().trim();
     let value = value.trim_matches(['\'', '"']).to_ascii_lowercase();
     match name {
@@ -187,7 +187,7 @@ pub(super) fn asks_for_nothing(name: &str, value: &str) -> bool {
     }
 }
 
-/// Names of the same settings in other trainers, where they are spelled too differently.
+/// The names of settings in other trainers that are spelled too differently to be found.
 const ALIASES: &[(&str, &str)] = &[
     ("context_length", "block_size"),
     ("d_model", "n_embd"),

@@ -1,4 +1,4 @@
-//! The kinds of values that settings take.
+//! The kinds of values that settings have.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl ValueKind {
         }
     }
 
-    /// Describes the expected values as a noun phrase, with examples as they are typed.
+    /// Describes the expected values as a noun phrase, with examples as typed text.
     fn expected(&self) -> (String, &'static str) {
         let first = |words: &[&'static str]| words.first().copied().unwrap_or("");
         match self {

@@ -94,7 +94,7 @@ impl Layer {
         Ok(layer)
     }
 
-    /// Takes the architecture of the model at `path`, as pairs of key and text.
+    /// Parses the architecture of the model at `path`, pairs of key and text.
     pub fn model<'a>(
         path: &str,
         settings: impl IntoIterator<Item = (&'a str, String)>,
@@ -235,7 +235,7 @@ impl Layer {
     /// Sets `data` from nanoGPT's `dataset`, unless this layer sets `data` too.
     fn with_dataset(mut self) -> Self {
         if let Some((Value::String(dataset), provenance)) = self.values.remove(DATASET.name) {
-            // Windows takes `/mnt` for relative, and joins nothing before `C:`.
+            // On Windows `/mnt` is relative, and nothing can be joined before `C:`.
             let first = Path::new(&dataset).components().next();
             let is_absolute = matches!(first, Some(Component::RootDir | Component::Prefix(_)));
             let data = if is_absolute { dataset } else { format!("data/{dataset}") };

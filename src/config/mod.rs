@@ -4,7 +4,7 @@
 //! variables and flags. Each source becomes a [`Layer`]; [`resolve()`] merges the layers into a
 //! [`Config`] that needs no further checks. `KEYS` is the table of all settings.
 //!
-//! This module is pure: texts and values come in as arguments.
+//! This module is pure: text and values are arguments.
 
 mod budget;
 mod choices;
@@ -145,7 +145,7 @@ pub struct Config {
     pub hellaswag_questions: u32,
 
     pub log_interval: NonZeroU64,
-    /// The logs of scalars for other programs, with a comma between them.
+    /// The scalar logs for other programs, separated by commas.
     #[serde(default)]
     pub log: String,
     pub always_save_checkpoint: bool,
@@ -172,8 +172,8 @@ impl Config {
         if self.data.is_empty() { Err(ConfigError::NoData) } else { Ok(&self.data) }
     }
 
-    /// Returns the config with these settings, as they are typed; `None` if one is not valid by itself.
-    /// The rules between settings are not checked.
+    /// Returns the config with these settings as typed text; `None` if one is not valid by itself. Does not
+    /// check the rules between settings.
     pub(crate) fn with(&self, set: &[(&'static str, String)]) -> Option<Self> {
         let mut values = toml::Table::try_from(self).ok()?;
         for (name, text) in set {
@@ -222,7 +222,7 @@ impl Config {
 
 #[cfg(test)]
 impl Config {
-    /// Returns a preset with some settings as they are typed.
+    /// Returns a preset with some settings as typed text.
     pub(crate) fn of_preset(name: &str, flags: &[(&str, &str)]) -> Self {
         let flags = Layer::flags(flags.iter().copied()).unwrap();
         let layers = vec![Layer::preset(name).unwrap(), flags];
@@ -264,8 +264,8 @@ pub(crate) fn padded_vocab(vocab: u32) -> u32 {
     vocab.checked_next_multiple_of(multiple).unwrap_or(vocab)
 }
 
-/// Quotes text as a TOML string on one line. The toml crate writes a text with line breaks over
-/// several lines, which leaves no room for the comment. JSON has the same escapes, but none for DEL.
+/// Quotes text as a TOML string on one line. The toml crate would write line breaks as such, which leaves
+/// no room for the comment. JSON has the same escapes, but none for DEL.
 fn basic_string(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }

@@ -1,9 +1,9 @@
-//! The sizes of a model that follow from its settings: the widths of its layers, and its weights.
+//! The sizes that follow from a model's settings: the widths of its layers, and its parameters.
 
 use super::{Arch, Config, OptimizerKind};
 
 impl Config {
-    /// Returns the number of heads for keys and values, each of which several query heads share.
+    /// Returns the number of key and value heads. Several query heads share one.
     pub(crate) fn kv_heads(&self) -> u32 {
         if self.n_kv_head == 0 { self.n_head.get() } else { self.n_kv_head }
     }
@@ -76,9 +76,9 @@ impl Config {
         }
     }
 
-    /// Returns the floating-point operations per token of a forward pass over `time` positions, first of the
-    /// products: two for each of `parameters` weights, but none for an embedding that is not the output
-    /// head. Then the operations of causal attention: `2 L H D T` with H heads of size D.
+    /// Returns the floating-point operations per token of a forward pass over `time` positions: first those of
+    /// the products, two for each of `parameters` weights except for an embedding that is not the output head,
+    /// then those of causal attention, `2 L H D T` with H heads of size D.
     pub(crate) fn forward_operations(&self, parameters: u64, time: u32) -> [f64; 2] {
         let embeddings = parameters.saturating_sub(self.parameters(0));
         let looked_up = if self.tie_embeddings { 0 } else { embeddings / 2 };

@@ -1,4 +1,4 @@
-//! Names of files and folders that every system takes.
+//! Names of files and folders that are valid on every system.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::{Arch, BUILTIN, Config, Layer, resolve};
 /// The longest name, in characters.
 const LONGEST: usize = 40;
 
-/// Returns a name for a file or a folder after `text`, or `otherwise` if none of its characters can stay.
+/// Turns `text` into the name of a file or folder; returns `otherwise` if none of its characters can stay.
 ///
 /// It consists of letters, digits, `-`, `_` and `.`, and neither begins nor ends with a dot. The name of
 /// a Windows device gets a dash: `aux-`, `nul-.txt`.
@@ -24,7 +24,7 @@ pub(crate) fn file_name(text: &str, otherwise: &str) -> String {
     }
 }
 
-/// Returns true for a name that is a device on Windows in every folder, also with an extension.
+/// Returns true for the name of a Windows device, which exists in every folder and with every extension.
 fn is_device(name: &str) -> bool {
     match name.to_ascii_lowercase().as_bytes() {
         b"con" | b"prn" | b"aux" | b"nul" => true,
@@ -35,9 +35,9 @@ fn is_device(name: &str) -> bool {
 
 /// Returns a name for the folder of a run that starts from a preset with this configuration.
 ///
-/// A run with the preset's model, and with its data if it has some, is named after the preset, so that
-/// `gpt2-xl-1` is never a model of two layers. Other runs are named after their data and the shape of
-/// their model, like `foxes-6x384`. A name that no preset has is returned unchanged.
+/// A run with the model and the data of the preset is named after it, so `gpt2-xl-1` is never a model of two
+/// layers. Other runs are named after their data and the shape of their model, like `foxes-6x384`. A name
+/// that no preset has is returned unchanged.
 pub(crate) fn run_name(preset: &str, config: &Config) -> String {
     let layer = Layer::preset(preset).and_then(|layer| resolve(vec![layer]));
     let Ok(base) = layer.map(|resolved| resolved.config) else {

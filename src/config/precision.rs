@@ -10,8 +10,8 @@ words! {
     /// The precision of activations and products. Master weights, gradients, moments and sums are float32.
     #[derive(Default)]
     pub enum Dtype {
-        /// The fastest that the device has: float16 with cooperative matrices, bfloat16 with tensor
-        /// cores on CUDA, else float32. A run keeps what this became.
+        /// The fastest on the device: float16 with cooperative matrices, bfloat16 with tensor cores on
+        /// CUDA, else float32. A run keeps the choice.
         #[default]
         Auto = "auto",
         Float32 = "float32",

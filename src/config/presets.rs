@@ -5,7 +5,7 @@ const GPT2_MEDIUM: &str = include_str!("../../assets/presets/gpt2-medium.toml");
 const GPT2_LARGE: &str = include_str!("../../assets/presets/gpt2-large.toml");
 const GPT2_XL: &str = include_str!("../../assets/presets/gpt2-xl.toml");
 
-/// Names and TOML texts, in the order of help texts. A later text overrides an earlier one.
+/// Names and TOML files, in the order of the help. A later file overrides an earlier one.
 const PRESETS: &[(&str, &[&str])] = &[
     ("demo", &[include_str!("../../assets/presets/demo.toml")]),
     ("chat", &[include_str!("../../assets/presets/chat.toml")]),
@@ -42,7 +42,7 @@ pub fn preset_names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
 
-/// Returns the TOML texts of a preset; each overrides the one before.
+/// Returns the TOML files of a preset; each overrides the one before.
 pub(super) fn preset_texts(name: &str) -> Option<&'static [&'static str]> {
     PRESETS.iter().find(|(known, _)| *known == name).map(|(_, texts)| *texts)
 }

@@ -26,8 +26,7 @@ impl Resolved {
             && (self.is_set("max_iters") || self.is_set("lr_decay_iters"))
     }
 
-    /// Returns true if a person has set a key: by a file, a variable or a flag, or by the model to start
-    /// from.
+    /// Returns true if a person has set a key: by a file, a variable, a flag or the model to start from.
     pub fn is_set(&self, key: &str) -> bool {
         self.provenance.get(key).is_some_and(|at| at.source >= Source::Model)
     }
@@ -46,7 +45,7 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     let mut warnings = BTreeMap::new();
     for layer in layers {
         for (name, (value, place)) in layer.values {
-            // What a nanoGPT file implies gives way to a preset.
+            // A preset overrides what a nanoGPT file implies.
             if provenance.get(name).is_none_or(|before| before.source <= place.source) {
                 values.insert(name.to_string(), value);
                 provenance.insert(name, place);
@@ -56,7 +55,7 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
             warnings.entry(name).or_insert(warning);
         }
     }
-    // A preset's GPT-2 has biases that another shape does without.
+    // A preset's GPT-2 has biases, which other architectures lack.
     let source = |key: &str| provenance.get(key).map(|at| at.source);
     let is_gpt2 = values.get("arch").and_then(toml::Value::as_str) == Some("gpt2");
     if !is_gpt2 && source("arch") > source("bias") {
@@ -181,7 +180,7 @@ impl Resolved {
         Ok(())
     }
 
-    /// Checks that only settings of the model's own shape differ from their defaults.
+    /// Checks that the settings of other architectures have their defaults.
     fn check_arch(&self) -> Result<(), ConfigError> {
         let config = &self.config;
         if config.arch != Arch::Gpt2 {
@@ -211,8 +210,8 @@ impl Resolved {
         Ok(())
     }
 
-    /// Returns an error about `key`, with the provenance of the key among it and `others` that was set last,
-    /// because the user is likely editing that one.
+    /// Returns an error about `key`. Its provenance is that of `key` or one of `others`, whichever was set
+    /// last, because the user is likely editing that one.
     fn error(
         &self,
         key: &'static str,

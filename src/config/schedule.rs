@@ -38,12 +38,12 @@ pub fn learning_rate(config: &Config, iter: u64) -> f64 {
     min_lr + 0.5 * (1.0 + libm::cos(PI * progress)) * (peak - min_lr)
 }
 
-/// At least one in this many updates of a shortened run is warmup: the 0.3% that suit a long run would be
-/// an update or two of a short one.
+/// At least one in this many updates of a shortened run is warmup: the 0.3% of a long run would be an update
+/// or two.
 const MIN_WARMUP: u64 = 50;
 
-/// The updates in which the learning rate decays when a command ends a run: `600`, or `10%` of the updates
-/// that it has made.
+/// The updates in which the learning rate decays when a command ends a run: `600`, or `10%` of the updates so
+/// far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum DecayLength {
@@ -130,8 +130,8 @@ impl Config {
         self.decay_lr && self.schedule == Schedule::Wsd && iter >= self.decay_start()
     }
 
-    /// Returns the config of a run that has made `iter` updates, where the learning rate is `rate` now, and
-    /// that is to decay it over the next `updates` and end then. Any schedule becomes `wsd`.
+    /// Returns the config of a run that decays its learning rate, `rate` after `iter` updates, over the next
+    /// `updates` and then ends. Any schedule becomes `wsd`.
     pub(crate) fn ending_after(&self, iter: u64, rate: f64, updates: NonZeroU64) -> Self {
         let max_iters = updates.saturating_add(iter);
         Self {
@@ -147,8 +147,8 @@ impl Config {
     }
 
     /// Returns the config with a schedule of at most `updates` updates. Warmup and decay end at the
-    /// same share of the run, but warmup takes a fiftieth of it, if that is less than before. Evaluations
-    /// are as many as a person wants to see, and take the same share of the time.
+    /// same share of the run, but warmup is at least a fiftieth of it, if that is less than before. There
+    /// are about [`EVALUATIONS`], which take the same share of the time.
     pub(crate) fn with_updates(&self, updates: u64) -> Self {
         let Some(max_iters) = NonZeroU64::new(updates.min(self.max_iters.get())) else {
             return self.clone();

@@ -1,4 +1,4 @@
-//! The settings of a command as a person gives them.
+//! The settings of a command as typed.
 
 use std::path::PathBuf;
 
@@ -10,6 +10,6 @@ pub struct ConfigSource {
     /// TOML, or nanoGPT's Python.
     pub file: Option<PathBuf>,
     pub preset: Option<String>,
-    /// The names and values of settings, as typed.
+    /// Names and values of settings.
     pub flags: Vec<(String, String)>,
 }

@@ -1,10 +1,10 @@
-//! Byte-level byte pairs with other vocabularies than GPT-2's. A `tokenizer.json` of Hugging Face describes
-//! them: we trained it here, or it belongs to another model (Llama 3, Qwen, DeepSeek, ...).
+//! Byte-level BPE with other vocabularies than GPT-2's, from a Hugging Face `tokenizer.json` that was trained
+//! here or belongs to another model (Llama 3, Qwen, DeepSeek, ...).
 //!
 //! The code that encodes words is the same as for GPT-2, also in a browser. It always merges the pair that
-//! makes the token with the lowest rank. That gives the ids of the file only if the vocabulary is one that
-//! byte-pair training yields: a token has either one merge, which is also how the token itself is encoded,
-//! or every merge that is possible. [`Bpe::parse`] checks this.
+//! makes the token with the lowest rank. That gives the ids of the file only if the vocabulary comes from
+//! byte-pair training: a token has either one merge, which is also how the token itself is encoded, or every
+//! possible merge. [`Bpe::parse`] checks this.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -26,7 +26,7 @@ use words::Words;
 const ENDS: [&str; 4] =
     [END_OF_TEXT, "<|end_of_text|>", "</s>", "<\u{ff5c}end\u{2581}of\u{2581}sentence\u{ff5c}>"];
 
-/// Largest id of a token: a larger one is a damaged file.
+/// The largest id of a token. A file with a larger one is damaged.
 const MAX_ID: u64 = (1 << 24) - 1;
 
 const NO_ID: u32 = u32::MAX;
@@ -39,9 +39,9 @@ pub struct Bpe {
     core: CoreBPE,
     /// The id of each rank: the bytes, then the merges. [`NO_ID`] for a byte that the vocabulary lacks.
     ids: Vec<u32>,
-    /// The id of a byte that the vocabulary lacks; it is left out without one.
+    /// The id of bytes that the vocabulary lacks; without one they are left out.
     unknown: Option<u32>,
-    /// The bytes of each id; none where the file skips an id.
+    /// The bytes of each id; empty where the file skips an id.
     tokens: Vec<Vec<u8>>,
     pub(super) end: Option<(u32, String)>,
     added: Vec<Added>,
@@ -54,7 +54,7 @@ struct Added {
     content: String,
     /// True if text never becomes it.
     is_special: bool,
-    /// True if it takes the spaces around it, or stands alone.
+    /// True if it consumes the spaces around it, or must stand alone.
     is_bound: bool,
 }
 
@@ -81,17 +81,17 @@ impl Bpe {
         Ok(Self { file: file.to_owned(), core, ids, unknown, tokens, end, added, words })
     }
 
-    /// Returns the number of tokens: the highest id and one.
+    /// Returns the number of tokens: the highest id plus one.
     pub fn vocab_size(&self) -> u32 {
         self.tokens.len() as u32
     }
 
-    /// Returns true if both files describe the same words, tokens and merges, however they are written.
+    /// Returns true if both files describe the same words, tokens and merges in whatever form.
     pub(super) fn has_tokens_of(&self, other: &Self) -> bool {
         self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
     }
 
-    /// Returns true if text has the same ids in both. Other tokens, like one for padding, may differ.
+    /// Returns true if text has the same ids in both. Other tokens, like padding, may differ.
     pub(super) fn has_text_of(&self, other: &Self) -> bool {
         self.ids == other.ids && self.ids.iter().all(|&id| self.bytes(id) == other.bytes(id))
     }
@@ -137,7 +137,7 @@ impl Bpe {
         (!token.is_empty()).then_some(token.as_slice())
     }
 
-    /// Returns the name that llama.cpp has for how text is split into words.
+    /// Returns llama.cpp's name for the way in which text is split into words.
     pub(super) fn words(&self) -> Option<&'static str> {
         self.words.name()
     }
@@ -229,8 +229,8 @@ fn table(vocab: &Map<String, Value>, added: &[Added]) -> Result<Vec<Vec<u8>>, St
 }
 
 /// Returns the ids in the order of their ranks (first the bytes, then the results of the merges), and the
-/// rank of each token. Checks that `merges` means the same as merging the pair with the lowest rank: a
-/// token must have one merge, the last of the merges that encode it, or one for each way to cut it in two.
+/// rank of each token. Checks that applying `merges` gives the same result as merging the pair with the lowest
+/// rank: a token must have one merge, the last one in its own encoding, or one for each way to cut it in two.
 ///
 /// With `whole`, words that are tokens are not merged (`ignore_merges`), as in Llama 3.
 fn ranks(
@@ -254,7 +254,7 @@ fn ranks(
         let token = String::from_utf8_lossy(token);
         format!("its merges do not build {token:?} as byte-pair training does")
     };
-    // Where the merges of each rank cut its token, and the tokens that have not only their last merge.
+    // Where the merges of each rank cut its token, and the tokens with other merges than the last one.
     let mut cuts: HashSet<(u32, usize)> = HashSet::new();
     let mut unusual: Vec<Vec<u8>> = Vec::new();
     for merge in merges.as_array().map_or(&[][..], Vec::as_slice) {
@@ -283,7 +283,7 @@ fn ranks(
             ranks.insert(token, next);
         }
     }
-    // Words of their own, which nothing merges to.
+    // Whole words that no merges produce.
     let alone = vocab.keys().filter(|_| whole);
     let alone = alone.filter_map(|name| Some((id_of(name)?, spelled(name, &bytes)?)));
     let mut alone: Vec<(u32, Vec<u8>)> =
@@ -304,8 +304,8 @@ fn ranks(
     Ok((ids, ranks))
 }
 
-/// Returns the length of the left part of the merge that makes `token`, which has no rank yet: what
-/// remains of its bytes after all merges so far must be two parts.
+/// Returns the length of the left part of the merge that makes `token`, which has no rank yet: all merges so
+/// far must leave two parts of its bytes.
 pub(super) fn last_merge(token: &[u8], ranks: &Ranks) -> Option<usize> {
     // The boundaries of the parts.
     let mut bounds: Vec<usize> = (0..=token.len()).collect();

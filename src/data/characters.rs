@@ -26,8 +26,8 @@ impl CharVocab {
         Ok(vocab)
     }
 
-    /// Creates a vocabulary of the characters with these ids; `None` if the ids are not 0, 1, 2 and so
-    /// on, once each.
+    /// Creates a vocabulary of the characters with these ids; `None` unless the ids are 0, 1, 2 and so on, once
+    /// each.
     pub(super) fn of_ids(mut pairs: Vec<(i64, char)>) -> Option<Self> {
         pairs.sort_unstable();
         let is_complete = (0..).zip(&pairs).all(|(expected, (id, _))| expected == *id);

@@ -1,27 +1,27 @@
 //! The chat template: conversations as tokens, and the tokens that a model learns.
 //!
-//! A model folder may have a template of its own, for example ChatML. Without one, a model gets wgpt's: a
-//! conversation begins with the token that ends a document, so that a model knows that the text before
-//! it was another one. Each message is the token of its role, its text, and `<|end|>`:
+//! A model folder may have its own template, for example ChatML. Other models get wgpt's: a conversation begins
+//! with the token that ends a document, so that a model knows that the text before it was another document.
+//! Each message is the token of its role, its text, and `<|end|>`:
 //!
 //! ```text
 //! <|endoftext|><|system|>Be brief.<|end|><|user|>Hello!<|end|><|assistant|>Hi.<|end|>
 //!                                                                          ~~~~~~~~~~ counted
 //! ```
 //!
-//! Roles are tokens and not words, as they are in ChatML: a vocabulary of characters may lack the
-//! letters of a word. The tokens come after the last token of the vocabulary, for GPT-2 from 50,257 on,
-//! so that its embedding keeps its padded shape.
+//! Roles are tokens and not words as in ChatML, because a vocabulary of characters may lack the letters of a
+//! word. The tokens come after the last token of the vocabulary, for GPT-2 from 50,257 on, which keeps the
+//! padded shape of its embedding.
 //!
-//! Text never becomes a special token, whatever it spells, in any template. The tokens alone therefore show
-//! what counts in the loss, and data needs no second file for that: see [`ChatTemplate::counted`].
+//! In any template, text never becomes a special token, whatever it spells. So the tokens alone show what counts
+//! in the loss, and data needs no second file for that: see [`ChatTemplate::counted`].
 //!
-//! The template of a model folder is rendered as transformers does, into text that is split at its special
-//! tokens. What it adds before an answer must contain one, and it must write a conversation as it wrote its
-//! beginning, so that the answers are found. An answer is tokenized separately from the text that opens it, because
-//! a model has read the opening when it answers. That makes a difference only if an answer begins with white
-//! space. Where such conversations do not begin with a token that they have once, the token that ends a
-//! document separates them in data, which is no part of a prompt.
+//! The template of a model folder is rendered as in transformers, and the text is split at its special tokens.
+//! To find the answers, the text before an answer must contain a special token, and a longer conversation must
+//! begin with the text of a shorter one. An answer is tokenized separately from the text that opens it, because a
+//! model has read the opening when it answers. That matters only if an answer begins with white space. If
+//! conversations do not begin with a token that they contain only once, the token that ends a document separates
+//! them in data. It is not part of a prompt.
 //!
 //! ```text
 //! let template = tokenizer.chat()?;                // None: the model knows no conversations
@@ -53,14 +53,14 @@ pub const END_OF_MESSAGE: &str = "<|end|>";
 pub struct ChatTemplate {
     /// The tokenizer of text.
     pub base: TextTokenizer,
-    /// The tokens that are not text. Those of wgpt's template are the beginning of a conversation, the roles
-    /// in the order of [`Role::ALL`], and the end of a message.
+    /// The tokens that are not text. In wgpt's template: the beginning of a conversation, the roles in the order
+    /// of [`Role::ALL`], and the end of a message.
     specials: Vec<(u32, String)>,
-    /// The token that each conversation in data begins with.
+    /// The token at the beginning of each conversation in data.
     pub begin: u32,
     /// The tokens before an answer, from the first special one on.
     pub opening: Vec<u32>,
-    /// The token that ends a message: where sampling stops.
+    /// The token at the end of a message, where sampling stops.
     pub end: u32,
     pub vocab_size: u32,
     /// The template of a model folder; `None` for wgpt's.
@@ -73,7 +73,7 @@ struct FolderTemplate {
     specials: Specials,
     /// The text of [`ChatTemplate::opening`].
     opening: String,
-    /// True if [`ChatTemplate::begin`] is no part of a conversation, but separates them.
+    /// True if [`ChatTemplate::begin`] only separates conversations in data, and is not part of them.
     is_separated: bool,
 }
 
@@ -86,7 +86,7 @@ impl PartialEq for ChatTemplate {
 
 impl Eq for ChatTemplate {}
 
-/// The template of a model folder, as it is written in `meta.json`.
+/// The template of a model folder, as in `meta.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenTemplate {
     pub text: String,
@@ -96,8 +96,8 @@ pub struct WrittenTemplate {
 }
 
 impl ChatTemplate {
-    /// Adds the tokens of conversations after the last token of `base`. If `base` has special tokens of
-    /// the same names already, they are used.
+    /// Adds the tokens of conversations after the last token of `base`, or uses its special tokens of the same
+    /// names.
     pub fn new(base: TextTokenizer) -> Self {
         let special = |name: &str| match &base {
             TextTokenizer::Bpe(bpe) => bpe.special(name),
@@ -188,7 +188,7 @@ impl ChatTemplate {
         self.folder.is_some()
     }
 
-    /// Returns true if [`begin`](Self::begin) only separates conversations in data, and is no part of them.
+    /// Returns true if [`begin`](Self::begin) only separates conversations in data, and is not part of them.
     pub fn is_separated(&self) -> bool {
         self.folder.as_ref().is_some_and(|folder| folder.is_separated)
     }
@@ -204,7 +204,7 @@ impl ChatTemplate {
         self.specials.iter().any(|(special, _)| *special == id)
     }
 
-    /// Returns the tokens of conversations as they are written in text, with their ids.
+    /// Returns the tokens of conversations with their ids.
     pub fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
         self.specials.iter().map(|(id, name)| (*id, name.as_str()))
     }
@@ -219,9 +219,9 @@ impl ChatTemplate {
         self.encode(&self.spans(messages).map_err(refused)?)
     }
 
-    /// Returns the tokens of a message of wgpt's template, from its role to its end. A conversation is
-    /// [`begin`](Self::begin) and its messages, so one that has become too long can lose the oldest.
-    /// Returns `None` for the template of a model folder, where a message depends on the others.
+    /// Returns the tokens of a message in wgpt's template, from its role to its end. A conversation is
+    /// [`begin`](Self::begin) and its messages, so a long one can drop the oldest. Returns `None` for the
+    /// template of a model folder, where a message depends on the others.
     pub fn message(&self, message: &Message) -> Result<Option<Vec<u32>>, DataError> {
         if self.folder.is_some() {
             Ok(None)
@@ -230,8 +230,7 @@ impl ChatTemplate {
         }
     }
 
-    /// Returns the tokens of a conversation that the model is to continue: it ends with an opened
-    /// message of the assistant.
+    /// Returns the tokens of a conversation for the model to continue, up to the opening of its answer.
     pub fn prompt(&self, messages: &[Message], ending: Ending) -> Result<Vec<u32>, DataError> {
         let Some(FolderTemplate { jinja, specials, .. }) = &self.folder else {
             return Ok([self.conversation(messages)?, self.opening.clone()].concat());
@@ -277,8 +276,8 @@ impl ChatTemplate {
         Ok(ids)
     }
 
-    /// Returns for each token of whole conversations whether it counts in the loss when it is predicted:
-    /// the text of the assistant and its end.
+    /// Returns for each token of whole conversations whether its prediction counts in the loss: the text of the
+    /// assistant and its end do.
     pub fn counted(&self, ids: &[u32]) -> Vec<bool> {
         let mut is_open = false;
         let mut counts = |(at, &id): (usize, &u32)| {

@@ -1,11 +1,11 @@
 //! The built-in conversations: greetings, questions about animals and small sums, from a grammar.
 //!
-//! They need no download, and a small character model learns their form and its answers in minutes on
-//! two cores. What is right follows from the animal, from what was said before, like a name, and from
-//! the system message, which asks for short answers. To all else the answer is "I do not know."
+//! They need no download, and a small character model learns their form and the answers in minutes on two
+//! cores. The right answer depends on the animal, on earlier messages, like a name, and on the system message,
+//! which may ask for short answers. To all else the answer is "I do not know."
 //!
-//! A person types what no list has. So most names and most unknown words are made up of letters, which
-//! teaches the model to copy a name letter by letter instead of choosing one that it has seen.
+//! People type words that no list has. So most names and most unknown words are random letters, which teaches
+//! the model to copy a name letter by letter instead of choosing one that it has seen.
 
 use super::grammar::{Grammar, Rng};
 use super::{CharVocab, ChatTemplate, DataError, Message, Role, TextTokenizer};
@@ -15,11 +15,11 @@ pub(super) const TRAIN_CONVERSATIONS: usize = 20_000;
 pub(super) const VAL_SEED: u64 = 4;
 pub(super) const VAL_CONVERSATIONS: usize = 800;
 
-/// The seed of the words that are made up: training and validation have the same.
+/// The seed of the made-up words, which are the same in training and validation.
 const WORDS_SEED: u64 = 5;
 const EXAMPLES_SEED: u64 = 6;
 
-/// The words that are made up for a list.
+/// The number of made-up words of a list.
 const MADE_UP: usize = 4_000;
 
 /// The largest number of the sums that have an answer.
@@ -29,14 +29,14 @@ const LARGEST_TERM: u64 = 5;
 pub const SUBJECT: &str = "It greets you and remembers your name. It knows animals, with their \
                            sounds, food and homes, and adds numbers up to 5.";
 
-/// Returns the template of the conversations. It has all characters of a keyboard, because a person may
-/// type other ones than the grammar writes.
+/// Returns the template of the conversations. It has all characters of a keyboard, because people type others
+/// than the grammar writes.
 pub(super) fn template() -> Result<ChatTemplate, DataError> {
     let characters = ['\n'].into_iter().chain(' '..='~');
     Ok(ChatTemplate::new(TextTokenizer::Char(CharVocab::new(characters)?)))
 }
 
-/// Returns the grammar with the words of its file, and the sums.
+/// Returns the grammar with the words of its file and the sums.
 fn written() -> Grammar {
     let mut grammar = Grammar::built_in(include_str!("../../assets/grammars/chats.toml"));
     let terms = (1..=LARGEST_TERM).flat_map(|a| (1..=LARGEST_TERM).map(move |b| (a, b)));
@@ -45,7 +45,7 @@ fn written() -> Grammar {
     grammar
 }
 
-/// Returns the grammar with the words that are made up, too.
+/// Returns the grammar with the made-up words, too.
 fn grammar() -> Grammar {
     let mut grammar = written();
     let mut rng = Rng::new(WORDS_SEED);
@@ -71,7 +71,7 @@ fn grammar() -> Grammar {
     grammar
 }
 
-/// Makes up a word: of syllables, so that it could be spoken, or of any letters.
+/// Makes up a word of syllables, so that it could be spoken, or of any letters.
 fn made_up(rng: &mut Rng, lengths: std::ops::Range<u64>) -> String {
     let length = lengths.start + rng.below(lengths.end - lengths.start);
     let mut word = String::new();
@@ -92,7 +92,7 @@ fn capitalized(word: &str) -> String {
     word[..1].to_uppercase() + &word[1..]
 }
 
-/// Makes up a sum or a difference that has no answer here: a number is larger than [`LARGEST_TERM`].
+/// Makes up a calculation without an answer here: a number is larger than [`LARGEST_TERM`].
 fn large_sum(rng: &mut Rng) -> String {
     let [first, second] = [[10, 10], [100, 100], [1000, 1000], [1000, 10]][rng.below(4) as usize];
     let beyond = LARGEST_TERM + 1;
@@ -127,8 +127,7 @@ fn messages(text: &str) -> Vec<Message> {
     text.lines().filter_map(message).collect()
 }
 
-/// Types as people do: now and then without the mark at the end, or with a small letter at the
-/// beginning.
+/// Types as people do: now and then without punctuation at the end, or with a small letter at the beginning.
 fn type_freely(text: &mut String, rng: &mut Rng) {
     if rng.below(4) == 0 {
         let words = text.trim_end_matches(['.', '?', '!', ' ']).len();

@@ -74,14 +74,14 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// Returns true if a model with `vocab_size` tokens lacks the tokens of conversations, and no others.
+    /// Returns true if a model with `vocab_size` tokens lacks only tokens of conversations.
     pub fn adds_to(&self, vocab_size: u32) -> bool {
         let template = self.tokenizer.as_ref().and_then(Tokenizer::chat);
         let lacking = |template: &ChatTemplate| template.base.vocab_size()..template.vocab_size;
         template.is_some_and(|template| lacking(template).contains(&vocab_size))
     }
 
-    /// Returns the error for data that exists at none of the paths that `spec` may mean.
+    /// Returns the error for data that exists at none of the `tried` paths.
     pub fn not_found(spec: &str, tried: &[PathBuf]) -> DataError {
         let tried: Vec<_> = tried.iter().map(|path| path.display().to_string()).collect();
         let reason = format!("no such folder, looked for {}", tried.join(" and "));

@@ -70,8 +70,7 @@ impl Batcher {
         }
     }
 
-    /// Ends the current segment with the token `after`, if any. Later text is tokenized independently
-    /// of it.
+    /// Ends the current segment with the token `after`, if any. Later text is tokenized independently.
     pub(super) fn end(&mut self, split: SplitKind, after: Option<u32>) {
         let text = std::mem::take(&mut self.open);
         self.add(text, split, after);

@@ -9,8 +9,7 @@ use crate::disk;
 use crate::protocol::{Exit, Failure};
 use crate::text::excerpt;
 
-/// An error of the data layer: what happened and where. It is cloneable, so that a front end can keep
-/// it and show it again.
+/// An error of the data layer: what happened and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct DataError {
@@ -24,7 +23,7 @@ pub struct DataError {
 pub(super) const FIX_LINE: &str =
     "fix or remove the line, or leave such lines out with --skip-bad-lines";
 
-/// The advice about files that were damaged or changed after `wgpt prepare` wrote them.
+/// The hint for files that were damaged or changed after `wgpt prepare` wrote them.
 pub(super) const PREPARE_AGAIN: &str = "prepare the data again";
 
 impl DataError {
@@ -80,14 +79,14 @@ impl DataError {
         Self::at(path, format!("not UTF-8 at byte {offset}"), hint)
     }
 
-    /// Creates an error about plain text that is not in the encoding of this name.
+    /// Creates an error about plain text that is not in this encoding.
     pub(super) fn not_encoded(path: &Path, encoding: &str, offset: u64) -> Self {
         let hint = "name the encoding of the text, as in --encoding latin1, windows-1251 or utf-16le, \
                     or leave the file out if it is not text";
         Self::at(path, format!("not {encoding} at byte {offset}"), hint)
     }
 
-    /// Creates an error about a token file of another length than `source` says.
+    /// Creates an error about a token file whose length differs from the one in `source`.
     pub fn token_count(path: &Path, source: &str, expected: impl Display, found: u64) -> Self {
         let problem = format!("{source} says {expected} tokens, but the file has {found}");
         Self::at(path, problem, "the file is truncated or was replaced: copy or prepare it again")
@@ -127,7 +126,7 @@ impl DataError {
         Self::at(path, "no questions", hint)
     }
 
-    /// Creates an error about questions for the data set `name`, if its tokenizer is unknown.
+    /// Creates an error about questions for the data set `name`, whose tokenizer is unknown.
     pub fn no_tokenizer(path: &Path, name: &str) -> Self {
         let problem = format!(
             "its questions cannot be tokenized, because the tokenizer of {name} is unknown"

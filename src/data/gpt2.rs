@@ -27,19 +27,19 @@ pub(super) fn bytes(id: u32) -> Option<Vec<u8>> {
     r50k_base_singleton().decode_bytes(&[id]).ok()
 }
 
-/// Returns true if these are the tokens of GPT-2 under the same ids.
+/// Returns true if these are the tokens of GPT-2 with the same ids.
 pub(super) fn is_gpt2(bpe: &Bpe) -> bool {
     bpe.vocab_size() == GPT2_VOCABULARY
         && bpe.end.as_ref().is_some_and(|(id, name)| (*id, name.as_str()) == (END, END_OF_TEXT))
         && has_text_of(bpe)
 }
 
-/// Returns true if text has the ids of GPT-2, whatever tokens come after them.
+/// Returns true if text has the ids of GPT-2, whatever other tokens follow.
 pub(super) fn has_text_of(bpe: &Bpe) -> bool {
     bpe.has_ids_of_text(&tokens())
 }
 
-/// Returns the ids of the tokens but the last, as they are spelled, and the merges.
+/// Returns the ids of all tokens but the last by their spelling, and the merges.
 pub(super) fn pairs() -> (Map<String, Value>, Vec<String>) {
     let tokens = tokens();
     let ids = tokens.iter().zip(0_u32..).map(|(token, id)| (spell(token), json!(id)));
@@ -51,8 +51,8 @@ fn tokens() -> Vec<Vec<u8>> {
     (0..END).map(|id| bytes(id).unwrap_or_default()).collect()
 }
 
-/// Returns the pair that each token of more than one byte was merged from, spelled with a space
-/// between them. Ids are ranks.
+/// Returns the pair from which each token of more than one byte was merged, spelled with a space between the
+/// parts. Ids are ranks.
 fn merges(tokens: &[Vec<u8>]) -> Vec<String> {
     let mut ranks = Ranks::new();
     let mut merges = Vec::new();

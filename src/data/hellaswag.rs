@@ -13,7 +13,7 @@ use super::source::{SourceFile, read_line};
 /// Largest line in bytes. The longest of the public files have 2 KiB.
 const MAX_LINE: u64 = 1 << 20;
 
-/// Largest number of endings, which are evaluated in one micro-batch.
+/// The most endings of a question, which are evaluated in one micro-batch.
 const MAX_ENDINGS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +36,8 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Reads a file. Blank lines are left out, and with `skip` all lines that are not questions; without
-    /// it, the first of them is an error.
+    /// Reads a file. Leaves out blank lines and, with `skip`, all lines that are not questions. Without `skip`
+    /// such a line is an error.
     pub fn read(path: &Path, skip: bool) -> Result<Self, DataError> {
         let file = SourceFile::new(path, 0);
         let mut input = file.open()?;

@@ -3,8 +3,8 @@
 //! A split of text has a window at every token. A split of conversations has windows of whole
 //! conversations in the order of the file: as many as fit, then padding. No window begins or ends within a
 //! conversation, unless the conversation is longer than a window; then we keep its end. Attention also sees
-//! the earlier conversations of a window. To hide them, every attention kernel would need a mask, and a
-//! model learns to ignore them, because special tokens mark where each one begins and ends.
+//! the earlier conversations of a window. To hide them, every attention kernel would need a mask. A model
+//! learns to ignore them, because special tokens mark where each one begins and ends.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ pub(super) struct Conversations {
     template: ChatTemplate,
     /// The first token of each, and the end of the split.
     bounds: Vec<u64>,
-    /// The windows that were asked for last.
+    /// The windows of the last request.
     packed: Mutex<Option<Arc<Packing>>>,
 }
 
@@ -40,13 +40,14 @@ impl Conversations {
         Ok(Self { template, bounds, packed: Mutex::new(None) })
     }
 
-    /// Returns the number of tokens that separate a conversation from others, and that no window begins with.
+    /// Returns the number of tokens before each conversation that separate it from others. Windows leave out the
+    /// first.
     fn separator(&self) -> u64 {
         u64::from(self.template.is_separated())
     }
 
     fn pack(&self, block_size: u64) -> Arc<Packing> {
-        // The content is whole also if a thread has panicked.
+        // The content is valid even if a thread has panicked.
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         packed.take_if(|packing| packing.block_size != block_size);
         packed
@@ -62,7 +63,7 @@ pub struct Packing {
     /// The tokens of the conversations in each window.
     windows: Vec<Range<u64>>,
     pub conversations: u64,
-    /// Conversations that are longer than a window and lose their first tokens.
+    /// The number of conversations that are longer than a window and lose their first tokens.
     pub cut: u64,
 }
 
@@ -126,7 +127,7 @@ impl Split {
         Windows { split: self, block_size, packed }
     }
 
-    /// Reads the prompt for the first answer of a conversation; `None` behind the last one, and of text.
+    /// Reads the prompt for the first answer of a conversation; `None` after the last one, and for text.
     pub fn first_prompt(&self, conversation: usize) -> Result<Option<Vec<u32>>, DataError> {
         let Some(Conversations { template, bounds, .. }) = &self.conversations else {
             return Ok(None);
@@ -142,7 +143,7 @@ impl Split {
         Ok(Some(ids))
     }
 
-    /// Returns true if the loss counts what the assistant says only.
+    /// Returns true if the loss counts only what the assistant says.
     pub fn has_conversations(&self) -> bool {
         self.conversations.is_some()
     }
@@ -199,7 +200,7 @@ impl Windows<'_> {
         let counted = template.counted(&ids);
         let target = |(&id, counts): (&u32, bool)| counts.then_some(id);
         let mut targets: Vec<_> = ids.iter().zip(counted).skip(1).map(target).collect();
-        // Of a conversation that is too long, the end.
+        // A conversation that is too long keeps its end.
         targets.drain(..targets.len().saturating_sub(block_size));
         ids.pop();
         ids.drain(..ids.len().saturating_sub(block_size));

@@ -38,7 +38,7 @@ pub struct PrepareOptions {
     pub encoding: TextEncoding,
     /// The field of `.jsonl` files and column of `.parquet` files that holds the text.
     pub text_field: String,
-    /// Leave out lines of `.jsonl` files that cannot be used, instead of an error at the first.
+    /// Leave out unusable lines of `.jsonl` files, instead of ending with an error at the first.
     pub skip_bad_lines: bool,
     /// The fraction of the data that goes to val, above 0 and below 1.
     pub val_fraction: f64,
@@ -65,9 +65,9 @@ impl Default for PrepareOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     #[default]
-    /// Copies stdin, which cannot be read twice. The total is what has been read.
+    /// Copies stdin, which cannot be read twice. The total is the bytes so far.
     Stdin,
-    /// First pass: counts documents and collects characters. Ends early if it needs no more.
+    /// First pass: counts documents and collects characters. Ends early once it has enough.
     Survey,
     /// Trains byte pairs on the words that the first pass has counted.
     Vocabulary,
@@ -94,7 +94,7 @@ impl PrepareProgress {
     pub fn share(&self) -> f32 {
         let share = self.bytes_read as f32 / self.bytes_total.max(1) as f32;
         match self.phase {
-            // Nobody knows how much comes.
+            // The length of stdin is unknown.
             Phase::Stdin => 0.0,
             Phase::Survey => share / 2.0,
             Phase::Vocabulary => 0.5,
@@ -110,7 +110,7 @@ pub struct Prepared {
     pub files: usize,
     /// Bytes of the text that was read, decompressed and as UTF-8.
     pub text_bytes: u64,
-    /// The tokenizer that was chosen, with the reason, if none was given.
+    /// The chosen tokenizer and the reason, if none was given.
     pub chosen: Option<(TokenizerChoice, &'static str)>,
     /// Sentences about skipped files and lines and the shares of the splits.
     pub warnings: Vec<String>,
@@ -204,8 +204,8 @@ fn stopped() -> DataError {
     DataError::usage("stopped: nothing was written", "run the command again")
 }
 
-/// Chooses a tokenizer by the size of the text, with the reason. Conversations get GPT-2's, because few have
-/// enough of them to train a model from scratch.
+/// Chooses a tokenizer by the size of the text, with the reason. Conversations get GPT-2's, because few people
+/// have enough of them to train a model from scratch.
 fn choose(sources: &Sources) -> (TokenizerChoice, &'static str) {
     if sources.has_conversations {
         return (TokenizerChoice::Gpt2, "conversations are usually for fine-tuning GPT-2");

@@ -1,4 +1,4 @@
-//! How the files of tokenizers spell tokens: bytes as characters, and the end of a document by its name.
+//! The spelling of tokens in files of tokenizers: bytes as characters, and the name of the end of a document.
 
 use std::collections::HashMap;
 

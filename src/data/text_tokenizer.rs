@@ -133,8 +133,8 @@ impl TextTokenizer {
         }
     }
 
-    /// Reads a `tokenizer.json` with the text `file`, parsed as `json`. The error is a clause that says what
-    /// is wrong or not supported.
+    /// Reads a `tokenizer.json`, given as text and parsed. The error is a clause that says what is wrong or not
+    /// supported.
     pub(super) fn parse(json: &Value, file: &str) -> Result<Self, String> {
         if let Some(simple) = Self::without_merges(json) {
             return Ok(simple);

@@ -101,14 +101,14 @@ impl Tokenizer {
     /// Returns the token that ends a document, and its name.
     pub(super) fn end(&self) -> Option<(u32, &str)> {
         match self {
-            // It begins each conversation of wgpt's template.
+            // In wgpt's template it begins each conversation.
             Self::Chat(template) if !template.is_of_folder() => template.specials().next(),
             _ => self.base().end(),
         }
     }
 
-    /// Returns the token that ends what a model writes, if the tokenizer has one: a message in a
-    /// conversation, else a document.
+    /// Returns the token at which a model stops, if the tokenizer has one: the end of a message in a
+    /// conversation, else of a document.
     pub fn stop(&self) -> Option<u32> {
         self.chat().map(|template| template.end).or(self.end_of_text())
     }

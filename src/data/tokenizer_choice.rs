@@ -17,7 +17,7 @@ pub enum TokenizerChoice {
     Byte,
     /// Byte pairs that are trained on the text, for a vocabulary of this many tokens.
     Trained(u32),
-    /// That of a `tokenizer.json`, or of a folder with one.
+    /// The tokenizer of a `tokenizer.json`, or of a folder with one.
     File(PathBuf),
 }
 
@@ -28,7 +28,7 @@ const BPE_VOCABULARIES: std::ops::RangeInclusive<u32> = 257..=1 << 20;
 /// Below this many bytes, text is so small that characters teach more than words.
 const CHARACTERS: u64 = 5 << 20;
 
-/// Below this many bytes, text suits small models, where GPT-2's embedding would have most of the weights.
+/// Below this many bytes, text suits small models, in which GPT-2's embedding would have most of the weights.
 const OWN_VOCABULARY: u64 = 256 << 20;
 
 impl TokenizerChoice {
@@ -42,7 +42,7 @@ impl TokenizerChoice {
     }
 }
 
-/// The name that `--tokenizer` takes.
+/// The argument of `--tokenizer`.
 impl fmt::Display for TokenizerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,9 +1,9 @@
 //! Tokenizer files of Hugging Face transformers.
 //!
 //! GPT-2 has `vocab.json` and `merges.txt`, from the built-in tables. Characters and bytes have a
-//! `tokenizer.json` with byte pairs and no merges, which wgpt reads back. Other byte pairs are that
-//! file. The tokens of conversations are added to it. A chat template that a folder came with is in
-//! `chat_template.jinja`, in older folders in `tokenizer_config.json`.
+//! `tokenizer.json` with byte pairs and no merges, which wgpt reads back. Other byte pairs keep their own. The
+//! tokens of conversations are added to it. A folder's chat template is in `chat_template.jinja`, in older
+//! folders in `tokenizer_config.json`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -44,8 +44,8 @@ pub struct FolderTokenizer {
 }
 
 impl Tokenizer {
-    /// Returns names and contents of the files that transformers reads the tokenizer from. transformers
-    /// drops a character outside a character vocabulary, which is an error here.
+    /// Returns names and contents of the files from which transformers reads the tokenizer. It drops characters
+    /// outside a character vocabulary, which are an error here.
     pub fn hugging_face_files(&self) -> Vec<(&'static str, String)> {
         let mut settings = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",

@@ -89,8 +89,8 @@ impl Split {
         self.len
     }
 
-    /// Reads `count` tokens from `start` on. All are below the vocabulary size, because the device
-    /// looks them up without a check.
+    /// Reads `count` tokens from `start` on. All are below the vocabulary size, because the device looks them up
+    /// without a check.
     pub fn window(&self, start: u64, count: usize) -> Result<Vec<u32>, DataError> {
         let end = start.checked_add(count as u64).filter(|&end| end <= self.len);
         let end = end.ok_or_else(|| {

@@ -1,5 +1,4 @@
-//! Vocabularies as files of byte-level BPE spell them, for programs that know no other tokenizer, like
-//! llama.cpp.
+//! Vocabularies in the form of byte-level BPE, for programs like llama.cpp that know no other tokenizer.
 
 use std::collections::HashSet;
 
@@ -16,7 +15,7 @@ pub struct Vocabulary {
     pub tokens: Vec<(String, TokenKind)>,
     /// The merges in the order of their ranks, each two spelled parts with a space between them.
     pub merges: Vec<String>,
-    /// How text is split into words, by the names of llama.cpp (`tokenizer.ggml.pre`).
+    /// How text is split into words, by llama.cpp's names (`tokenizer.ggml.pre`).
     pub words: &'static str,
     pub begin: Option<u32>,
     pub end: Option<u32>,
@@ -36,7 +35,7 @@ pub enum TokenKind {
 }
 
 impl Vocabulary {
-    /// Adds rows without tokens, as models have that are padded, up to `size`.
+    /// Adds rows without tokens up to `size`, for padded models.
     pub fn pad(&mut self, size: usize) {
         for id in self.tokens.len()..size {
             self.tokens.push((format!("[PAD{id}]"), TokenKind::Unused));
@@ -45,8 +44,8 @@ impl Vocabulary {
 }
 
 impl Tokenizer {
-    /// Returns the tokenizer as a vocabulary of byte-level BPE. The error is a clause that says why it is
-    /// none.
+    /// Returns the tokenizer as a vocabulary of byte-level BPE. The error is a clause that says why it cannot be
+    /// one.
     pub fn vocabulary(&self) -> Result<Vocabulary, String> {
         let mut vocabulary = match self.base() {
             TextTokenizer::Char(vocab) => of_characters(vocab),
@@ -71,8 +70,8 @@ impl Tokenizer {
     }
 }
 
-/// Reads the tokens and merges of a `tokenizer.json`, as it spells them. It was written or read before,
-/// so nothing is missing.
+/// Reads the tokens and merges of a `tokenizer.json` in its spelling. We have written or read it before, so
+/// nothing is missing.
 fn of_file(file: &str) -> Option<Vocabulary> {
     let file: Value = serde_json::from_str(file).ok()?;
     let mut vocabulary = Vocabulary::default();

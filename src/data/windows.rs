@@ -3,8 +3,8 @@
 //! Both are pure functions of their arguments, with no generator state to save. So a resumed run
 //! sees the same data, and so does a run with another micro-batch.
 
-/// Returns the start of the training window that is drawn by the hash of a seed, a step and the number of a
-/// sequence in the global batch.
+/// Returns the start of a training window, drawn by the hash of the seed, the step and the number of the sequence
+/// in the global batch.
 ///
 /// Starts are uniform over `0..tokens - block_size`, which leaves `block_size` inputs and a target
 /// after the last one. They are drawn independently, with replacement, as in nanoGPT. For a split

@@ -20,8 +20,8 @@ pub(super) const META: &str = "meta.json";
 /// Marks an unfinished folder.
 pub(super) const META_TEMPORARY: &str = "meta.json.tmp";
 
-/// Writes a data folder. Removes its temporary files, and the folders that it has created, if dropped before
-/// [`FolderWriter::finish`].
+/// Writes a data folder. If dropped before [`FolderWriter::finish`], removes its temporary files and the folders
+/// that it has created.
 pub(super) struct FolderWriter {
     folder: PathBuf,
     pub(super) train: TokenWriter,
@@ -31,8 +31,7 @@ pub(super) struct FolderWriter {
     _created: CreatedFolders,
 }
 
-/// The folders that were created for a data folder, the inner ones first. Removes them when it is dropped,
-/// if they are empty.
+/// The folders that were created for a data folder, the inner ones first. Removes the empty ones when dropped.
 struct CreatedFolders(Vec<PathBuf>);
 
 impl Drop for CreatedFolders {
@@ -55,8 +54,8 @@ pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> 
 }
 
 impl FolderWriter {
-    /// Creates the folder and the temporary files. `begin` is the token that begins a conversation, if
-    /// they will hold conversations.
+    /// Creates the folder and the temporary files. `begin` is the token that begins a conversation, for data of
+    /// conversations.
     pub fn create(folder: &Path, dtype: TokenDtype, begin: Option<u32>) -> Result<Self, DataError> {
         let is_new = |folder: &&Path| !folder.as_os_str().is_empty() && !disk::exists(folder);
         let created = folder.ancestors().take_while(is_new).map(Path::to_owned);
@@ -76,7 +75,7 @@ impl FolderWriter {
         self.val.write(&encoded.val)
     }
 
-    /// Completes the folder with its description. `tokenizer` has made the tokens.
+    /// Completes the folder with its description. `tokenizer` is the one that made the tokens.
     pub fn finish(
         mut self,
         tokenizer: Tokenizer,
@@ -153,8 +152,8 @@ impl FolderWriter {
 impl Drop for FolderWriter {
     fn drop(&mut self) {
         if !self.finished {
-            // We ignore errors, because an earlier one is reported already. meta.json.tmp stays, because
-            // some files may have been renamed.
+            // Errors are ignored, because an earlier one is already reported. meta.json.tmp stays, because some
+            // files may have been renamed.
             for name in [TRAIN, VAL].iter().chain(&DATA_FILES) {
                 let _ = disk::remove_file(temporary(&self.folder, name));
             }

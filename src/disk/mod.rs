@@ -1,7 +1,7 @@
 //! Files of the operating system or, in a browser, the private files of the page's origin.
 //!
-//! Both are used under the names of `std::fs`, so that the code for runs, checkpoints and data is
-//! the same on the desktop and in a browser.
+//! Both have the names of `std::fs`, so the code for runs, checkpoints and data is the same on the desktop
+//! and in a browser.
 
 #[cfg(any(target_arch = "wasm32", test))]
 #[cfg_attr(test, allow(dead_code, reason = "the tests use a part of what the browser build uses"))]
@@ -28,7 +28,7 @@ pub fn is_file(path: &Path) -> bool {
     metadata(path).is_ok_and(|found| found.is_file())
 }
 
-/// Returns true if a path leads to something, or an error if this user may not look.
+/// Returns true if a path exists, or an error if this user may not look.
 pub fn try_exists(path: &Path) -> io::Result<bool> {
     match metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),

@@ -45,7 +45,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     fs::create_dir_all(path)?;
     for folder in new {
         match sync_folder(folder_of(folder)) {
-            // One may create folders where one may list none.
+            // A user may create folders in a folder without the right to list it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             synced => synced?,
         }
@@ -74,7 +74,7 @@ fn temporary(folder: &Path, _path: &Path) -> io::Result<tempfile::NamedTempFile>
     tempfile::NamedTempFile::new_in(folder)
 }
 
-/// Returns the bytes that this user may still write to the disk of a path, if the system tells.
+/// Returns the bytes that this user may still write to the disk of a path, if the system reports them.
 pub fn free_space(path: &Path) -> Option<u64> {
     fs4::available_space(path).ok()
 }
@@ -162,11 +162,11 @@ pub fn lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// A folder that this process works in. It knows when its path does not lead to it any more.
+/// A folder that this process works in, which may be moved or deleted meanwhile.
 #[derive(Debug)]
 pub struct HeldFolder {
     path: PathBuf,
-    /// It stays open, so that no new folder gets its number.
+    /// Kept open so that no new folder gets its inode number.
     #[cfg(unix)]
     open: File,
 }

@@ -8,8 +8,8 @@
 //! If two slots have the same path, the newer one counts. Folders are prefixes of paths, and exist as long
 //! as they have files.
 //!
-//! Files are not kept in memory. A page has 4 GiB at most, and the last checkpoints of a model can be as
-//! large; a checkpoint that is reported must also be on the disk, and not still on its way there.
+//! Files are not kept in memory. A page has 4 GiB at most, and a model's last checkpoints can be as large. A
+//! checkpoint that is reported must also be on the disk already.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

@@ -25,7 +25,7 @@ pub(crate) struct DoctorReport {
     pub system: Value,
     /// The devices of the machine, the CPU last.
     pub devices: Vec<Value>,
-    /// The device that `--device=auto` takes, and the reason.
+    /// The device that `--device=auto` selects, and the reason.
     pub auto: Option<String>,
     /// The reason why no device is reached through CUDA, in a build that has it.
     pub no_cuda: Option<String>,

@@ -42,8 +42,8 @@ const DEVICE: Labels = &[
 const WINDOW: Labels = &[("display", "/display"), ("file dialogs", "/file_dialogs")];
 
 impl fmt::Display for DoctorReport {
-    /// Writes the report without a final line break. The home folder is `~`: its path has the name of
-    /// the user, and the text is made to be published.
+    /// Writes the report without a final line break. The home folder is `~`, because its path has the user's
+    /// name and people publish this text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "wgpt {}", version::describe())?;
         let report = serde_json::to_value(self).map_err(|_| fmt::Error)?;

@@ -1,10 +1,10 @@
-//! Addresses: the ones that are safe, and how they are shown.
+//! URLs: which are safe, and how they are shown.
 
 use std::net::IpAddr;
 
 use url::{Host, Url};
 
-/// Returns an address for people: without what follows the path, which may be a signature.
+/// Returns a URL for people, without user, query and fragment: a query may be a signature.
 pub(super) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);

@@ -1,8 +1,8 @@
-//! The cache of Hugging Face's own tools, in their layout, so that they and wgpt share files:
+//! The cache of Hugging Face's tools, in their layout, so that they and wgpt share files:
 //! `models--ORG--NAME/{blobs,refs,snapshots}`, where a snapshot is a folder of links to blobs.
 //!
-//! wgpt adds a small file for each part that it has fetched, in the folder `wgpt` next to those. With it, other
-//! commands find the files of a part without a connection.
+//! For each part that it has fetched, wgpt adds a small file in the folder `wgpt` next to those, so that other
+//! commands find the files of the part without a connection.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use super::name::{RepoKind, RepoName, is_hub_name, is_safe_path};
 use crate::disk;
 use crate::protocol::Failure;
 
-/// The folder of the records of what wgpt has fetched.
+/// The folder of the records of fetched parts.
 const RECORDS: &str = "wgpt";
 
-/// The folders below a snapshot that are searched: data is rarely deeper than two.
+/// How deep a snapshot is searched: data is rarely deeper than two folders.
 const MAX_DEPTH: usize = 8;
 
 /// The folder of a repository in the cache.
@@ -30,7 +30,7 @@ pub(super) struct RepoFolder {
     locks: PathBuf,
 }
 
-/// The files of a part, as they were fetched.
+/// The fetched files of a part.
 #[derive(Debug, Deserialize, Serialize)]
 struct Record {
     commit: String,
@@ -72,7 +72,7 @@ impl RepoFolder {
         disk::create_dir_all(folder).map_err(cannot("create", folder))?;
         // A link to a blob that was deleted.
         let _ = disk::remove_file(&link);
-        // With the separators of this system, which Windows insists on in a link.
+        // With the separators of this system, which links on Windows need.
         let up: PathBuf = std::iter::repeat_n("..", 1 + file.split('/').count()).collect();
         let target = up.join("blobs").join(hash);
         match disk::link_file(&target, &link) {
@@ -105,7 +105,7 @@ impl RepoFolder {
         self.path.join(RECORDS).join(format!("{name}.json"))
     }
 
-    /// Returns the snapshot with the files of a part, or with all that another program has fetched.
+    /// Returns the snapshot and the files of a part, or all files that another program has fetched.
     fn find(&self, kind: RepoKind, name: &RepoName) -> Option<(PathBuf, Vec<String>)> {
         let part = name.part.as_deref();
         let record: Option<Record> =
@@ -116,7 +116,7 @@ impl RepoFolder {
             return (is_hash(&commit, 40) && files.iter().all(is_here))
                 .then_some((snapshot, files));
         }
-        // Of what wgpt has fetched, other parts may be incomplete.
+        // Parts that wgpt has begun to fetch may be incomplete.
         if disk::exists(&self.path.join(RECORDS)) {
             return None;
         }
@@ -150,7 +150,7 @@ fn collect(folder: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the path of a model: unchanged, or for a name like `hf:ORG/NAME` the folder in the cache. Opens no
+/// Returns the path of a model unchanged, but for a name like `hf:ORG/NAME` its folder in the cache. Opens no
 /// connection.
 pub fn local(path: &Path) -> Result<Cow<'_, Path>, Failure> {
     let Some(text) = path.to_str().filter(|_| is_hub_name(path)) else { return Ok(path.into()) };
@@ -160,7 +160,7 @@ pub fn local(path: &Path) -> Result<Cow<'_, Path>, Failure> {
     Ok(name.part.map_or(snapshot.clone(), |part| snapshot.join(part)).into())
 }
 
-/// Returns the inputs of `wgpt prepare`: unchanged, or for a name like `hf:ORG/NAME` its texts in the cache.
+/// Returns the inputs of `wgpt prepare` unchanged, but for a name like `hf:ORG/NAME` its files in the cache.
 /// Opens no connection.
 pub fn texts(inputs: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();

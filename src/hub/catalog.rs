@@ -1,4 +1,4 @@
-//! A short list of good texts and models, for people who have none.
+//! A short list of good data sets and models, for people who have none.
 
 /// A row of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct CatalogRow {
 
 const ROWS: &str = include_str!("../../assets/catalog.txt");
 
-/// Lists texts, from small to large, then models.
+/// Lists data sets, from small to large, then models.
 pub fn catalog() -> impl Iterator<Item = CatalogRow> {
     ROWS.lines().filter_map(|line| {
         let columns: Vec<&str> = line.split(" | ").collect();

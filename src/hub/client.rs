@@ -1,8 +1,8 @@
 //! Requests to the Hub and to other servers.
 //!
-//! Hugging Face's own crate, hf-hub, is not used: version 0.5 verifies no hash and follows a redirect to any
-//! address, and version 1 brings tokio, reqwest and a transfer protocol of its own. `ureq` is small and
-//! blocks, and everything that must not go wrong is here.
+//! We don't use Hugging Face's crate hf-hub: version 0.5 verifies no hashes and follows redirects to any
+//! address, and version 1 needs tokio, reqwest and another transfer protocol. `ureq` is small and blocking,
+//! and everything that must not go wrong is here.
 
 use std::io::Read;
 use std::thread::sleep;
@@ -20,13 +20,13 @@ use crate::protocol::Failure;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Attempts without a new byte before a request is given up, half a second after the first and twice as long
-/// after each other one.
+/// Attempts without a new byte before we give up. We wait half a second after the first, and then twice as
+/// long each time.
 const ATTEMPTS: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// A server that sends nothing for so long has lost the connection.
+/// The connection counts as lost if the server sends nothing for this long.
 const SILENCE: Duration = Duration::from_secs(60);
 
 const REDIRECTS: usize = 10;
@@ -42,14 +42,14 @@ pub(super) struct HubClient {
 
 /// The end of an attempt without a result.
 pub(super) enum Trouble {
-    /// The connection or the server failed, which may be better a moment later. If the attempt brought new
-    /// bytes, it does not count.
+    /// The connection or the server failed, perhaps only for a moment. An attempt that brought new bytes does
+    /// not count.
     Passing {
         reason: String,
         wait: Option<Duration>,
         has_progress: bool,
     },
-    /// The server refuses this without a token, or with this one.
+    /// The server wants a token, or another one.
     Denied,
     NotFound,
     Final(Failure),
@@ -67,7 +67,7 @@ impl Trouble {
     }
 }
 
-/// The first byte to request of a file, and the version of the file that has the bytes before it.
+/// The first byte of a file to request, and the version of the file that the bytes before it are from.
 pub(super) struct Continue<'a> {
     pub from: u64,
     pub version: Option<&'a str>,
@@ -93,7 +93,7 @@ impl HubClient {
         Ok(Self { agent: agent.into(), endpoint, token: token() })
     }
 
-    /// Returns an address on the Hub. The words may contain any character.
+    /// Returns a URL on the Hub. The segments of its path may contain any character.
     pub fn address<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Url {
         let mut url = self.endpoint.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -102,8 +102,8 @@ impl HubClient {
         url
     }
 
-    /// Requests a file, or the rest of it. Answers other than success are trouble, but for an offset that the
-    /// file does not have (416).
+    /// Requests a file, or the rest of one. Every answer but success is an error, except for an offset beyond
+    /// the end of the file (416).
     pub fn open(&self, url: &Url, at: Option<&Continue<'_>>) -> Result<Response<Body>, Trouble> {
         let mut url = url.clone();
         for _ in 0..REDIRECTS {
@@ -138,13 +138,13 @@ impl HubClient {
         .into())
     }
 
-    /// Returns the address that an answer redirects to, which has to be as safe as this one.
+    /// Returns the URL of a redirect, which must be as safe as this one.
     fn redirected(&self, from: &Url, headers: &HeaderMap) -> Result<Url, Failure> {
         let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
         let target = location.and_then(|location| from.join(location).ok());
         let is_local = is_loopback(from);
         match target {
-            // A server on this machine is trusted as far as it stays on this machine or uses https.
+            // A server on this machine may redirect to this machine, or anywhere with https.
             Some(url) if url.scheme() == "https" || (is_local && is_allowed(&url)) => Ok(url),
             target => {
                 let to = target.map_or_else(|| "nowhere".into(), |url| shown(&url));
@@ -173,7 +173,7 @@ impl HubClient {
         })
     }
 
-    /// Repeats an attempt until it succeeds, or has brought nothing a few times in a row.
+    /// Repeats an attempt until it succeeds, or brings nothing a few times in a row.
     pub fn patiently<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, Trouble>,
@@ -212,7 +212,7 @@ fn refusal(url: &Url, status: StatusCode, headers: &HeaderMap) -> Trouble {
     }
 }
 
-/// Returns the token of the user, as Hugging Face's own tools find it.
+/// Returns the user's token, from the same places as Hugging Face's tools.
 fn token() -> Option<String> {
     let file = || {
         let path = variable("HF_TOKEN_PATH")
@@ -220,6 +220,6 @@ fn token() -> Option<String> {
         let text = disk::read_to_string(&path?).ok()?;
         Some(text.trim().to_string()).filter(|token| !token.is_empty())
     };
-    // A line break in a header would be an error of its own.
+    // Line breaks are not allowed in a header.
     variable("HF_TOKEN").or_else(file).filter(|token| token.chars().all(|c| c.is_ascii_graphic()))
 }

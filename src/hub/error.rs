@@ -1,4 +1,4 @@
-//! Failures of what is fetched, or was.
+//! Failures of downloads and of the cache.
 
 use std::fmt::Display;
 use std::io;
@@ -7,12 +7,12 @@ use std::path::Path;
 use crate::protocol::{Exit, Failure};
 use crate::text::excerpt;
 
-/// Creates a failure of what was typed. Another machine may have it in its cache.
+/// Creates a failure of an argument. It may be valid on another machine, which has other files in its cache.
 pub(super) fn usage(text: impl Into<String>, hint: impl Into<String>) -> Failure {
     Failure::new(text, hint).with_exit(Exit::Usage)
 }
 
-/// Creates a failure of an answer that cannot be true.
+/// Creates a failure of an answer that contradicts itself or the repository.
 pub(super) fn untrue(name: impl Display, reason: impl Display) -> Failure {
     let hint = "run the command again; if the error persists, the file on the server is damaged or is \
                 not the one that its repository lists";

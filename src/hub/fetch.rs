@@ -1,4 +1,4 @@
-//! Fetches one file: continues where an earlier attempt ended, measures what comes, and verifies it.
+//! Fetches one file: continues where an earlier attempt ended, limits its size, and verifies it.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::text::bytes;
 
 const BLOCK: usize = 128 << 10;
 
-/// The bytes between two syncs of a file without a hash. After a power failure, what was written since the last one
-/// may read as zeros, and nothing would notice it.
+/// The bytes between two syncs of a file without a hash. After a power failure, the bytes since the last sync may
+/// read as zeros, which nothing would notice.
 const SYNCED: u64 = 4 << 20;
 
-/// An attempt that brings so many bytes is worth another one, however many failed before.
+/// An attempt that brings this many bytes does not count as failed.
 const PROGRESS: u64 = 256 << 10;
 
 /// A file on a server, and what is known about it.
@@ -28,17 +28,17 @@ pub(super) struct Remote<'a> {
     /// Its name in messages.
     pub name: &'a str,
     pub size: Option<u64>,
-    /// The most bytes to take of a file of unknown size.
+    /// The size limit of a file of unknown size.
     pub most: u64,
     pub hash: Option<&'a Hash>,
-    /// The version that the bytes on the disk are of, for a file without a hash.
+    /// The version of the file that the bytes on the disk are from, for a file without a hash.
     pub version: Option<String>,
 }
 
-/// What an answer says before the bytes of the file.
+/// The header of an answer.
 pub(super) struct Beginning<'a> {
     pub version: Option<&'a str>,
-    /// The bytes that follow, if the server tells.
+    /// The bytes that follow, if the server reports them.
     pub missing: Option<u64>,
 }
 
@@ -57,9 +57,9 @@ pub(super) fn lock(path: &Path, name: &str) -> Result<File, Failure> {
     }
 }
 
-/// Fetches a file into `partial`, after the bytes that it has already, and verifies it. `progress` is called with
-/// the bytes so far, and `begin` with the first answer of the server, before anything is written. A file that cannot
-/// be right is deleted.
+/// Fetches a file into `partial`, after the bytes that it already has, and verifies it. Calls `progress` with the
+/// bytes so far, and `begin` with each answer of the server before anything is written. Deletes a file that is
+/// wrong.
 pub(super) fn fetch(
     client: &HubClient,
     remote: &Remote<'_>,
@@ -96,8 +96,8 @@ pub(super) fn fetch(
     verified
 }
 
-/// Returns how many bytes of an unfinished file are certain to be on the disk. A file that is a whole block longer
-/// than a multiple of `SYNCED` was written to after the sync there.
+/// Returns how many bytes of an unfinished file are certainly on the disk. A file that is a block longer than a
+/// multiple of `SYNCED` was written to after the sync there.
 fn synced_part(length: u64) -> u64 {
     length.saturating_sub(BLOCK as u64) / SYNCED * SYNCED
 }
@@ -140,7 +140,7 @@ fn fetch_rest(
         file.set_len(0).map_err(on_disk("write"))?;
         have = 0;
     }
-    // A hash says more than a version, which differs between the servers of one file.
+    // With a hash the version does not matter. It differs between the servers of one file.
     let known = version.as_deref().filter(|_| remote.hash.is_none());
     let at = Continue { from: have, version: known };
     let answer = client.open(remote.url, Some(&at).filter(|at| at.from > 0))?;
@@ -222,15 +222,15 @@ fn too_long(remote: &Remote<'_>, total: Option<u64>) -> Failure {
     usage(text, "add --yes to fetch it")
 }
 
-/// Returns the version of a file, by which a server knows whether it can continue it. A weak ETag does not say that
-/// the bytes are the same.
+/// Returns the version of a file, which tells the server whether it can continue it. Equal weak ETags do not mean
+/// equal bytes.
 fn version_of(headers: &HeaderMap) -> Option<String> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_string);
     let etag = text(header::ETAG).filter(|etag| !etag.starts_with("W/"));
     etag.or_else(|| text(header::LAST_MODIFIED))
 }
 
-/// Returns the position at which a part of a file begins.
+/// Returns the offset at which a part of a file begins.
 fn content_range(headers: &HeaderMap) -> Option<u64> {
     let text = headers.get(header::CONTENT_RANGE)?.to_str().ok()?;
     text.trim().strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()

@@ -1,4 +1,4 @@
-//! The hashes that the Hub names files by.
+//! The hashes by which the Hub names files.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -57,7 +57,7 @@ fn hex_of(mut digest: impl Digest + Write, file: &mut File) -> io::Result<String
     }))
 }
 
-/// Returns true for hexadecimal digits, as many as the hash has.
+/// Returns true for a hash of this many hexadecimal digits.
 pub(super) fn is_hash(text: &str, digits: usize) -> bool {
     text.len() == digits && text.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'))
 }

@@ -1,4 +1,4 @@
-//! The folder and the variables of Hugging Face's own tools.
+//! The folder and the variables of Hugging Face's tools.
 
 use std::path::PathBuf;
 

@@ -12,11 +12,11 @@ use super::hash::{Hash, is_hash};
 use super::name::{RepoKind, RepoName, is_safe_path};
 use crate::protocol::Failure;
 
-/// What the Hub tells about a repository.
+/// The Hub's description of a repository.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub kind: RepoKind,
-    /// The name that the repository has now.
+    /// The current name of the repository.
     pub id: String,
     pub commit: String,
     pub licence: Option<String>,
@@ -71,7 +71,7 @@ struct Lfs {
 }
 
 impl Listing {
-    /// Requests the files of a repository: of a model, or else of a data set.
+    /// Requests the files of a repository. A name without a kind is a model, or else a data set.
     pub fn request(client: &HubClient, name: &RepoName) -> Result<Self, Failure> {
         let kinds = match name.kind {
             Some(kind) => vec![kind],
@@ -84,7 +84,7 @@ impl Listing {
             url.set_query(Some("blobs=True"));
             match client.patiently(|| client.json(&url)) {
                 Ok(value) => return Self::read(kind, name, &url, value),
-                // A name that does not exist is denied without a token, so that nobody learns private names.
+                // Without a token, names that do not exist are denied, so that nobody learns private names.
                 Err(Trouble::Denied | Trouble::NotFound) => {}
                 Err(Trouble::Passing { reason, .. }) => return Err(Failure::new(reason, "")),
                 Err(Trouble::Final(error)) => return Err(error),
@@ -130,7 +130,7 @@ impl Listing {
         })
     }
 
-    /// Returns the files of `name` that wgpt can use.
+    /// Returns the files of `name` that wgpt reads.
     pub fn choose(&self, name: &RepoName) -> Result<Vec<RepoFile>, Failure> {
         let paths: Vec<String> = self.files.iter().map(|file| file.path.clone()).collect();
         let chosen = choose(self.kind, name, &paths, &self.configs)?;
@@ -151,7 +151,7 @@ fn licence(card: &Value, tags: &[String]) -> Option<String> {
         Some(value.as_str()?.chars().filter(|c| !c.is_control()).take(60).collect())
     };
     let of_card = match &card["license"] {
-        // The name of a licence that the Hub has no short name for.
+        // A licence that the Hub has no short name for.
         Value::String(other) if other == "other" => text(&card["license_name"]),
         Value::Array(all) => all.first().and_then(text),
         one => text(one),
@@ -160,14 +160,14 @@ fn licence(card: &Value, tags: &[String]) -> Option<String> {
     of_card.or_else(of_tags)
 }
 
-/// Reads the parts that the card of a data set names.
+/// Reads the parts that a data set's card lists.
 fn configs(card: &Value) -> Vec<DataConfig> {
     let config = |value: &Value| {
         let mut patterns = Vec::new();
         add_patterns(&value["data_files"], &mut patterns);
         let name = value["config_name"].as_str()?.to_string();
         let is_default = value["default"].as_bool().unwrap_or(name == "default");
-        // The name is printed as a part to choose.
+        // The name is printed in a hint.
         let is_usable = !patterns.is_empty() && is_safe_path(&name);
         is_usable.then_some(DataConfig { name, is_default, patterns })
     };
@@ -186,7 +186,7 @@ fn add_patterns(value: &Value, patterns: &mut Vec<String>) {
     }
 }
 
-/// Returns the positions of the files that wgpt can use, of the part that `name` names.
+/// Returns the indices of the files that wgpt reads, of the whole repository or of the part in `name`.
 pub(super) fn choose(
     kind: RepoKind,
     name: &RepoName,
@@ -240,8 +240,8 @@ fn choose_model(name: &RepoName, files: &[String]) -> Result<Vec<usize>, Failure
     Ok(named().filter(|(_, name)| is_used(name)).map(|(at, _)| at).collect())
 }
 
-/// Returns the rank of a file's format, if `wgpt prepare` reads it. Repositories that have their texts in
-/// several formats have the same texts in each, and the first is the smallest.
+/// Returns the rank of a file's format, if `wgpt prepare` reads it. A repository with several formats has the
+/// same text in each, and the first is the smallest.
 fn format_rank(path: &str) -> Option<usize> {
     let name = path.rsplit('/').next()?.to_ascii_lowercase();
     let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
@@ -296,7 +296,7 @@ fn choose_texts(
         ));
     };
     chosen.retain(|&at| format_rank(&files[at]) == Some(best));
-    // Texts that others test models with are not for training.
+    // Test data is not for training.
     let has_word = |at: usize, words: &[&str]| {
         let lower = files[at].to_ascii_lowercase();
         lower.split(|c: char| !c.is_alphanumeric()).any(|word| words.contains(&word))

@@ -1,11 +1,11 @@
-//! `wgpt get`: texts and models from the Hugging Face Hub, and files by their address.
+//! `wgpt get`: text and models from the Hugging Face Hub, and files by their URL.
 //!
-//! This folder alone opens connections, for `wgpt get` and the downloads of the window. Other commands find
-//! what was fetched by its name, `hf:ORG/NAME`, with [`local`] and [`texts`], which read the cache.
+//! Only this folder opens connections, for `wgpt get` and the window's downloads. Other commands look up
+//! `hf:ORG/NAME` in the cache, with [`local`] and [`texts`].
 //!
 //! ```text
-//! name     what was typed: a repository with a part, an address, hellaswag
-//! address  which addresses are safe, and how they are shown
+//! name     what was typed: a repository and a part of it, a URL, hellaswag
+//! address  which URLs are safe, and how they are shown
 //! home     the folder and the variables of Hugging Face's own tools
 //! client   requests: redirects, the token, retries
 //! listing  the files of a repository, and which of them are fetched
@@ -13,7 +13,7 @@
 //! hash     the hashes that the Hub names files by
 //! fetch    one file: continued, measured, verified
 //! offer    what will be fetched, and where it goes
-//! catalog  a short list of good texts and models
+//! catalog  a short list of good data sets and models
 //! ```
 
 mod address;

@@ -1,4 +1,4 @@
-//! The names that `wgpt get` takes.
+//! The arguments of `wgpt get`.
 
 use std::fmt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::protocol::Failure;
 const SCHEME: &str = "hf:";
 const HELLASWAG: &str = "hellaswag";
 
-/// Something to fetch, as it was typed.
+/// Something to fetch, as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Download {
     Hub(RepoName),
@@ -38,7 +38,7 @@ pub enum RepoKind {
 }
 
 impl RepoKind {
-    /// Returns its folder in the addresses of the Hub, and in the cache.
+    /// Returns its folder in the URLs of the Hub and in the cache.
     pub(super) fn plural(self) -> &'static str {
         match self {
             Self::Model => "models",
@@ -122,7 +122,7 @@ impl FromStr for RepoName {
 }
 
 impl RepoName {
-    /// Returns its last word, for a folder of that name.
+    /// Returns its last segment without an extension, as the name of a folder.
     pub fn short(&self) -> &str {
         let path = self.part.as_deref().unwrap_or(&self.id);
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -138,12 +138,12 @@ impl fmt::Display for RepoName {
     }
 }
 
-/// Returns true for a path that stays below the folder it is joined to, on every system.
+/// Returns true for a path that stays below the folder that it is joined to, on every system.
 pub(super) fn is_safe_path(path: &str) -> bool {
     path.split('/').all(is_safe_file_name)
 }
 
-/// Returns true for a name that is a file in its folder, on every system.
+/// Returns true for a name that stays in its folder, on every system.
 pub(super) fn is_safe_file_name(name: &str) -> bool {
     let is_other = |c: char| c.is_control() || ['/', '\\', ':'].contains(&c);
     !name.is_empty() && name.len() <= 255 && name != "." && name != ".." && !name.contains(is_other)

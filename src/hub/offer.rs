@@ -1,4 +1,4 @@
-//! What `wgpt get` will fetch, before and while it does.
+//! What `wgpt get` is going to fetch, and the download itself.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,23 +22,23 @@ use crate::text::bytes;
 const HELLASWAG_URL: &str =
     "https://raw.githubusercontent.com/rowanz/hellaswag/master/data/hellaswag_val.jsonl";
 const HELLASWAG_SHA256: &str = "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588";
-/// Several times what it has.
+/// Several times its size.
 const HELLASWAG_MOST: u64 = 64 << 20;
 
-/// The folder for files that are not of the Hub.
+/// The folder for files from elsewhere than the Hub.
 const DATA_FOLDER: &str = "data";
 
-/// The bytes that are fetched without a question.
+/// The bytes that are fetched without asking.
 pub const UNASKED: u64 = 1_000_000_000;
 
-/// Room that a disk should have left.
+/// The free space that a disk should keep.
 const RESERVE: u64 = 64 << 20;
 
 /// Something that can be fetched, with its files and sizes.
 pub struct Offer {
     client: HubClient,
     offered: Offered,
-    /// `None` if nobody tells.
+    /// `None` if unknown.
     pub licence: Option<String>,
 }
 
@@ -47,7 +47,7 @@ enum Offered {
     File { url: Url, path: PathBuf, hash: Option<Hash> },
 }
 
-/// What was fetched.
+/// A finished download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetched {
     /// A model, with its name and its folder in the cache.
@@ -59,7 +59,7 @@ pub enum Fetched {
         name: RepoName,
         folder: PathBuf,
     },
-    /// A text by its address, which nothing can verify.
+    /// A file by its URL, which nothing can verify.
     File(PathBuf),
     HellaSwag(PathBuf),
 }
@@ -79,7 +79,7 @@ impl fmt::Display for Fetched {
 }
 
 impl Offer {
-    /// Looks up what there is to fetch. Only this and [`fetch`](Self::fetch) open connections.
+    /// Looks up what can be fetched. Only this and [`fetch`](Self::fetch) open connections.
     pub fn of(download: Download) -> Result<Self, Failure> {
         let client = HubClient::new()?;
         let (url, hash, licence) = match download {
@@ -99,13 +99,13 @@ impl Offer {
     fn of_repo(client: HubClient, name: RepoName) -> Result<Self, Failure> {
         let listing = Listing::request(&client, &name)?;
         let files = listing.choose(&name)?;
-        // Under the name that was typed, by which other commands look for it.
+        // Under the typed name, by which other commands look for it.
         let folder = RepoFolder::of(listing.kind, &name.id)?;
         let licence = listing.licence.clone();
         Ok(Self { client, licence, offered: Offered::Repo { name, listing, files, folder } })
     }
 
-    /// Returns a line about what it is: `hf:gpt2, a model: 5 files`.
+    /// Describes it in a line: `hf:gpt2, a model: 5 files`.
     pub fn title(&self) -> String {
         match &self.offered {
             Offered::Repo { name, listing, files, .. } => {
@@ -148,13 +148,13 @@ impl Offer {
     pub fn check_room(&self) -> Result<(), Failure> {
         match &self.offered {
             Offered::Repo { folder, .. } => check_room(&folder.path, self.missing()),
-            // Its server has to tell first.
+            // Its size is not known yet.
             Offered::File { .. } => Ok(()),
         }
     }
 
-    /// Fetches what is missing. `progress` is called with the name of a file and the bytes of all so far. Takes
-    /// at most `most` bytes of a file of unknown size.
+    /// Fetches what is missing. Calls `progress` with the name of a file and the bytes of all files so far. `most`
+    /// limits a file of unknown size.
     pub fn fetch(self, most: u64, progress: &mut dyn FnMut(&str, u64)) -> Result<Fetched, Failure> {
         let Self { client, offered, .. } = self;
         match offered {
@@ -185,7 +185,7 @@ impl Offer {
     }
 }
 
-/// Adds sizes that a server has made up.
+/// Adds sizes from a server, which may be absurd.
 fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
@@ -211,12 +211,12 @@ fn length(path: &Path) -> Option<u64> {
     disk::metadata(path).ok().filter(|found| found.is_file()).map(|found| found.len())
 }
 
-/// Returns the name of an unfinished blob, as Hugging Face's own tools have it.
+/// Returns the name of an unfinished blob in Hugging Face's tools.
 fn incomplete(blob: &Path) -> PathBuf {
     blob.with_added_extension("incomplete")
 }
 
-/// Fetches a file of a repository, unless its blob is there, and links it into the snapshot.
+/// Fetches a file of a repository, unless its blob exists, and links it into the snapshot.
 fn fetch_blob(
     client: &HubClient,
     listing: &Listing,
@@ -256,7 +256,7 @@ fn fetch_blob(
     folder.add(&listing.commit, &file.path, hash)
 }
 
-/// Fetches a file by its address, unless it is there. An unfinished file is hidden, so that nobody prepares it.
+/// Fetches a file by its URL, unless it exists. An unfinished file has a hidden name, so that nobody prepares it.
 /// It is continued if the server still has the same version.
 fn fetch_file(
     client: &HubClient,
@@ -280,7 +280,7 @@ fn fetch_file(
     let stamp_path = path.with_file_name(format!(".{name}.version"));
     let lock_path = path.with_file_name(format!(".{name}.lock"));
     let _lock = lock(&lock_path, &name)?;
-    // The version belongs to one address.
+    // The version belongs to one URL.
     let stamp = |version: &str| format!("{url}\n{version}");
     let version = disk::read_to_string(&stamp_path).ok();
     let version = version.and_then(|text| text.strip_prefix(&stamp("")).map(str::to_string));
@@ -302,7 +302,7 @@ fn fetch_file(
     Ok(())
 }
 
-/// Returns the name for the file of an address.
+/// Returns the name of the file at a URL.
 fn file_name(url: &Url) -> Result<String, Failure> {
     let last = url.path_segments().and_then(|mut words| words.next_back()).unwrap_or_default();
     let decoded = percent_decode_str(last).decode_utf8().unwrap_or(last.into());

@@ -94,7 +94,7 @@ fn head(runs: &[RunRecord]) -> Vec<String> {
     std::iter::once(String::new()).chain(runs.iter().map(|run| run.title.clone())).collect()
 }
 
-/// Returns the settings that are not the same in all runs, each with its value in every run.
+/// Returns the settings that differ between runs, each with its value in every run.
 fn settings(runs: &[RunRecord]) -> Vec<Vec<String>> {
     let columns: Vec<_> = runs.iter().map(RunRecord::values).collect();
     let first = columns.iter().flatten().next().into_iter().flatten();

@@ -17,14 +17,14 @@ use crate::text::{Table, count, escape_markdown};
 pub(crate) const CARD: &str = "README.md";
 const PICTURE: &str = "loss.svg";
 
-/// How transformers continues a text.
+/// Continues text with transformers.
 const CONTINUE: &str = include_str!("../../assets/pages/continue.md");
 
-/// How transformers answers a message.
+/// Answers a message with transformers.
 const ANSWER: &str = include_str!("../../assets/pages/answer.md");
 
-/// Writes the card, the picture of the loss, and the settings with which transformers generates into
-/// `folder`, for the folder `output`. Keeps an existing card.
+/// Writes the card, a chart of the loss and transformers' settings of generation into `folder`, which will
+/// become `output`. Keeps an existing card.
 pub(crate) fn write_model_card(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,

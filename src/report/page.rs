@@ -8,7 +8,7 @@ use crate::protocol::Failure;
 use crate::text::escape_html;
 use crate::version::VERSION;
 
-/// The mark of every page and table of wgpt: no other file is overwritten.
+/// The mark of every page and picture of wgpt. Files without it are not overwritten.
 const MARK: &str = "<!-- made by wgpt -->";
 
 /// The page about a run, in its folder.

@@ -25,8 +25,7 @@ pub(crate) struct RunRecord {
     pub config: Option<Config>,
 }
 
-/// Returns the value of a setting as pages show it: paths without the folders of the machine, which may
-/// have another system.
+/// Returns the value of a setting for a page: paths without their folders, in the form of any system.
 pub(super) fn shown(key: &str, value: String) -> String {
     if !matches!(key, "data" | "init_from" | "hellaswag") {
         return value;
@@ -47,7 +46,7 @@ pub(crate) enum Over {
 }
 
 impl Over {
-    /// Returns the axis of time on which the longest of some runs has numbers that are easy to read.
+    /// Returns the time axis on which the longest run has numbers that are easy to read.
     pub fn time(longest: Duration) -> Self {
         if longest < Duration::from_hours(3) { Self::Minutes } else { Self::Hours }
     }
@@ -91,7 +90,7 @@ impl RunRecord {
         Some(self.best()?[1] / LN_2 / self.progress.bytes_per_token?)
     }
 
-    /// Returns the share of right answers at an evaluation, if it asked HellaSwag's questions.
+    /// Returns the HellaSwag accuracy at an evaluation, if it was measured.
     fn hellaswag(&self, iteration: f64) -> Option<f64> {
         let mut shares = self.progress.curves.hellaswag.iter();
         shares.find(|point| point[0] == iteration).map(|point| point[1])

@@ -39,8 +39,8 @@ struct SweepRow {
 }
 
 impl Sweep {
-    /// Reads the runs in the folder of a sweep, which are named after their settings, the seed last. Those that
-    /// have not ended yet are left out.
+    /// Reads the runs in the folder of a sweep, which are named after their settings, the seed last. Leaves out
+    /// runs that have not ended.
     pub fn read(folder: &Path) -> Result<Self, Failure> {
         let runs = runs::list(folder).map_err(Failure::file(folder))?;
         let mut paths: Vec<_> = runs.into_iter().map(|run| run.path).collect();
@@ -95,7 +95,7 @@ fn settings(run: &RunRecord) -> String {
 }
 
 impl RunRecord {
-    /// Returns true if the run has ended by itself: with its last update, or with an error that it would have
+    /// Returns true if the run has ended by itself: after its last update, or with an error that would happen
     /// again.
     pub fn has_ended(&self) -> bool {
         match &self.progress.state {
@@ -149,8 +149,8 @@ impl SampleMean {
     }
 }
 
-/// Returns the p-value of Welch's t-test, two-sided; `None` for fewer than two results of either, or if no
-/// two differ.
+/// Returns the p-value of Welch's two-sided t-test; `None` if either has fewer than two results, or if all are
+/// equal.
 fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
     if a.len() < 2 || b.len() < 2 {
         return None;

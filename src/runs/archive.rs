@@ -21,11 +21,11 @@ const MOST_FILES: usize = 64;
 /// The most bytes of all files but the weights. Qwen3's tokenizer.json has 11 MB.
 const MOST_TEXT: u64 = 64 << 20;
 
-/// The most bytes that weights and states have per parameter: a weight and AdamW's two moments in f32, with
-/// room for a table of embeddings that is stored twice.
+/// The most bytes of weights and states per parameter: a weight and AdamW's two moments in f32, with room for an
+/// embedding that is stored twice.
 const BYTES_PER_PARAMETER: u64 = 16;
 
-/// The most bytes of tensors that are no parameters, like the masks in old files of GPT-2.
+/// The most bytes of tensors that are not parameters, like the masks in old files of GPT-2.
 const MOST_OTHER_TENSORS: u64 = 256 << 20;
 
 const WEIGHTS_ENDING: &str = ".safetensors";
@@ -60,12 +60,12 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), Failure> {
     write().map_err(Failure::io("pack", folder))
 }
 
-/// Extracts the model from a zip of [`pack`], or from any other zip of a model folder, into `folder`: the
-/// files that wgpt reads, which may be in a folder of the zip. `name` is the zip in errors.
+/// Extracts the files that wgpt reads from the zip of a model folder into `folder`. They may be in a folder of
+/// the zip. `name` is the zip in errors.
 ///
 /// # Errors
-/// If the zip is damaged or has no model, or if its files are larger than such a model can be. A small zip
-/// can claim to be a very large file.
+/// If the zip is damaged or has no model, or if its files are larger than the model can be. A small zip can
+/// expand to a very large file.
 pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), Failure> {
     let wrong = |reason: &dyn Display| Failure::checkpoint(name, reason);
     let mut zip = ZipArchive::new(from).map_err(|error| wrong(&error))?;
@@ -87,7 +87,7 @@ pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), 
         .map_err(|error| wrong(&error))
 }
 
-/// Extracts the files that `takes` says, of `most` bytes in all.
+/// Extracts the files that `takes` selects, at most `most` bytes in total.
 fn extract<R: Read + Seek>(
     zip: &mut ZipArchive<R>,
     takes: impl Fn(&str) -> bool,
@@ -101,7 +101,7 @@ fn extract<R: Read + Seek>(
         let name = file.enclosed_name().and_then(|path| Some(path.file_name()?.to_owned()));
         let name = name.and_then(|name| name.into_string().ok());
         let Some(name) = name.filter(|name| file.is_file() && takes(name)) else { continue };
-        // The crate refuses a file that is larger than it claims.
+        // The crate refuses a file that is larger than its size in the zip.
         left = left.checked_sub(file.size()).ok_or_else(|| {
             let text = format!("{name} is larger than it can be for this model");
             io::Error::new(ErrorKind::InvalidData, text)

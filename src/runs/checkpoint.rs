@@ -67,8 +67,8 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// Writes a checkpoint into `folder` and removes old ones: the newest `keep` and the best stay.
-    /// Returns `None` if the checkpoint is on the disk already. States without parts come from `others`. If
-    /// it cannot be written, former checkpoints are unchanged.
+    /// Returns `None` if it is on the disk already. States without parts come from `others`. If writing fails,
+    /// former checkpoints are unchanged.
     pub async fn write(
         folder: &Path,
         mut state: CheckpointState,
@@ -85,7 +85,7 @@ impl Checkpoint {
             state.val_loss = state.val_loss.or(same.state.val_loss);
             let file = path.join(STATE_FILE);
             let text = json(&state);
-            // A float that was read back may differ in its last bit: what counts is its text.
+            // A float that was read back may differ in its last bit, so we compare the text.
             if state == same.state || disk::read_own(&file).is_ok_and(|saved| saved == text) {
                 return Ok(None);
             }
@@ -122,7 +122,7 @@ impl Checkpoint {
         for (name, hash) in checkpoint.state.hashes.iter().filter(|(name, _)| needed(name)) {
             let file = path.join(name);
             let refuse = |reason: &str| Err(Failure::checkpoint(&file, reason));
-            // The state may come from somebody else, and a name in it may lead anywhere.
+            // The state may come from somebody else, and its names may lead anywhere.
             if !names.contains(OsStr::new(name)) {
                 return refuse("this file of the checkpoint is missing");
             }
@@ -233,9 +233,9 @@ impl Damaged {
     }
 }
 
-/// Renames the checkpoints in `folder` that have decayed the learning rate before `config`, a longer schedule,
-/// does, if there is one from before the decay. Returns a sentence about them, if there are any. The caller
-/// must hold the run's lock.
+/// Renames the checkpoints in `folder` whose learning rate has decayed before that of `config`, a longer
+/// schedule, unless no checkpoint is from before the decay. Returns a sentence about them, if there are any.
+/// The caller must hold the run's lock.
 pub fn set_aside_decayed(folder: &Path, config: &Config) -> Option<String> {
     let has_decayed = |Checkpoint { state, .. }: &Checkpoint| {
         let before = state.iteration.saturating_sub(1);
@@ -296,8 +296,8 @@ fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
     Ok(found)
 }
 
-/// Checks that a checkpoint of a run has no links. One that a person names may have them, as in the cache of
-/// the Hugging Face Hub.
+/// Checks that a checkpoint in a run has no links. A checkpoint that a person names may have links, as in the
+/// Hugging Face cache.
 fn check_files(path: &Path) -> Result<(), Failure> {
     for entry in disk::read_dir(path).map_err(Failure::io("read", path))?.flatten() {
         let file = entry.path();
@@ -306,8 +306,8 @@ fn check_files(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes all checkpoints but the newest `keep`, the best, the one that was just written, and the one at
-/// the beginning of its decay.
+/// Removes all checkpoints but the newest `keep`, the best, the one just written, and the one where its decay
+/// began.
 fn prune(folder: &Path, keep: u32, written: &Path) {
     let all: Vec<Checkpoint> = states(folder).collect();
     let rated = all.iter().filter_map(|Checkpoint { path, state }| Some((path, state.val_loss?)));
@@ -350,7 +350,7 @@ async fn write_files(
     disk::replace(&file, &json(state)).map_err(Failure::io("write", &file))
 }
 
-/// Writes the optimizer's states. Those without parts are with other ranks.
+/// Writes the optimizer's states. Other ranks hold the states without parts.
 async fn write_states(
     path: &Path,
     states: &mut [Parameter],

@@ -1,7 +1,7 @@
-//! The path of a run's data: the same from any folder, and after run and data were moved together.
+//! Finds the data of a run: from any folder, and after run and data were moved together.
 //!
-//! A run records absolute paths of its data and of itself. Older runs, and configurations that a
-//! person wrote, have relative ones. A run that was trained on another system has paths of that one.
+//! A run records absolute paths of its data and of itself. Older runs, and configurations that a person
+//! wrote, have relative paths. A run from another system has paths in the form of that system.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::data::{Dataset, is_builtin};
 use crate::disk;
 use crate::protocol::Failure;
 
-/// Returns where the data of the run in the folder `run` is now.
+/// Returns the current path of the data of the run in the folder `run`.
 pub fn find_data(config: &Config, run: &Path) -> Result<String, Failure> {
     let data = config.require_data()?;
     if is_builtin(data) {
@@ -27,13 +27,13 @@ pub fn find_data(config: &Config, run: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Returns an absolute path for data as it was typed, so that a later process finds it too.
+/// Returns an absolute path for typed data, so that a later process finds it too.
 pub fn absolute_data(data: &str) -> String {
     if is_builtin(data) { data.to_owned() } else { text(&disk::absolute(Path::new(data)), data) }
 }
 
-/// Returns an absolute path for a model as it was typed. The name of a fetched one has no path: it is the same
-/// for any user.
+/// Returns an absolute path for a typed model. The name of a fetched model stays, because it is valid for any
+/// user.
 pub fn absolute_model(model: &str) -> String {
     #[cfg(not(target_arch = "wasm32"))]
     if crate::hub::is_hub_name(model.as_ref()) {
@@ -61,7 +61,7 @@ fn is_rooted(path: &Path) -> bool {
     path.has_root() || path.to_str().is_some_and(has_drive)
 }
 
-/// Returns the text of a path. The settings are text: a path that is not stays as it was typed.
+/// Returns a path as text, because settings are text; a path that is not Unicode as it was typed.
 fn text(path: &Path, typed: &str) -> String {
     path.to_str().unwrap_or(typed).to_owned()
 }
@@ -91,7 +91,7 @@ fn possible_paths(data: &Path, out_dir: &Path, run: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the path that is to `to` as `data` was to `from`.
+/// Returns the path that has the same position relative to `to` as `data` had to `from`.
 fn moved_along(data: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
     let shared = data.components().zip(from.components()).take_while(|(a, b)| a == b).count();
     let up = from.components().count() - shared;

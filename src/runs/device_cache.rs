@@ -1,5 +1,5 @@
-//! Files in the user's cache folder that keep what is known of a device with its driver, by this version of
-//! wgpt. Nothing depends on them: one that is missing, damaged or not writable is no error.
+//! Files in the user's cache folder with facts about a device and its driver, measured by this version of wgpt.
+//! Nothing depends on them: a file that is missing, damaged or not writable is no error.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 use crate::disk;
 use crate::gpu::DeviceInfo;
 
-/// The end of every key: another version may compute in another way.
+/// The end of every key: other versions may compute differently.
 const VERSION: &str = concat!("wgpt ", env!("CARGO_PKG_VERSION"));
 
 #[cfg(not(any(test, target_arch = "wasm32")))]
 pub(crate) fn folder() -> Option<PathBuf> {
-    // Windows' own call knows no variable, which a test or a person sets.
+    // Windows' call ignores the variable, which a test or a person may have set.
     let local = std::env::var_os("LOCALAPPDATA").filter(|_| cfg!(windows));
     let cache = local.map(PathBuf::from).or_else(dirs::cache_dir)?;
     Some(cache.join("wgpt"))
@@ -27,7 +27,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     None
 }
 
-/// Returns the key of `what` about a device with its driver.
+/// Returns the key of the fact `what` about a device and its driver.
 pub(super) fn key(device: &DeviceInfo, what: &str) -> String {
     format!("{}, {what}, {VERSION}", beginning(device))
 }

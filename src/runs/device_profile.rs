@@ -1,16 +1,14 @@
-//! A device as the planner sees it.
+//! The planner's view of a device.
 
 use crate::gpu::{Backend, DeviceInfo, DeviceKind, host_memory, memory_holders, reported_memory};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, free_for_a_run};
 
-/// The memory that other programs take from a GPU before they are looked up by name, in bytes: a desktop
-/// takes less.
+/// We look up the programs that hold a GPU's memory if they hold more than this, in bytes. A desktop holds less.
 const MUCH_HELD: u64 = 1 << 30;
 
-/// Returns the profile of a device for runs in `mode`, its speed for the precision of `mode`.
-/// Queries how much of its memory and of the machine's is free now, and reads what is known of its
-/// speed.
+/// Returns the profile of a device for runs in `mode`. Queries the free memory of the device and the machine,
+/// and reads the known speed in the precision of `mode`.
 pub fn device_profile(device: &DeviceInfo, mode: OpsMode) -> DeviceProfile {
     let memory = match reported_memory(device) {
         Some(reported) => DeviceMemory::Reported {

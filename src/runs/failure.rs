@@ -20,8 +20,8 @@ impl Failure {
         }
     }
 
-    /// Returns a function for `map_err` about a file or folder that was typed. A missing file is a wrong
-    /// argument; any other error is the system's.
+    /// Returns a function for `map_err` about a typed file or folder. A missing file is a wrong argument; any
+    /// other error is the system's.
     pub(crate) fn file(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
         move |error| {
             let text = format!("{}: {error}", path.as_ref().display());

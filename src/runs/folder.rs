@@ -26,19 +26,19 @@ pub const LOCK_FILE: &str = "lock";
 /// The folder of the checkpoints, each in a folder named by its iteration.
 pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 
-/// A run folder that this process has locked, or in which another rank than the first keeps its log.
+/// A run folder that this process has locked, or in which a rank other than the first writes its log.
 #[derive(Debug)]
 pub struct RunFolder {
     pub path: PathBuf,
-    /// `None` on other ranks than the first, which write nothing but their log.
+    /// `None` on ranks other than the first, which write only their log.
     events: Option<File>,
     log: File,
-    /// The bytes of the events from which on they are thinned.
+    /// The size of the events in bytes at which they are thinned.
     most: u64,
     /// Updates skipped according to the last step.
     skipped: u64,
     pub scalars: Logs,
-    /// `None` on other ranks than the first.
+    /// `None` on ranks other than the first.
     place: Option<HeldFolder>,
     /// The operating system releases the lock when the process ends, even if it is killed.
     _lock: Option<File>,
@@ -93,8 +93,8 @@ impl RunFolder {
         }
     }
 
-    /// Opens the log of another rank than the first, in the same folder or, on another machine, in one
-    /// of the same name.
+    /// Opens the log of a rank other than the first, in the same folder or, on another machine, in a folder of
+    /// the same name.
     pub fn of_rank(path: &Path, rank: usize) -> Result<Self, Failure> {
         disk::create_dir_all(path).map_err(Failure::io("create", path))?;
         let folder = own_folder(path, RANKS_FOLDER)?;
@@ -106,8 +106,8 @@ impl RunFolder {
         self.place.as_ref().is_some_and(|place| !place.is_in_place())
     }
 
-    /// Continues in a new folder next to the path of this one, which is lost. The files of the record are still
-    /// open, so the record goes along.
+    /// Continues in a new folder next to the path of this one, which is lost. The record's files are still open,
+    /// so the record is copied.
     pub fn rescue(&mut self, config: &mut Config) -> Result<(), Failure> {
         let path = disk::absolute(&self.path);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -129,7 +129,7 @@ impl RunFolder {
         self.path.join(CHECKPOINTS_FOLDER)
     }
 
-    /// Writes the resolved configuration. If it cannot be written, a former one is still intact.
+    /// Writes the resolved configuration. If this fails, a former one stays intact.
     pub fn write_config(&self, config: &Config) -> Result<(), Failure> {
         if self.events.is_none() {
             return Ok(());
@@ -138,7 +138,7 @@ impl RunFolder {
         disk::replace(&file, config.to_toml().as_bytes()).map_err(Failure::io("write", &file))
     }
 
-    /// Writes the configuration if a person has deleted it: the run could not be resumed without.
+    /// Writes the configuration if a person has deleted it: without it, the run cannot be resumed.
     pub fn restore_config(&self, config: &Config) -> Result<(), Failure> {
         let exists = disk::exists(&self.path.join(CONFIG_FILE));
         if exists { Ok(()) } else { self.write_config(config) }
@@ -187,7 +187,7 @@ impl RunFolder {
 
     /// Thins the `length` bytes of events, and the log. Readers that follow the events start again.
     fn thin(&mut self, length: u64) -> io::Result<()> {
-        // What cannot be thinned, or written, is not tried again at each event.
+        // If this fails, it is not tried again at each event.
         self.most = length / 2 * 3;
         let rewrite = |name, thinned: fn(&[u8]) -> Vec<u8>| {
             let path = self.path.join(name);
@@ -207,8 +207,8 @@ fn append(path: &Path) -> Result<File, Failure> {
     disk::append_own(path).map_err(Failure::io("open", path))
 }
 
-/// Appends a line in one write, because a process may be killed between two writes. Ends a half line that a
-/// killed process or a full disk has left.
+/// Appends a line in one write, because a process may be killed between two writes. First ends a half line that
+/// a killed process or a full disk has left.
 fn write_line(file: &mut File, line: &str) -> io::Result<()> {
     let mut last = [b'\n'];
     // An empty file has no last byte.
@@ -217,7 +217,7 @@ fn write_line(file: &mut File, line: &str) -> io::Result<()> {
     file.write_all(format!("{end}{line}\n").as_bytes())
 }
 
-/// Creates a folder in a run folder, so that it survives a power failure, unless it is there.
+/// Creates a folder in a run folder, unless it exists, so that it survives a power failure.
 fn own_folder(run: &Path, name: &str) -> Result<PathBuf, Failure> {
     let path = run.join(name);
     let created = disk::own_folder(&path).and_then(|()| disk::sync_folder(run));

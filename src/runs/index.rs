@@ -33,8 +33,8 @@ impl RunSummary {
     }
 }
 
-/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first; none if it does
-/// not exist. Reads only the ends of their records.
+/// Lists the runs directly in `folder`, and `folder` itself if it is a run, the newest first. Reads only the
+/// beginnings and ends of their records.
 pub fn list(folder: &Path) -> io::Result<Vec<RunSummary>> {
     let entries = match disk::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
@@ -87,7 +87,7 @@ pub fn describe(run: &Path, about: &About) -> io::Result<()> {
     disk::replace(&run.join(ABOUT_FILE), text.as_bytes())
 }
 
-/// Reads the display name and the note of a run, none if it has none that can be read.
+/// Reads the display name and the note of a run, if it has any that can be read.
 fn about(run: &Path) -> About {
     let text = disk::read_own_text(run.join(ABOUT_FILE)).ok();
     text.and_then(|text| toml::from_str(&text).ok()).unwrap_or_default()
@@ -238,7 +238,7 @@ fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: Duration
     }
 }
 
-/// Returns the time since a moment that is counted from 1970; `None` if the clock was set back.
+/// Returns the time since `moment`, counted from 1970; `None` if the clock was set back.
 fn since(moment: Duration) -> Option<Duration> {
     (SystemTime::UNIX_EPOCH + moment).elapsed().ok()
 }

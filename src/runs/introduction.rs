@@ -1,4 +1,4 @@
-//! What a person can say to a model that was trained on conversations.
+//! Suggests what to say to a model that was trained on conversations.
 
 use std::path::Path;
 
@@ -14,13 +14,12 @@ const EXAMPLES: usize = 3;
 /// The conversations of the validation split that are searched for examples.
 const SEARCHED: usize = 50;
 
-/// The longest example, in characters: it is shown in one line.
+/// The longest example in characters, to fit in a line.
 const MAX_LENGTH: usize = 72;
 
 impl Introduction {
     /// Introduces the model at `path`, a run, a checkpoint or a model folder that was trained on
-    /// conversations. Reads no weights. The examples are from the data that the model was trained on, if
-    /// that is unchanged.
+    /// conversations. Reads no weights. The examples are from its training data, if that is unchanged.
     pub fn of(path: &Path) -> Self {
         recorded(path).as_ref().and_then(Self::of_checkpoint).unwrap_or_else(|| Self {
             text:

@@ -1,5 +1,5 @@
-//! Keeps the results of kernel tests in the user's cache folder, so that a run tests a device's kernels
-//! only once for each device, driver and version of wgpt.
+//! Keeps the results of kernel tests in the user's cache folder, so that kernels are tested only once for each
+//! device, driver and version of wgpt.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -69,7 +69,7 @@ pub(crate) fn remember(
     });
 }
 
-/// Forgets what is known of a device, so that the next run tests it again.
+/// Forgets the verdicts about a device, so that the next run tests it again.
 pub(crate) fn forget(device: &DeviceInfo) {
     let beginning = cache::beginning(device);
     cache::change(VERDICTS_FILE, |verdicts: &mut Verdicts| {
@@ -77,9 +77,9 @@ pub(crate) fn forget(device: &DeviceInfo) {
     });
 }
 
-/// Replaces `mode` by the fastest way to compute on a device in `dtype` without kernels that are known to
-/// be wrong for models of any shape, and removes the abilities that it does not use. Tests no kernel. Returns
-/// a warning if that way is slower.
+/// Replaces `mode` by the fastest mode in `dtype` on a device without kernels that are known to be wrong for
+/// models of any shape, and removes the abilities that it does not use. Tests no kernel. Returns a warning if
+/// the new mode is slower.
 pub(crate) fn avoid_faulty(
     device: &mut DeviceInfo,
     mode: &mut OpsMode,

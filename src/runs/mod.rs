@@ -1,4 +1,4 @@
-//! What is on the disk of a run: its folder, checkpoints, scalars and names, and the list of all runs.
+//! Runs on the disk: their folders, checkpoints and scalar logs, and the list of all runs.
 
 use crate::protocol::Failure;
 pub(crate) mod archive;
@@ -39,7 +39,7 @@ pub(crate) fn has_checkpoint(folder: &std::path::Path) -> bool {
     has_checkpoints(folder).unwrap_or(false)
 }
 
-/// Returns the same as [`has_checkpoint`], or the error of a folder that cannot be read.
+/// Like [`has_checkpoint`], but returns the error of a folder that cannot be read.
 pub(crate) fn has_checkpoints(folder: &std::path::Path) -> Result<bool, Failure> {
     Ok(checkpoint::newest_first(&folder.join(CHECKPOINTS_FOLDER))?.next().is_some())
 }

@@ -1,4 +1,4 @@
-//! Model sources: a run, a checkpoint, a Hugging Face folder, a nanoGPT checkpoint, a zip.
+//! Opens models: a run, a checkpoint, a Hugging Face folder, a nanoGPT checkpoint, a zip.
 
 use std::path::{Path, PathBuf};
 
@@ -26,11 +26,11 @@ const NANOGPT_VOCABULARY: usize = 50_304;
 
 #[derive(Debug)]
 pub struct ModelSource {
-    /// Its file or folder; for a run, the folder of the checkpoint.
+    /// The file or folder; for a run, the folder of the checkpoint.
     pub path: PathBuf,
     pub architecture: Architecture,
     pub tokenizer: Option<Tokenizer>,
-    /// True if the tokenizer follows from nothing but the size of the vocabulary.
+    /// True if the tokenizer follows only from the size of the vocabulary.
     is_guess: bool,
     pub state: Option<CheckpointState>,
     /// Sentences about better checkpoints of the run that are damaged, and about a tokenizer that is
@@ -43,7 +43,7 @@ pub struct ModelSource {
 
 impl ModelSource {
     /// Opens the model at `path`; for a run, its best checkpoint, else its newest. A name like `hf:ORG/NAME`
-    /// stands for its folder in the cache.
+    /// means its folder in the cache.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         #[cfg(not(target_arch = "wasm32"))]
         let path = &*crate::hub::local(path)?;
@@ -66,7 +66,7 @@ impl ModelSource {
         }
         if has_weights(path) {
             let mut architecture = read_architecture(path)?;
-            // transformers trains the biases of a model that came without.
+            // A model without biases has them after it was trained in transformers.
             if let Blocks::Gpt2 { bias: false, gelu } = architecture.blocks {
                 let bias = WeightFolder::open(path, &architecture)?.has_biases()?;
                 architecture.blocks = Blocks::Gpt2 { bias, gelu };
@@ -149,9 +149,9 @@ impl ModelSource {
         Ok(Some(find_data(config, run)?))
     }
 
-    /// Returns the tokens of a window in training and evaluation, unless a setting says otherwise: the
-    /// model's context, but at most 1024 if it rotates and was not trained here. Its positions are no
-    /// weights, so fewer cost nothing, and all 40,960 of Qwen3 would take the memory of hundreds of windows.
+    /// Returns the default window of training and evaluation in tokens: the model's context, but at most 1024
+    /// for a foreign model with rotary positions. Those are not weights, so fewer cost nothing, and all 40,960
+    /// of Qwen3 would take the memory of hundreds of windows.
     pub fn window(&self) -> usize {
         const MOST: usize = 1024;
         let Architecture { block_size, .. } = self.architecture;
@@ -167,7 +167,7 @@ impl ModelSource {
         Ok(Gpt::new(&self.architecture, &mut *self.weights()?, device)?)
     }
 
-    /// Returns the BLAKE3 hash of the weights' file, or of the hashes of several, in hexadecimal: the same model has the same.
+    /// Returns the BLAKE3 hash of the file of weights, or of the hashes of several, in hexadecimal.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn fingerprint(&self) -> Result<String, Failure> {
         let is_folder = disk::is_dir(&self.path);
@@ -179,8 +179,8 @@ impl ModelSource {
         Ok(hash.clone())
     }
 
-    /// Opens the weights. For a model with fewer positions they are the first ones, as nanoGPT crops
-    /// a model. For one with more tokens, the others begin near the mean of all.
+    /// Opens the weights. A model with fewer positions gets the first ones, as nanoGPT crops a model. Additional
+    /// tokens begin near the mean of all others.
     pub fn weights(&self) -> Result<Box<dyn WeightSource>, Failure> {
         let weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
             Box::new(WeightFolder::open(&self.path, &self.architecture)?)
@@ -190,15 +190,15 @@ impl ModelSource {
         Ok(Box::new(Fitted { weights, architecture: self.architecture.clone() }))
     }
 
-    /// Returns false if the model is known to tokenize text in another way than `data`. The size of a
-    /// vocabulary does not tell: nanoGPT pads any to GPT-2's.
+    /// Returns false if the model is known to tokenize text differently than `data`. The size of a vocabulary
+    /// is no proof: nanoGPT pads any to GPT-2's.
     pub fn has_text_of(&self, data: Option<&Tokenizer>) -> bool {
         let own = self.tokenizer.as_ref().filter(|_| !self.is_guess);
         own.zip(data).is_none_or(|(own, data)| own.has_text_of(data))
     }
 
-    /// Returns true if `template` adds tokens to this model's. It is an error if its text is
-    /// tokenized in another way than the model's.
+    /// Returns true if `template` adds tokens to this model's. It is an error if it tokenizes text differently
+    /// than the model.
     pub fn lacks(&self, template: &ChatTemplate) -> Result<bool, Failure> {
         let have = self.architecture.vocab_size;
         let lacks = have < template.vocab_size as usize;
@@ -273,9 +273,9 @@ impl WeightSource for Fitted {
     }
 }
 
-/// Returns the mean of all rows: a new token that begins there is as likely as the others are on
-/// average. GPT-2's logits are far below zero, so one that begins at zero would be predicted always.
-/// Different noise lets two new tokens learn different things.
+/// Returns the mean of all rows: a new token that begins there is as likely as the others on average. GPT-2's
+/// logits are far below zero, so a token that begins at zero would always be predicted. Different noise lets
+/// two new tokens learn different things.
 fn mean_row(values: &[f32], width: usize) -> Vec<f32> {
     let mut sums = vec![0.0_f64; width];
     for row in values.chunks_exact(width) {

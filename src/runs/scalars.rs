@@ -57,7 +57,7 @@ pub struct Continued {
 }
 
 impl Continued {
-    /// Returns the first iteration whose evaluation is to come.
+    /// Returns the iteration of the next evaluation.
     fn next_eval(self) -> u64 {
         self.iteration + u64::from(self.last_eval == Some(self.iteration))
     }
@@ -77,8 +77,8 @@ struct Log {
 }
 
 impl Logs {
-    /// Opens the `wanted` logs in a run folder, with a comma between them. Also returns a sentence for
-    /// each that cannot be opened: the run does not depend on it.
+    /// Opens the `wanted` logs in a run folder, names separated by commas. Also returns a sentence for each that
+    /// cannot be opened: the run does not depend on it.
     pub fn open(folder: &Path, wanted: &str, from: Continued) -> (Self, Vec<String>) {
         let mut open = Vec::new();
         let mut failed = Vec::new();
@@ -100,8 +100,8 @@ impl Logs {
         self.open.iter().map(|log| &log.file)
     }
 
-    /// Appends the scalars of an event, if it has any. Returns a sentence for each log that cannot
-    /// be written: it ends there.
+    /// Appends the scalars of an event, if it has any. Closes logs that cannot be written, and returns a sentence
+    /// for each.
     pub fn append(&mut self, event: &Event) -> Vec<String> {
         let Some(scalars) = Scalars::of(event) else { return Vec::new() };
         let mut failed = Vec::new();

@@ -29,7 +29,7 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
         DeviceSpeed::measured(cache::read(SPEEDS_FILE).remove(&key)?)
     };
     let published = || {
-        // In another precision than f32, CUDA has kernels with peaks of their own.
+        // In other precisions than f32, CUDA's kernels have other peaks.
         let is_known = device.id.backend != Backend::Cuda || mode.precision == Precision::FLOAT32;
         let gpu = gpu_named(&device.name).filter(|_| is_known)?;
         DeviceSpeed::published(gpu, mode.precision)
@@ -37,8 +37,7 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
     measured().or_else(published)
 }
 
-/// Returns what the driver of a device needs of launches, by the speed that is known in the precision of
-/// `mode`.
+/// Returns the limits of a device's driver for launches, given the known speed in the precision of `mode`.
 pub(crate) fn driver_traits(device: &DeviceInfo, mode: OpsMode) -> DriverTraits {
     DriverTraits::of(device, known(device, mode).and_then(|speed| speed.flop_per_s()))
 }

@@ -5,8 +5,8 @@ use serde_json::Value;
 /// The bytes of a record from which on it is thinned.
 pub(super) const MOST: u64 = 64 << 20;
 
-/// Returns a record in which the older three quarters have half as many steps. The time of a step that is left
-/// out is added to the one after it, so sums over a run are unchanged. All other events stay.
+/// Returns a record with half of the steps in its older three quarters. The time of a step that is left out is
+/// added to the next, so sums over a run are unchanged. All other events stay.
 pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(record.len());
     // The iteration of the last step that was kept, and one that the next may replace.
@@ -23,7 +23,7 @@ pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
             step.as_ref().and_then(|step| Some((step["iter"].as_u64()?, step["ms"].as_f64()?)));
         match (step, read, pending.take()) {
             (Some(mut step), Some((iter, ms)), Some((earlier, its_ms, _))) if iter > earlier => {
-                // Of how many iterations each tells.
+                // The iterations that each stands for.
                 let first =
                     before.map_or(earlier + 1, |before| earlier.saturating_sub(before).max(1));
                 let second = iter - earlier;
@@ -53,7 +53,7 @@ pub(super) fn thinned(record: &[u8]) -> Vec<u8> {
     kept
 }
 
-/// Returns a log in which the older three quarters have half as many lines about steps.
+/// Returns a log with half of the lines about steps in its older three quarters.
 pub(super) fn thinned_log(log: &[u8]) -> Vec<u8> {
     let mut offset = 0;
     let mut is_left_out = false;

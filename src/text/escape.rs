@@ -1,14 +1,14 @@
-//! Text that somebody else has written, as a terminal, HTML or Markdown shows it. Names of folders and
-//! devices, prompts, generated texts and quotes of files pass through one of these on their way out.
+//! Escapes untrusted text for terminals, HTML and Markdown: names of folders and devices, prompts, generated
+//! text and quotes of files.
 
 use std::fmt::Display;
 
-/// The most characters that an error quotes of a file, with the words around them.
+/// The most characters of an error about a file, its quote included.
 const MOST_QUOTED: usize = 200;
 
-/// Returns text for a terminal: control characters, which would move its cursor or change its colors,
-/// become visible (`\u001b`). Tabs and line breaks stay. JSON and TOML remain valid, because their strings
-/// have the same escapes.
+/// Escapes text for a terminal: control characters, which would move its cursor or change its colors, become
+/// visible (`\u001b`). Tabs and line breaks stay. JSON and TOML remain valid, because their strings have
+/// the same escapes.
 pub(crate) fn escape_terminal(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text.chars().peekable();
@@ -24,20 +24,20 @@ pub(crate) fn escape_terminal(text: &str) -> String {
     shown
 }
 
-/// Returns text for one line of a terminal: as [`escape_terminal`], with visible tabs and line breaks.
+/// Escapes text for one line of a terminal: like [`escape_terminal`], with visible tabs and line breaks.
 pub(crate) fn escape_line(text: &str) -> String {
     escape_terminal(text).replace('\r', "\\r").replace('\n', "\\n").replace('\t', "\\t")
 }
 
-/// Returns text as HTML and SVG show it. SVG allows no control characters.
+/// Escapes text for HTML and SVG. SVG allows no control characters.
 pub(crate) fn escape_html(text: &str) -> String {
     let text = escape_terminal(text);
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     escaped.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
-/// Returns text as a line, a table cell or the target of a link in Markdown shows it. An underscore inside
-/// a word has no meaning there.
+/// Escapes text for a line, a table cell or the target of a link in Markdown, where an underscore inside a
+/// word has no meaning.
 pub(crate) fn escape_markdown(text: &str) -> String {
     let text = escape_terminal(text).replace("\r\n", " ").replace(['\n', '\t'], " ");
     let mut escaped = String::with_capacity(text.len());
@@ -58,7 +58,7 @@ pub(crate) fn escape_markdown(text: &str) -> String {
     escaped
 }
 
-/// Returns the words of an error about a file, cut in the middle if they quote too much.
+/// Returns an error about a file, cut in the middle if it quotes too much.
 pub(crate) fn excerpt(words: impl Display) -> String {
     const END: usize = 60;
     const CUT: &str = " ... ";
@@ -72,7 +72,7 @@ pub(crate) fn excerpt(words: impl Display) -> String {
     words.chars().take(MOST_QUOTED - END - CUT.len()).chain(CUT.chars()).chain(end).collect()
 }
 
-/// Returns true for characters that show the text after them in another order than it has.
+/// Returns true for characters that reorder the text after them.
 fn reorders(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

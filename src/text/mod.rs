@@ -1,5 +1,4 @@
-//! Text for people: bytes, counts, durations, percentages and tables, and the escapes of text that others
-//! have written. No other module formats them.
+//! Text for people: bytes, counts, durations, percentages, tables, and escaping. No other module formats them.
 //!
 //! What a user types (`6.5GiB`, `8h`) is read and printed by `config`.
 

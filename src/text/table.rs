@@ -1,8 +1,8 @@
-//! Tables of texts, for terminals, HTML and Markdown.
+//! Tables of text for terminals, HTML and Markdown.
 
 use super::escape::{escape_html, escape_line, escape_markdown};
 
-/// A table of texts. Every row has as many cells as the head, if there is one.
+/// A table of text. Every row has as many cells as the head, if there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Table {
     /// The headings; empty for a table without a first line.

@@ -14,34 +14,33 @@ use super::super::tokenizer_json::byte_level_file;
 use super::Bpe;
 use super::words::GPT2_WORDS;
 
-/// The text that is counted, in bytes: the beginning of a longer one. The trainer counts pairs in 31
-/// bits.
+/// The bytes of text that are counted. The rest of a longer text is left out, because the trainer counts pairs
+/// in 31 bits.
 const MOST_TEXT: u64 = 1 << 30;
 
-/// The most different words that are kept. Rare ones are dropped beyond it: they merge last.
+/// The most different words that are kept. Beyond this, rare words are dropped, which merge last.
 const MOST_WORDS: usize = 1 << 21;
 
 /// The longest word in bytes. Longer ones are cut, because the time of a merge grows with the square of a
 /// word's length. Only base64, DNA, or text without spaces has them.
 const MOST_WORD: usize = 1 << 10;
 
-/// Longer words than this many bytes are in no language.
+/// No language has words of more bytes than this.
 const LONG_WORD: usize = 64;
 
-/// The bytes of all different long words, beyond which no others are added. A merge searches every word
-/// that has its pair, and most of these have most pairs: 4 MiB take seconds.
+/// The most bytes of all different long words. A merge searches every word that has its pair, and most long
+/// words have most pairs: 4 MiB take seconds.
 const MOST_LONG_WORDS: usize = 4 << 20;
 
-/// The longest token in bytes, as in GPT-2. In a text that repeats itself without a space, tokens would
-/// become as long as words, and checking their merges takes the square of their length.
+/// The longest token in bytes, as in GPT-2. In text that repeats itself without spaces, tokens would become as
+/// long as words, and the time to check their merges grows with the square of their length.
 const MOST_TOKEN: usize = 128;
 
 /// Pieces of text that are counted at a time, by all threads.
 const BATCH: usize = 32;
 
 pub(in crate::data) struct WordCounts {
-    /// For each thread, because threads that search with the same expression, or a clone of it, wait for its
-    /// memory.
+    /// One for each thread, because threads that share an expression, or clones of it, wait for its memory.
     words: ThreadLocal<Regex>,
     open: String,
     pieces: Vec<String>,
@@ -82,7 +81,7 @@ impl WordCounts {
     }
 
     pub fn end_document(&mut self) -> Result<(), DataError> {
-        // Short documents share a piece: two words are joined at most where they meet.
+        // Short documents share a piece. At worst, two words are joined where they meet.
         if self.open.len() > PIECE / 2 {
             let piece = std::mem::take(&mut self.open);
             return self.add(piece);
@@ -119,7 +118,7 @@ impl WordCounts {
         let counted: Vec<_> = self.pieces.par_iter().map(of_piece).collect::<Result<_, _>>()?;
         self.pieces.clear();
         for counts in counted {
-            // Decided for a whole piece, because its words come in no order.
+            // Decided for a whole piece, because its words have no order.
             let is_full = self.long_words >= MOST_LONG_WORDS;
             for (word, count) in counts {
                 let is_long = word.len() > LONG_WORD;
@@ -153,7 +152,7 @@ impl WordCounts {
             .vocab_size(self.vocab_size as usize - 1)
             // A pair that occurs once is no pattern.
             .min_frequency(2)
-            // It compares with "less".
+            // The trainer compares with "less".
             .max_token_length(Some(MOST_TOKEN + 1))
             .initial_alphabet((0..=u8::MAX).map(byte_character).collect())
             .build();

@@ -1,5 +1,5 @@
-//! Splits text into words, as the `normalizer`, the `added_tokens` and the `pre_tokenizer` of a
-//! `tokenizer.json` describe. Byte pairs are merged within a word only.
+//! Splits text into words by the `normalizer`, the `added_tokens` and the `pre_tokenizer` of a
+//! `tokenizer.json`. Byte pairs are merged only within a word.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub(super) const GPT2_WORDS: &str =
 
 pub(in crate::data) const GPT2_NAME: &str = "gpt-2";
 
-/// The patterns of other models, by the names that llama.cpp has for them.
+/// The patterns of known models, by llama.cpp's names.
 const NAMES: [(&str, &[&str]); 4] = [
     (GPT2_NAME, &[GPT2_WORDS]),
     ("smollm", &[DIGIT, GPT2_WORDS]),
@@ -37,8 +37,8 @@ const NAMES: [(&str, &[&str]); 4] = [
 
 const DIGIT: &str = r"\p{N}";
 
-/// Gets a part of a text: one that [`Words::last_pattern`] splits into the words whose byte pairs are
-/// merged, or a token that is found before all others.
+/// Receives a part of the text: one that [`Words::last_pattern`] splits into words, or a token that is found
+/// before all others.
 type Each<'a> = dyn FnMut(&str, Option<u32>) -> Result<(), DataError> + 'a;
 
 pub(super) struct Words {
@@ -50,8 +50,7 @@ pub(super) struct Words {
     before: Option<String>,
     /// Each one splits the parts of the one before, at the ends of its matches.
     patterns: Vec<String>,
-    /// For each thread, because threads that search with the same expression, or a clone of it, wait for
-    /// its memory.
+    /// One for each thread, because threads that share an expression, or clones of it, wait for its memory.
     compiled: ThreadLocal<Vec<Regex>>,
 }
 
@@ -63,7 +62,7 @@ impl Words {
         let patterns = patterns(&json["pre_tokenizer"])?;
         let found = added.iter().filter(|token| !token.is_special && !token.content.is_empty());
         let mut found: Vec<_> = found.map(|token| (token.content.clone(), token.id)).collect();
-        // The first alternative of a pattern is taken, and the longest token is meant.
+        // The first alternative that matches wins, so the longest token comes first.
         found.sort_by_key(|(content, _)| std::cmp::Reverse(content.len()));
         let any: Vec<_> = found.iter().map(|(content, _)| fancy_regex::escape(content)).collect();
         let before = (!found.is_empty()).then(|| any.join("|"));
@@ -74,7 +73,7 @@ impl Words {
         }
     }
 
-    /// Returns this thread's expressions: the pattern before all others, and these but for the last.
+    /// Returns this thread's expressions: the pattern of added tokens, then all others but GPT-2's at the end.
     fn compiled(&self) -> Result<&[Regex], fancy_regex::Error> {
         let others = &self.patterns[..self.patterns.len() - usize::from(self.ends_as_gpt2())];
         let patterns = self.before.iter().chain(others).map(|pattern| Regex::new(pattern));
@@ -85,15 +84,15 @@ impl Words {
         self.patterns.last().is_some_and(|pattern| pattern == GPT2_WORDS)
     }
 
-    /// Returns the name that llama.cpp has for these words. It composes no characters, for Qwen neither.
+    /// Returns llama.cpp's name for these words. It composes no characters, not even for Qwen.
     pub fn name(&self) -> Option<&'static str> {
         let (name, _) = NAMES.into_iter().find(|(_, patterns)| self.patterns == *patterns)?;
         (!self.composes || name == "qwen2").then_some(name)
     }
 
-    /// Returns the pattern by which the merging library splits a part of the text into words. It leaves out
-    /// text that its pattern doesn't match, and searches it for each call. So it gets GPT-2's pattern,
-    /// which matches any text, and otherwise one word at a time.
+    /// Returns the pattern by which the merging library splits a part of the text into words. It drops text that
+    /// the pattern doesn't match, and searches at each call. So it gets GPT-2's pattern, which matches any text,
+    /// or else one word at a time.
     pub fn last_pattern(&self) -> &'static str {
         if self.ends_as_gpt2() { GPT2_WORDS } else { r"(?s:.+)" }
     }

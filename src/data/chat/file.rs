@@ -12,7 +12,7 @@ pub(in crate::data) fn write(template: &ChatTemplate) -> String {
     if template.added().next().is_none() {
         return text;
     }
-    // It is JSON, as it was written or as it was read before.
+    // It is JSON: we have written it, or read it before.
     let mut file: Value = serde_json::from_str(&text).unwrap_or_default();
     let added = template.added().map(|(id, name)| special(id, name));
     match &mut file["added_tokens"] {
@@ -32,7 +32,8 @@ pub(in crate::data) fn read(file: &Value) -> Option<ChatTemplate> {
         return None;
     }
     let of_chat = |token: &Value| is(token, END_OF_TEXT) || names().any(|name| is(token, name));
-    // Some of the last were in the vocabulary before: those are added that a template adds to the rest.
+    // Some of the last tokens may have been in the vocabulary before. The added ones are those that a template
+    // adds to the rest.
     let most = tokens.iter().rev().take_while(|token| of_chat(token)).count();
     (0..=most).rev().find_map(|added| {
         let (kept, added) = tokens.split_at(tokens.len() - added);

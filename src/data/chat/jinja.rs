@@ -1,4 +1,4 @@
-//! Chat templates of model folders: text in the language Jinja, rendered as transformers renders it.
+//! Chat templates of model folders, in Jinja, rendered as in transformers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,8 +18,8 @@ use super::{Message, WrittenTemplate};
 
 const NAME: &str = "chat_template";
 
-/// The most instructions of one rendering, so that a template that never ends is an error. Qwen3's takes
-/// about a hundred for a message. An instruction also pays for 64 bytes, so a rendering takes 256 MB at most.
+/// The most instructions of one rendering, so that an endless template is an error. Qwen3's needs about a
+/// hundred for a message. An instruction also pays for 64 bytes, so a rendering takes 256 MB at most.
 const FUEL: u64 = 4_000_000;
 
 /// The longest template in bytes; those of large models have 20,000.
@@ -79,8 +79,8 @@ impl Jinja {
         Ok(Self { written, environment })
     }
 
-    /// Renders a conversation. The error is a clause that says what is wrong; templates refuse some
-    /// conversations with a message of their own.
+    /// Renders a conversation. The error is a clause that says what is wrong; it may be the template's own
+    /// message.
     pub fn render(&self, messages: &[Message], ending: Ending) -> Result<String, String> {
         let message = |Message { role, content }: &Message| {
             Value::from_pairs([("role", role.to_string()), ("content", content.clone())])

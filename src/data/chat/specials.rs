@@ -6,21 +6,21 @@ use fancy_regex::{Regex, escape};
 
 use super::Message;
 
-/// A part of a conversation: text that is tokenized on its own, and the special token after it.
+/// A part of a conversation: text that is tokenized separately, and the special token after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span<'a> {
     pub text: Cow<'a, str>,
     pub after: Option<u32>,
 }
 
-/// The special tokens of a vocabulary, as they are written in text.
+/// The special tokens of a vocabulary, to find them in text.
 #[derive(Clone, Debug)]
 pub struct Specials {
     tokens: Vec<(u32, String)>,
     pattern: Regex,
 }
 
-/// Messages in which a character for private use stands for each special token that their text spells.
+/// Messages in which private-use characters replace the special tokens that their text spells.
 pub struct Hidden<'a> {
     pub messages: Cow<'a, [Message]>,
     /// One for each token, in their order; none if no text spells one.
@@ -36,7 +36,7 @@ impl<'a> Hidden<'a> {
 
 impl Specials {
     pub fn new(mut tokens: Vec<(u32, String)>) -> Result<Self, String> {
-        // The first alternative of a pattern is taken, and the longest token is meant.
+        // The first alternative that matches wins, so the longest token comes first.
         tokens.sort_by_key(|(_, name)| std::cmp::Reverse(name.len()));
         let names: Vec<_> = tokens.iter().map(|(_, name)| escape(name)).collect();
         let pattern = Regex::new(&names.join("|"));
@@ -44,13 +44,13 @@ impl Specials {
         Ok(Self { tokens, pattern })
     }
 
-    /// Returns where the first special token of a text is.
+    /// Returns the position of the first special token in text.
     pub fn first_in(&self, text: &str) -> Option<usize> {
         let found = self.pattern.find(text).ok().flatten()?;
         (!found.as_str().is_empty()).then(|| found.start())
     }
 
-    /// Replaces the special tokens that messages spell, so that a template leaves them text.
+    /// Replaces the special tokens that messages spell, so that they remain text in a template.
     pub fn hide<'a>(&self, messages: &'a [Message]) -> Result<Hidden<'a>, String> {
         let spells = |message: &Message| self.pattern.is_match(&message.content).unwrap_or(true);
         if !messages.iter().any(spells) {

@@ -40,7 +40,7 @@ impl<'a> Router<'a> {
         Ok(())
     }
 
-    /// Sends the tokens that `ChatTemplate::conversation` returns, and the one that separates them from others.
+    /// Sends the tokens of `ChatTemplate::conversation`, after the one that separates conversations.
     fn route_conversation(&mut self, messages: &[Message]) -> Result<(), DataError> {
         let Some(template) = self.tokenizer.chat() else { return Ok(()) };
         let split = self.split();
@@ -80,7 +80,7 @@ impl<'a> Router<'a> {
 
     fn end_document(&mut self) {
         match self.train_chars() {
-            // It is in train as a whole, and has ended there.
+            // The whole document is in train, and has ended there.
             Some(train_chars) if self.position <= train_chars => {}
             Some(_) => self.batcher.end(SplitKind::Val, self.tokenizer.end_of_text()),
             None => self.batcher.end(self.split(), self.tokenizer.end_of_text()),

@@ -1,4 +1,4 @@
-//! A request of another thread to stop preparing data.
+//! A request from another thread to stop preparing data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,8 +7,8 @@ const READING: u8 = 0;
 const WRITING: u8 = 1;
 const STOPPED: u8 = 2;
 
-/// A request to stop, shared between threads. Until something is written, the process may just end. Later
-/// [`prepare`](super::prepare) returns an error, after it has removed its files.
+/// A request to stop, shared between threads. Until something is written, the process may just end. Later,
+/// [`prepare`](super::prepare) removes its files and returns an error.
 #[derive(Clone, Debug, Default)]
 pub struct StopRequest(Arc<AtomicU8>);
 

@@ -96,7 +96,7 @@ impl Survey {
         self.words.as_mut().map_or(Ok(()), |words| words.push(text))
     }
 
-    /// Ends a text whose words do not continue in the next.
+    /// Ends a text. Its last word does not continue in the next.
     fn end_text(&mut self) -> Result<(), DataError> {
         self.words.as_mut().map_or(Ok(()), WordCounts::end_document)
     }
@@ -109,7 +109,7 @@ impl Survey {
         self.before = self.chars;
     }
 
-    /// Returns the tokenizer that the text makes, of its characters or its words.
+    /// Returns a tokenizer of the text's characters, or one trained on its words.
     pub(super) fn tokenizer(&mut self) -> Result<TextTokenizer, DataError> {
         Ok(match self.words.take() {
             Some(words) => TextTokenizer::Bpe(words.train()?.into()),

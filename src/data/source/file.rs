@@ -41,8 +41,8 @@ impl SourceFile {
         self.compression != Compression::None || self.format == Format::Parquet
     }
 
-    /// Returns false if the file starts with bytes that are no text in `encoding`, or with a zero, as binary
-    /// files do. A file that cannot be read may be text: reading it reports the error.
+    /// Returns false if the beginning of the file is not text in `encoding`, or has a zero, as binary files do. A
+    /// file that cannot be read may be text: reading it reports the error.
     pub fn may_be_text(&self, encoding: TextEncoding) -> bool {
         if self.format != Format::Text {
             return true;

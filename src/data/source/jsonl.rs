@@ -37,8 +37,8 @@ pub(super) fn has_conversations(input: &mut Input<'_>, field: &str) -> Result<bo
     Ok(false)
 }
 
-/// Reads the documents in `field`, or else conversations that `template` accepts, into `sink`. Leaves out blank lines and empty
-/// documents.
+/// Reads the documents in `field`, or else conversations that `template` accepts, into `sink`. Leaves out blank
+/// lines and empty documents.
 pub(super) fn read(
     input: &mut Input<'_>,
     field: Option<&str>,
@@ -83,8 +83,8 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Reads a line into `bytes` and returns its length, 0 at the end of the file. A file with a longer line than
-/// `limit` is not one of lines, so there is no next line to continue with.
+/// Reads a line into `bytes` and returns its length, 0 at the end of the file. A line longer than `limit` is an
+/// error even if bad lines are skipped, because the next line is not found.
 pub fn read_line(
     input: &mut Input<'_>,
     line: u64,
@@ -172,7 +172,7 @@ fn message(value: &Value) -> Result<Message, String> {
         Some(_) => Err(format!("`{name}` is not a string")),
         None => Err(format!("it has no `{name}`")),
     };
-    // Taken for an ordinary message, a model would learn what its author has left out.
+    // As an ordinary message, it would teach the model what its author has left out.
     if fields.get("weight").is_some_and(|weight| weight.as_f64() != Some(1.0)) {
         return Err("a `weight` other than 1 is not supported".to_owned());
     }

@@ -70,7 +70,7 @@ pub(super) enum SkipReason {
     LinkToFolder,
     /// A socket, a pipe or a device.
     NotAFile,
-    /// The system does not tell what it is.
+    /// The system does not report what it is.
     Unreadable,
 }
 
@@ -78,7 +78,7 @@ impl SkipReason {
     pub const ALL: [Self; 5] =
         [Self::NotText, Self::LinkToNothing, Self::LinkToFolder, Self::NotAFile, Self::Unreadable];
 
-    /// Returns the words for one and for several entries.
+    /// Returns the nouns for one and for several entries.
     pub fn words(self, encoding: TextEncoding) -> [String; 2] {
         let [one, many] = match self {
             Self::NotText => {

@@ -1,10 +1,9 @@
 //! Opens files in folders that somebody else may have made: run folders and models.
 //!
-//! A link in a run folder could lead a write to any file of the user, and a named pipe or a device in the place
-//! of a file could be read forever. So wgpt opens only regular files there. In its own folders, which it also
-//! writes to, it reaches none of them through a link. The folder itself may be one, because a person has named
-//! it. A path is checked before it is opened: a folder is not defended against somebody who changes it
-//! meanwhile.
+//! A link in a run folder could lead a write to any file of the user, and reading a named pipe or a device could
+//! take forever. So wgpt opens only regular files there. In its own folders, which it also writes to, it follows
+//! no links. The folder itself may be a link, because a person has named it. A path is checked before it is
+//! opened: a folder is not defended against somebody who changes it meanwhile.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -1,7 +1,7 @@
 //! TensorBoard's event files: records of protocol buffers.
 //!
-//! The crates that write them are no longer maintained, and a scalar needs seven fields of the
-//! format: so they are written here, after TensorFlow's `event.proto` and `record_writer.h`.
+//! The crates that write them are no longer maintained, and a scalar needs only seven fields of the format, so
+//! we write them here, after TensorFlow's `event.proto` and `record_writer.h`.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -21,7 +21,7 @@ impl TextEncoding {
         self.0 == UTF_8
     }
 
-    /// Returns the name that people know it by.
+    /// Returns its usual name.
     pub fn name(self) -> &'static str {
         self.0.name()
     }
@@ -58,8 +58,8 @@ impl FromStr for TextEncoding {
 pub struct TextDecoder(Decoder);
 
 impl TextDecoder {
-    /// Appends the text of `bytes`, the last ones of the text at its `end`, to `text`. The error is the
-    /// position of the first bytes that are no character, which is negative if they begin before `bytes`.
+    /// Decodes `bytes`, the last ones if `end` is true, and appends the result to `text`. The error is the
+    /// position of the first bytes that are not a character, which is negative if they begin before `bytes`.
     pub fn decode(&mut self, bytes: &[u8], end: bool, text: &mut String) -> Result<(), i64> {
         let mut done = 0;
         loop {

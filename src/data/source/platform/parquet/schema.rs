@@ -1,5 +1,5 @@
-//! Reads the columns of a Parquet file. The crate would recurse as deeply as groups nest, and reserve memory
-//! for the columns that they claim.
+//! Reads the columns of a Parquet file. The crate would recurse as deeply as groups nest, and reserve memory for
+//! as many columns as they claim.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
