@@ -83,8 +83,8 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    pub fn hint(&self) -> Option<String> {
-        Some(match self {
+    pub fn hint(&self) -> String {
+        match self {
             ConfigError::UnknownKey { key, .. } => match nearest(key) {
                 Some(name) => format!("did you mean `{name}`?"),
                 None => "`wgpt config show` lists all keys".into(),
@@ -103,12 +103,12 @@ impl ConfigError {
                     .into()
             }
             ConfigError::Table(_) => "please report this as a bug in wgpt".into(),
-        })
+        }
     }
 
     /// Returns the sentence and the advice, to search them for words.
     #[cfg(test)]
     pub(super) fn with_hint(&self) -> String {
-        format!("{self}; {}", self.hint().unwrap_or_default())
+        format!("{self}; {}", self.hint())
     }
 }

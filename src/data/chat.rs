@@ -146,15 +146,6 @@ impl ChatTemplate {
         let closed = jinja.render(&turns[..1], Ending::Nothing)?;
         let open = jinja.render(&turns[..1], Ending::Answer)?;
         let found = Specials::new(specials.clone())?;
-        let mut template = Self {
-            vocab_size: base.vocab_size(),
-            base,
-            specials,
-            begin: 0,
-            opening: Vec::new(),
-            end: 0,
-            folder: None,
-        };
         let opening = open
             .strip_prefix(&closed)
             .ok_or("it writes a message differently when an answer follows")?;
@@ -162,19 +153,25 @@ impl ChatTemplate {
         let opening = opening.ok_or("it opens an answer without a special token, as text could")?;
         let mut spans = Vec::new();
         found.split(&opening, &Hidden::none(&[]), &mut spans)?;
-        template.opening = template.encode(&spans).map_err(|error| error.to_string())?;
+        let opening_ids = encode(&base, &spans).map_err(|error| error.to_string())?;
         let mut folder = FolderTemplate { jinja, specials: found, opening, is_separated: false };
         let (spans, answers) = folder.spans(&turns)?;
         let end = answers.first().and_then(|at| spans[*at..].iter().find_map(|span| span.after));
-        template.end = end.ok_or("it ends an answer without a special token")?;
+        let end = end.ok_or("it ends an answer without a special token")?;
         let ids: Vec<u32> = spans.iter().filter_map(|span| span.after).collect();
         let is_once = |id: &u32| ids.iter().filter(|other| *other == id).count() == 1;
         let first = ids.first().filter(|id| spans[0].text.is_empty() && is_once(id));
         folder.is_separated = first.is_none();
-        let begin =
-            first.copied().or(template.base.end().map(|(id, _)| id).filter(|id| !ids.contains(id)));
-        template.begin = begin.ok_or("no token marks where a conversation begins")?;
-        template.folder = Some(folder);
+        let begin = first.copied().or(base.end().map(|(id, _)| id).filter(|id| !ids.contains(id)));
+        let template = Self {
+            begin: begin.ok_or("no token marks where a conversation begins")?,
+            opening: opening_ids,
+            end,
+            vocab_size: base.vocab_size(),
+            base,
+            specials,
+            folder: Some(folder),
+        };
         template.spans(&turns)?;
         Ok(template)
     }
@@ -216,7 +213,7 @@ impl ChatTemplate {
 
     /// Returns the tokens of a conversation, without the token that separates conversations in data.
     pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, DataError> {
-        self.encode(&self.spans(messages).map_err(refused)?)
+        encode(&self.base, &self.spans(messages).map_err(refused)?)
     }
 
     /// Returns the tokens of a message in wgpt's template, from its role to its end. A conversation is
@@ -226,7 +223,7 @@ impl ChatTemplate {
         if self.folder.is_some() {
             Ok(None)
         } else {
-            self.encode(&self.own_spans(message)).map(Some)
+            encode(&self.base, &self.own_spans(message)).map(Some)
         }
     }
 
@@ -239,7 +236,7 @@ impl ChatTemplate {
         let hidden = specials.hide(messages).map_err(refused)?;
         let text = jinja.render(&hidden.messages, ending).map_err(refused)?;
         specials.split(&text, &hidden, &mut spans).map_err(refused)?;
-        self.encode(&spans)
+        encode(&self.base, &spans)
     }
 
     /// Returns the parts of a conversation. The error is a clause that says why the template refuses it.
@@ -265,15 +262,6 @@ impl ChatTemplate {
         let role = self.specials[1 + message.role as usize].0;
         [("", role), (message.content.as_str(), self.end)]
             .map(|(text, after)| Span { text: Cow::Borrowed(text), after: Some(after) })
-    }
-
-    fn encode(&self, spans: &[Span<'_>]) -> Result<Vec<u32>, DataError> {
-        let mut ids = Vec::new();
-        for Span { text, after } in spans {
-            self.base.encode_into(text, &mut ids)?;
-            ids.extend(after);
-        }
-        Ok(ids)
     }
 
     /// Returns for each token of whole conversations whether its prediction counts in the loss: the text of the
@@ -318,6 +306,15 @@ impl ChatTemplate {
             Role::Assistant.token()
         )
     }
+}
+
+fn encode(base: &TextTokenizer, spans: &[Span<'_>]) -> Result<Vec<u32>, DataError> {
+    let mut ids = Vec::new();
+    for Span { text, after } in spans {
+        base.encode_into(text, &mut ids)?;
+        ids.extend(after);
+    }
+    Ok(ids)
 }
 
 /// Returns the clause that a template refuses a conversation.

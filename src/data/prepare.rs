@@ -119,10 +119,9 @@ pub struct Prepared {
 /// Tokenizes `inputs` (files, folders of files, or `-` for stdin) into the folder `out`:
 /// `train.bin`, `val.bin` and `meta.json`, and with byte pairs or conversations a `tokenizer.json`.
 ///
-/// Each document ends with an end-of-text token if the tokenizer has one. `.jsonl` files of
-/// conversations are tokenized with a [`ChatTemplate`](super::ChatTemplate): the template of the tokenizer's folder, or else
-/// wgpt's own. Memory does not grow with the input, except for the longest `.jsonl` line or `.parquet`
-/// value. `progress` is called about every 256 KiB.
+/// Each document ends with an end-of-text token if the tokenizer has one. `.jsonl` files of conversations are
+/// tokenized with the chat template of the tokenizer's folder, or else wgpt's own. Memory does not grow with the
+/// input, except for the longest `.jsonl` line or `.parquet` value. `progress` is called about every 256 KiB.
 pub fn prepare(
     inputs: &[PathBuf],
     out: &Path,

@@ -68,7 +68,7 @@ impl Failure {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::usage(error.to_string(), error.hint().unwrap_or_default())
+        Self::usage(error.to_string(), error.hint())
     }
 }
 

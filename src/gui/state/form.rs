@@ -250,8 +250,7 @@ fn field_message(error: &ConfigError) -> String {
         ConfigError::Invalid { problem: InvalidValue::Range { rule, .. }, .. } => rule.clone(),
         other => other.to_string(),
     };
-    let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-    capitalize(&(text + &hint))
+    capitalize(&format!("{text}; {}", error.hint()))
 }
 
 #[cfg(test)]

@@ -80,8 +80,7 @@ pub(super) fn overrides() -> Overrides {
         } else if KEYS.iter().any(|key| key.name == name) {
             found.settings.push((name, text));
         } else if let Err(error) = Layer::flags([(name, text)]) {
-            let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-            found.problems.push(format!("the page's URL: {error}{hint}"));
+            found.problems.push(format!("the page's URL: {error}; {}", error.hint()));
         }
     }
     found
