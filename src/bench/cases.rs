@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData, activation, module};
 
+use super::attention::{
+    attention_backward, attention_forward, rotary_backward, rotary_forward, shared,
+};
 use super::kernels::{Bench, Case, Cost, OpSizes};
-use super::{OpRow, attention, best_seconds};
+use super::{OpRow, best_seconds};
 use crate::config::Gelu;
 use crate::gpu::DeviceError;
 use crate::ops::{
@@ -22,30 +25,16 @@ pub(super) const CASES: &[Case] = &[
     |bench, s| linear_backward(bench, "gemm backward", mlp_in(s), None),
     |bench, s| linear_forward(bench, "gelu + gemm + bias + residual", mlp_out(s), GELU),
     |bench, s| linear_backward(bench, "gelu + gemm + bias + residual backward", mlp_out(s), GELU),
-    |bench, s| attention::attention_forward(bench, "attention", s, s.attention),
-    |bench, s| attention::attention_backward(bench, "attention backward", s, s.attention),
+    |bench, s| attention_forward(bench, "attention", s, s.attention),
+    |bench, s| attention_backward(bench, "attention backward", s, s.attention),
     dropout,
     loss,
     adamw,
     // Of Llama-shaped models.
-    attention::rotary_forward,
-    attention::rotary_backward,
-    |bench, s| {
-        attention::attention_forward(
-            bench,
-            "attention, 4 heads share keys",
-            s,
-            attention::shared(s),
-        )
-    },
-    |bench, s| {
-        attention::attention_backward(
-            bench,
-            "attention backward, 4 heads share keys",
-            s,
-            attention::shared(s),
-        )
-    },
+    rotary_forward,
+    rotary_backward,
+    |bench, s| attention_forward(bench, "attention, 4 heads share keys", s, shared(s)),
+    |bench, s| attention_backward(bench, "attention backward, 4 heads share keys", s, shared(s)),
     |bench, s| linear_forward(bench, "swiglu + gemm + residual", gated_out(s), SWIGLU),
     |bench, s| linear_backward(bench, "swiglu + gemm + residual backward", gated_out(s), SWIGLU),
 ];

@@ -107,10 +107,11 @@ fn forward(
     KernelOutput::new(kernel, y)
 }
 
-/// Computes the gradients of such a layer, under the names of the gradients of `w`, `x` and the bias.
+/// Computes the gradients of such a layer. `notes` end the names of those of `w`, `x` and the bias.
 fn backward(
     inputs: &TestInputs,
-    [of_w, of_x, of_b]: [&'static str; 3],
+    layer: &str,
+    notes: [&str; 3],
     [m, k, n]: [usize; 3],
     activation: Option<Activation>,
 ) -> Vec<KernelOutput> {
@@ -118,9 +119,12 @@ fn backward(
     let w = inputs.matrix(2, [k, n]);
     let dy = inputs.activation(5, [m, n]);
     let gradients = ops::linear_backward(dy, x, w, activation, inputs.shapes.bias, inputs.mode);
-    let mut outputs =
-        vec![KernelOutput::new(of_w, gradients.w), KernelOutput::new(of_x, gradients.x)];
-    outputs.extend(gradients.b.map(|b| KernelOutput::new(of_b, b)));
+    let name = |gradient: &str, note: &str| format!("{layer} backward: {gradient}{note}");
+    let mut outputs = vec![
+        KernelOutput::new(name("weight", notes[0]), gradients.w),
+        KernelOutput::new(name("input", notes[1]), gradients.x),
+    ];
+    outputs.extend(gradients.b.map(|b| KernelOutput::new(name("bias", notes[2]), b)));
     outputs
 }
 
@@ -143,14 +147,9 @@ fn linear_residual(inputs: &TestInputs) -> Vec<KernelOutput> {
 
 fn linear_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
     let activation = Some(inputs.shapes.activation);
-    let plain = ["linear backward: weight", "linear backward: input", "linear backward: bias"];
-    let of_activation = [
-        "linear of an activation backward: weight",
-        "linear of an activation backward: input",
-        "linear of an activation backward: bias",
-    ];
-    let mut outputs = backward(inputs, plain, small(inputs), None);
-    outputs.extend(backward(inputs, of_activation, small(inputs), activation));
+    let layer = "linear of an activation";
+    let mut outputs = backward(inputs, "linear", [""; 3], small(inputs), None);
+    outputs.extend(backward(inputs, layer, [""; 3], small(inputs), activation));
     outputs
 }
 
@@ -171,18 +170,11 @@ fn large_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
     let odd = small(inputs)[1] - 100;
     let [long, wide] = LARGE.map(|side| side + odd);
     let activation = Some(inputs.shapes.activation);
-    let of_input = [
-        "linear backward: weight, over many rows",
-        "linear backward: input, in large tiles",
-        "linear backward: bias, over many rows",
-    ];
-    let of_weight = [
-        "linear backward: weight, in large tiles",
-        "linear backward: input, over many outputs",
-        "linear backward: bias, in large tiles",
-    ];
-    let mut outputs = backward(inputs, of_input, [long, wide, SHALLOW + odd], activation);
-    outputs.extend(backward(inputs, of_weight, [SHALLOW + odd, wide, long], activation));
+    let shallow = SHALLOW + odd;
+    let of_input = [", over many rows", ", in large tiles", ", over many rows"];
+    let of_weight = [", in large tiles", ", over many outputs", ", in large tiles"];
+    let mut outputs = backward(inputs, "linear", of_input, [long, wide, shallow], activation);
+    outputs.extend(backward(inputs, "linear", of_weight, [shallow, wide, long], activation));
     outputs
 }
 

@@ -24,14 +24,14 @@ pub struct KernelCheck {
 
 /// A tensor that a kernel computed, flat, under the kernel's name.
 struct KernelOutput {
-    kernel: &'static str,
+    kernel: String,
     values: Tensor<1>,
 }
 
 impl KernelOutput {
-    fn new<const D: usize>(kernel: &'static str, tensor: Tensor<D>) -> Self {
+    fn new<const D: usize>(kernel: impl Into<String>, tensor: Tensor<D>) -> Self {
         let elements = tensor.shape().num_elements();
-        Self { kernel, values: tensor.reshape([elements]) }
+        Self { kernel: kernel.into(), values: tensor.reshape([elements]) }
     }
 }
 
@@ -62,12 +62,12 @@ impl SelfTest {
     pub async fn run(&self, check: &KernelCheck) -> Result<Vec<KernelError>, DeviceError> {
         // The device computes while the CPU does.
         let [tested, expected] = [(check.run)(&self.tested), (check.run)(&self.expected)];
-        let kernels: Vec<_> = tested.iter().map(|output| output.kernel).collect();
+        let kernels: Vec<_> = tested.iter().map(|output| output.kernel.clone()).collect();
         let [got, want] = [read(tested).await?, read(expected).await?];
         let errors =
             kernels.into_iter().zip(std::iter::zip(got, want)).map(|(kernel, (got, want))| {
                 let error = largest_error(&got, &want);
-                KernelError { kernel: kernel.into(), error, allowed: self.allowed }
+                KernelError { kernel, error, allowed: self.allowed }
             });
         Ok(errors.collect())
     }
