@@ -131,8 +131,8 @@ impl Bench<'_> {
         self.row(name, cost, ours, stock)
     }
 
-    /// Times the backward pass `ours`, and burn's backward pass of the op `stock`, whose forward
-    /// pass is not timed.
+    /// Times the backward pass `ours`, and burn's backward pass of the op `stock` without its forward
+    /// pass.
     pub fn backward<T>(
         &self,
         name: &'static str,

@@ -1,8 +1,7 @@
-//! Uses of a model: its loss on data, its answers to HellaSwag's questions, conversations, the
-//! probabilities of a text's tokens.
+//! Uses of a model: its loss on data, its answers to HellaSwag's questions, conversations, and the
+//! probabilities of tokens.
 //!
-//! The training loop evaluates with this too, so `eval` stands before `train` and knows nothing of
-//! runs and ranks.
+//! The training loop evaluates with this too, so `eval` is below `train` and knows no runs and ranks.
 
 mod conversation;
 mod loss;

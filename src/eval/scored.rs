@@ -1,4 +1,4 @@
-//! The probability that a model gives to each token of a text.
+//! The probabilities that a model gives to the tokens of a text.
 
 use crate::data::{TextStream, Tokenizer};
 use crate::model::{Gpt, Sampler, TokenOdds, values};
@@ -46,9 +46,9 @@ impl<'a> ScoredStream<'a> {
     }
 }
 
-/// Computes the probability of each token of a text, which has at least one. A text longer than `window`
-/// tokens is read in windows that overlap by half, so that the model sees at least half of its window
-/// before each later token. `take` gets the tokens in order, some at a time, and returns true to stop.
+/// Computes the probability of each token of a text. A text longer than `window` tokens is read in
+/// windows that overlap by half, so that the model sees at least half of its window before each later
+/// token. `take` gets the tokens in order, some at a time, and returns true to stop.
 pub async fn score_text(
     model: &Gpt,
     tokenizer: &Tokenizer,

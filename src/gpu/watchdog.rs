@@ -105,7 +105,7 @@ impl Watchdog {
         self.restart_allowing(Duration::ZERO);
     }
 
-    /// Allows a silence of `allowed` while the returned value lives, because something else than the
+    /// Allows a silence of `allowed` while the returned value lives, because something other than the
     /// device takes that long. Restarts the timer, and again at the end.
     #[must_use = "the silence is allowed only while this value lives"]
     pub fn allow_silence(&self, allowed: Duration) -> AllowedSilence {

@@ -32,7 +32,7 @@ pub enum GgufType {
 }
 
 impl GgufType {
-    /// Returns the numbers that mean a tensor of this type, and a file with matrices of this type.
+    /// Returns the ids of a tensor of this type, and of a file with such matrices.
     fn ids(self) -> [u32; 2] {
         match self {
             Self::F32 => [0, 0],
@@ -200,7 +200,7 @@ impl GgufFile<'_> {
     }
 }
 
-/// The numbers that mean the types of values.
+/// The ids of types of values.
 const U32: u32 = 4;
 const I32: u32 = 5;
 const F32: u32 = 6;

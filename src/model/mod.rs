@@ -95,7 +95,7 @@ pub struct Gpt {
     architecture: Architecture,
 }
 
-/// Token ids and the token after each of them, on the host, both `[sequences * time]`.
+/// Token ids and their targets, on the host, both `[sequences * time]`.
 #[derive(Clone, Debug)]
 pub struct MicroBatch {
     /// Input ids, all below the vocabulary size.

@@ -23,7 +23,7 @@ pub struct Pass {
     pub dropout: Option<StepDropout>,
 }
 
-/// The places with dropout: of the model, and the three of its first block. Each has a mask of its own.
+/// The places with dropout: the embedding, and three in the first block. Each has its own mask.
 pub(super) mod site {
     pub const EMBEDDING: u32 = 0;
     pub const ATTENTION: u32 = 1;

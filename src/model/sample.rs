@@ -57,8 +57,8 @@ impl<'a> Sampler<'a> {
         self.draw_next().await.1
     }
 
-    /// Draws the next token, as [`Sampler::next_token`] does. Its probability and the likeliest tokens come
-    /// directly from the model: in a vocabulary of `vocab` tokens, at temperature 1 and from all of them.
+    /// Draws the next token, as [`Sampler::next_token`] does. Its probability and the likeliest tokens are
+    /// the model's over all `vocab` tokens, at temperature 1.
     pub async fn next_with_odds(&mut self, vocab: usize) -> TokenOdds {
         let (logits, token) = self.draw_next().await;
         TokenOdds::of(&logits, vocab, token)

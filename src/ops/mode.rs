@@ -14,7 +14,7 @@ pub struct OpsMode {
     /// The dtypes of activations and of the factors of products. The CPU has f32 only.
     pub precision: Precision,
     pub(crate) driver: DriverTraits,
-    /// True if the device is a software adapter, whose kernels take other tiles.
+    /// True for a software adapter, which needs other tiles.
     software: bool,
 }
 
@@ -67,9 +67,9 @@ impl OpsMode {
         Ok(mode.for_driver(DriverTraits::of(device, None)))
     }
 
-    /// Returns the next slower way to compute in `dtype` on a device, for when its kernels in this mode
-    /// are not to be trusted: without units that multiply matrices, which `device` then has no more, and
-    /// after that by tensor operations. `None` if there is none in that dtype.
+    /// Returns the next slower way to compute in `dtype` on a device, if its kernels in this mode cannot be
+    /// trusted: without matrix units, which are removed from `device`, and after that by tensor operations.
+    /// `None` if there is no other way in that dtype.
     pub fn slower(self, dtype: Dtype, device: &mut DeviceInfo) -> Option<Self> {
         let precision = self.for_run(dtype, device).ok()?.precision;
         let tiles = device.abilities.without_matrices();

@@ -115,7 +115,7 @@ impl Architecture {
         matches!(self.blocks, Blocks::Gpt2 { bias: true, .. })
     }
 
-    /// Returns true if the output head is a weight of its own, not the token embedding.
+    /// Returns true if the output head is a separate weight, not the token embedding.
     pub(crate) fn has_own_head(&self) -> bool {
         matches!(self.blocks, Blocks::Llama(LlamaBlocks { tied: false, .. }))
     }

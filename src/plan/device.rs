@@ -1,4 +1,4 @@
-//! Names and health of devices: what every layer, event and report calls them.
+//! The names and the health of devices.
 
 use std::fmt;
 
@@ -98,7 +98,7 @@ words! {
     }
 }
 
-/// What the system reports of a GPU at work. What it does not report is `None`, and never 0.
+/// The state of a GPU at work, as the system reports it. An unknown value is `None`, never 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceHealth {

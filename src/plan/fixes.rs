@@ -10,8 +10,8 @@ use crate::config::{Arch, Choice, Config};
 type Set = Vec<(&'static str, String)>;
 
 impl Search<'_> {
-    /// Returns up to three changes to the configuration, which has no plan, each of which makes the run
-    /// fit, the mildest first. `budget` is the smallest budget with which it would, if any.
+    /// Returns up to three changes to a configuration that has no plan. Each makes the run fit; the mildest
+    /// comes first. `budget` is the smallest budget with which it would, if any.
     pub(super) fn fixes(&self, budget: Option<u64>) -> Vec<Fix> {
         let Config { grad_checkpoint, offload_optimizer, n_layer, block_size, .. } = *self.config;
         let option = |key, value: &str| self.fix(vec![(key, value.into())]);

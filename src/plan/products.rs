@@ -74,8 +74,8 @@ fn known(multiprocessors: Option<usize>) -> usize {
     multiprocessors.unwrap_or(MULTIPROCESSORS).max(1)
 }
 
-/// Returns true if a product is faster in this number of large tiles than in so many small ones, of half
-/// the side. Both sum over k in the same order.
+/// Returns true if a product is faster in this number of large tiles than in small ones, with half the
+/// side. Both sum over k in the same order.
 pub(crate) fn prefers_large(large: usize, small: usize, multiprocessors: Option<usize>) -> bool {
     let time = |tile, tiles| busiest(tile, tiles, known(multiprocessors));
     time(Tile::Large, large) <= time(Tile::Small, small)

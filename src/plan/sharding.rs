@@ -2,7 +2,7 @@
 //! arXiv:1910.02054).
 //!
 //! A rank gets whole weights, not a range of all elements: Muon needs whole matrices, and checkpoints
-//! stay as they are. The price is that no part is smaller than the state of the largest weight. With
+//! do not change. The price is that no part is smaller than the state of the largest weight. With
 //! AdamW and 4 ranks the fullest rank has 31% of the state of GPT-2 small, because of the token
 //! embedding, and 25% of the state of GPT-2 XL.
 

@@ -85,8 +85,8 @@ impl DeviceSpeed {
         Self { points: line(flop_per_s), published: Some("assumed".into()) }
     }
 
-    /// Returns the speed of several such devices, each of which computes its share of every op. It leaves out
-    /// their network.
+    /// Returns the speed of several such devices, which share the work of every op. It leaves out their
+    /// network.
     pub fn on_ranks(&self, ranks: u32) -> Self {
         let on_ranks =
             |point: &SpeedPoint| SpeedPoint { flop: point.flop * f64::from(ranks), ..*point };
@@ -140,8 +140,8 @@ impl DeviceSpeed {
     }
 }
 
-/// Returns the time of an op with `share` of the arithmetic of another one, as a share of its time. A smaller op
-/// is slower than at the same rate of arithmetic: Muon's small products on a CPU tell by how much.
+/// Returns the time of an op with `share` of the arithmetic of another one, as a share of its time. A smaller
+/// op is slower than at the same rate of arithmetic: Muon's small products on a CPU show by how much.
 pub(super) fn of_share(share: f64) -> f64 {
     share.max(share.powf(0.85))
 }

@@ -1,4 +1,4 @@
-//! The work of a run: operations, ops, and the part of an update that the host does.
+//! The work of a run: operations, ops, and the host's part of an update.
 
 use super::speed::of_share;
 use super::{Plan, STAGED_ELEMENTS, SpeedPoint, TILE_ROWS};
@@ -132,10 +132,9 @@ impl Work {
 
 /// Returns the additional seconds of an update with the optimizer in host memory.
 ///
-/// AdamW's gradients are copied to the host while the CPU works on the previous ones, and new weights are copied
-/// back afterwards.
-/// Of Muon's matrices only the state crosses the bus, both ways: the momentum, and in half precision the
-/// master weight. The dtype `auto` counts as float32.
+/// AdamW's gradients are copied to the host while the CPU works on the previous ones, and new weights are
+/// copied back afterwards. Of Muon's matrices only the state crosses the bus, both ways: the momentum, and in
+/// half precision the master weight. The dtype `auto` counts as float32.
 fn offload_seconds(config: &Config, vocab: u32) -> f64 {
     let is_half = matches!(config.dtype, Dtype::Float16 | Dtype::Bfloat16);
     let weights = config.parameters(config::padded_vocab(vocab).into()) as f64;

@@ -146,7 +146,7 @@ impl CheckpointWriter {
     }
 }
 
-/// Returns the state of a checkpoint, yet without the hashes of its files.
+/// Returns the state of a checkpoint, without the hashes of its files.
 async fn checkpoint_state(training: &Training) -> CheckpointState {
     let Training { inputs, steps, learner, position, .. } = training;
     CheckpointState {

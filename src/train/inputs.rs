@@ -1,4 +1,4 @@
-//! What a run trains, and how its steps are split.
+//! The inputs of a run, and the split of its steps.
 
 use web_time::Instant;
 

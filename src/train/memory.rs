@@ -7,7 +7,7 @@ use crate::text::bytes;
 /// A run waits for something if its updates take this many times as long as its fastest ones.
 const MUCH_SLOWER: f64 = 2.0;
 
-/// The log lines in a row with a throttled clock after which the user is told.
+/// The log lines in a row with a throttled clock after which the user is warned.
 const THROTTLED_LINES: u32 = 3;
 
 /// A monitor of the device: its memory, in bytes, and its health.
@@ -30,13 +30,13 @@ pub(super) struct MemoryMonitor {
     throttled: u32,
 }
 
-/// What the run must do because it holds too much memory.
+/// The answer to a run that holds too much memory.
 #[derive(Debug, PartialEq)]
 pub(super) enum MemoryPressure {
     /// Return free pages to the driver.
     Release,
-    /// Return free pages and split steps smaller, for the reason in `text`. If that is impossible, `warns`
-    /// says whether the user is told.
+    /// Return free pages and split steps smaller, for the reason in `text`. If that is impossible, the user
+    /// is warned if `warns`.
     Split { text: String, warns: bool },
 }
 
@@ -51,8 +51,8 @@ pub(super) struct PagedPace {
 }
 
 impl PagedPace {
-    /// Takes the time of an update, and the bytes that the run holds beyond what the system grants it now.
-    /// Returns true if these probably slow the run down.
+    /// Returns true if an update of this time was probably slow because of the `excess`, the bytes that the
+    /// run holds beyond what the system grants it now.
     fn is_paged(&mut self, seconds: f64, excess: u64) -> bool {
         if !std::mem::replace(&mut self.is_settled, true) {
             return false;
@@ -135,7 +135,7 @@ impl MemoryMonitor {
         let advice = match health.throttled {
             Some(Throttle::Heat) => "it is too hot: clean its fans, or lower its power limit",
             Some(Throttle::PowerSupply) => "its power supply delivers too little: check its cables",
-            // It is told once.
+            // One warning is enough.
             _ if self.throttled >= THROTTLED_LINES => return None,
             _ => {
                 self.throttled = 0;

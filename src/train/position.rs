@@ -1,4 +1,4 @@
-//! How far a run is.
+//! The position of a run: its iteration, and what was evaluated last.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Position {
         self.iteration.is_multiple_of(config.eval_interval.get()) && !self.was_evaluated()
     }
 
-    /// Returns true if a text is due, by `sample_interval` or together with an evaluation.
+    /// Returns true if a sample is due, by `sample_interval` or together with an evaluation.
     pub fn sample_is_due(&self, config: &Config) -> bool {
         match config.sample_interval {
             0 => self.evaluation_is_due(config),
@@ -61,7 +61,7 @@ impl Position {
         }
     }
 
-    /// Returns true if no earlier evaluation of the run was as good, and remembers this one.
+    /// Returns true if this is the run's best evaluation so far, and remembers it.
     pub fn is_best(&mut self, val_loss: f64) -> bool {
         let is_best = self.best_val_loss.is_none_or(|best| val_loss < best);
         if is_best {

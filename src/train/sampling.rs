@@ -1,4 +1,4 @@
-//! Texts that a run generates.
+//! The samples of a run.
 
 use super::journal::Journal;
 use super::training::Training;
@@ -10,8 +10,8 @@ use crate::protocol::{Event, Sample, Task};
 /// The default of `sample_prompt`.
 const DEFAULT_PROMPT: &str = "\n";
 
-/// Generates a text from `sample_prompt`. The draws are the same each time, so that texts differ
-/// only as the weights do.
+/// Generates a sample from `sample_prompt`, always with the same seed, so that samples differ only as
+/// the weights do.
 pub(super) async fn sample_for_comparison(training: &Training, journal: &mut Journal<'_>) {
     let config = &training.inputs.config;
     if config.sample_tokens > 0 {
@@ -19,7 +19,7 @@ pub(super) async fn sample_for_comparison(training: &Training, journal: &mut Jou
     }
 }
 
-/// Generates a text on rank 0, with the probabilities of its tokens if they are wanted.
+/// Generates a sample on rank 0, with the probabilities of its tokens if requested.
 pub(super) async fn sample(
     training: &Training,
     journal: &mut Journal<'_>,

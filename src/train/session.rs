@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
         if config.schedule == Schedule::Wsd && iteration == config.decay_start() {
             checkpoints.save(training, journal).await?;
         }
-        // Before the evaluation, which takes longer: a text is the first thing to see.
+        // Before the evaluation, which takes longer: a sample is the first thing to see.
         if training.position.sample_is_due(&training.inputs.config) {
             sample_for_comparison(training, journal).await;
         }

@@ -54,7 +54,7 @@ pub struct Setup {
     pub(crate) architecture: Architecture,
 }
 
-/// What a run decides before its first update.
+/// Decisions to make before the first update.
 pub(super) struct Preparation {
     /// True if `max_time` plans the schedule.
     pub plans_schedule: bool,
@@ -62,7 +62,7 @@ pub(super) struct Preparation {
     pub decay: Option<DecayLength>,
 }
 
-/// The folder of a run, and what it continues from or starts with.
+/// The folder of a run, and the checkpoint or the model that it starts from.
 pub(super) struct Origin {
     pub folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.

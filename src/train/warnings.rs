@@ -1,4 +1,4 @@
-//! What a run warns about before it trains.
+//! The warnings before a run trains.
 
 use super::inputs::RunInputs;
 use super::training::Training;
@@ -30,7 +30,8 @@ pub(super) fn about_conversations(inputs: &RunInputs) -> Option<String> {
     })
 }
 
-/// Sets `damaged` checkpoints aside, and returns what differs from the run that wrote `checkpoint`.
+/// Sets `damaged` checkpoints aside. Returns warnings about them, and about what differs from the run that
+/// wrote `checkpoint`.
 pub(super) fn about_checkpoint(
     checkpoint: &Checkpoint,
     damaged: Vec<Damaged>,

@@ -36,8 +36,8 @@ fn version(loaded: &str) -> Option<&str> {
     words.find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Lists the GPUs that the CUDA driver reports, which are none without a driver. This opens none of them:
-/// a context takes 150 to 450 MB of a GPU's memory until the process ends.
+/// Lists the GPUs that the CUDA driver reports, without opening them: a context takes 150 to 450 MB of a
+/// GPU's memory until the process ends.
 pub fn devices() -> Vec<DeviceInfo> {
     // burn's own list would also open the devices of the other APIs, whose drivers print messages. This
     // looks for the driver's library and counts its GPUs.
@@ -45,7 +45,7 @@ pub fn devices() -> Vec<DeviceInfo> {
     (0..count).filter_map(|index| describe(index).ok()).collect()
 }
 
-/// Asks the driver about a GPU. Its library must be there.
+/// Asks the driver about a GPU. Its library must exist.
 #[allow(unsafe_code, reason = "queries of the driver that cudarc has as unsafe functions only")]
 fn describe(index: usize) -> Result<DeviceInfo, result::DriverError> {
     result::init()?;

@@ -26,8 +26,8 @@ const SECONDS: f64 = 0.5;
 /// The operations of a dispatch unless the device is very slow or very fast: enough to hide its launch.
 const OPERATIONS: u64 = 1 << 35;
 
-/// The operations of a dispatch for each multiprocessor, on which they take 30 to 90 ms in float32: a
-/// dispatch for a large GPU that is as small as for any other leaves most of it idle.
+/// The operations of a dispatch for each multiprocessor, on which they take 30 to 90 ms in float32. Smaller
+/// dispatches would leave most of a large GPU idle.
 const OPERATIONS_OF_EACH: u64 = 1 << 33;
 
 /// More dispatches save nothing: a submission takes the host as long as a few launches.

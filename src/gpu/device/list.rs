@@ -10,8 +10,7 @@ use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{DeviceId, DeviceInfo, Search};
 
 impl Search {
-    /// Returns the search for a choice. A device that is named needs the libraries of its own backend
-    /// only.
+    /// Returns the search for a choice. A named device needs only the libraries of its backend.
     pub fn of(choice: DeviceChoice) -> Self {
         match choice {
             DeviceChoice::Auto => Self::Auto,
@@ -116,8 +115,8 @@ impl SelectedDevice {
     }
 }
 
-/// Selects the requested device, in this process. Searches its own backend only, so that a run loads no
-/// other libraries.
+/// Selects the requested device, in this process. Searches only its backend, so a run loads no other
+/// libraries.
 ///
 /// # Errors
 /// If it does not exist, or this build has no support for its backend.
@@ -125,7 +124,7 @@ pub fn select(choice: DeviceChoice) -> Result<SelectedDevice, DeviceError> {
     select_without(choice, &[])
 }
 
-/// Selects like [`select`], but leaves backends out whose drivers crash while they list devices.
+/// Selects like [`select`], without the backends that crash while they list devices.
 pub(crate) fn select_without(
     choice: DeviceChoice,
     without: &[Backend],

@@ -17,13 +17,13 @@ pub struct OpenDevice {
     pub reason: String,
     pub device: Device,
     pub watchdog: Watchdog,
-    /// The handle that its memory is read from.
+    /// Reports its memory.
     #[cfg_attr(target_arch = "wasm32", allow(dead_code, reason = "no browser reports memory"))]
     pub(in crate::gpu) adapter: Option<Adapter>,
 }
 
 impl OpenDevice {
-    /// Returns the CPU as an open device, for a test that computes with its own tensors.
+    /// Returns the CPU as an open device, for tests.
     #[cfg(test)]
     pub(crate) fn cpu(info: DeviceInfo) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Counts and times the kernels that this process launches, or lets none of them run.
+//! Counts, times or skips the kernels that this process launches.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

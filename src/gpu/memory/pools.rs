@@ -1,4 +1,4 @@
-//! Reads what cubecl knows about a device: the memory that its pools hold, its limits and its dtypes.
+//! The memory that cubecl's pools hold on a device, and the device's limits and dtypes.
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;

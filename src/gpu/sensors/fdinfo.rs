@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::disk;
 
-/// Returns the processes that hold memory of the GPU at a PCI address, by their ids, and the bytes.
-/// Reads what the drivers write next to each open file below `root`, which is `/proc` but in tests. The
+/// Returns the ids of the processes that hold memory of the GPU at a PCI address, with their bytes.
+/// Reads what the drivers write next to each open file below `root`, which is `/proc` except in tests. The
 /// kernel hides the files of other users.
 pub fn holders(root: &Path, pci: &str) -> Vec<(u32, u64)> {
     let Ok(processes) = disk::read_dir(root) else { return Vec::new() };

@@ -32,9 +32,8 @@ fn system_memory() -> Option<ReportedMemory> {
     })
 }
 
-/// Returns the limit of this process's address space (`ulimit -v`) and the part of it that is left;
-/// `None` without a limit, and on systems without Linux's files, which report none to a program without
-/// unsafe code.
+/// Returns the limit of this process's address space (`ulimit -v`) and what is left. `None` without a
+/// limit, and on systems other than Linux, where only unsafe code can read it.
 fn address_space() -> Option<ReportedMemory> {
     let total = address_space_limit(&disk::read_to_string("/proc/self/limits").ok()?)?;
     let mapped = mapped(&disk::read_to_string("/proc/self/status").ok()?)?;

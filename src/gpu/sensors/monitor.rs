@@ -76,7 +76,7 @@ pub struct PowerMeter {
 }
 
 impl PowerMeter {
-    /// Starts to read a device. One whose power is not reported has no readings.
+    /// Starts to read a device. There are no readings if nothing reports its power.
     pub fn start(info: &DeviceInfo) -> Self {
         let mut sensors = Sensors::of(info, None, None);
         let watts = Arc::<Mutex<Vec<f64>>>::default();

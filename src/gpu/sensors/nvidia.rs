@@ -27,7 +27,7 @@ impl Nvidia {
         self.library.device_by_pci_bus_id(self.pci.as_str()).ok()
     }
 
-    /// Returns the bytes of the GPU and the part of them that is free.
+    /// Returns the total and the free memory of the GPU in bytes.
     pub fn memory(&self) -> Option<[u64; 2]> {
         let memory = self.device()?.memory_info().ok()?;
         Some([memory.total, memory.free])

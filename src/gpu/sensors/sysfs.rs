@@ -15,8 +15,8 @@ pub struct Sysfs {
     drawn: Option<(Instant, f64)>,
 }
 
-/// The files of a quantity, with the factor from what they count to its unit. The first that exists is
-/// read. `*` stands for the rest of the first matching name.
+/// The files of a quantity, each with the factor to its unit. The first that exists is read. `*` stands
+/// for the rest of the first matching name.
 type Files = &'static [(&'static str, f64)];
 
 /// The first temperature is the edge's on AMD's GPUs; Intel's begin at the second.
@@ -45,7 +45,7 @@ impl Sysfs {
         disk::is_dir(&folder).then_some(Self { folder, drawn: None })
     }
 
-    /// Returns the bytes of the GPU and the part of them that is free, which amdgpu reports.
+    /// Returns the total and the free memory of the GPU in bytes, which amdgpu reports.
     pub fn memory(&self) -> Option<[u64; 2]> {
         let total = self.number("mem_info_vram_total")? as u64;
         let used = self.number("mem_info_vram_used")? as u64;

@@ -12,7 +12,7 @@ pub(in crate::ops) struct Mask {
     key1: u32,
     /// The index of the micro-batch's first sequence in the global batch.
     first_sequence: u32,
-    /// A hash whose upper 24 bits are below this is dropped.
+    /// An element is dropped if the upper 24 bits of its hash are below this.
     threshold: u32,
     /// The factor of a kept element.
     pub scale: f32,

@@ -36,7 +36,7 @@ fn look_up<W: Float, B: Float, T: Float>(
     }
 }
 
-/// Adds to each row of the shard's gradient the rows of dy whose token it is, in the order of the rows.
+/// Adds the rows of dy to the rows of the shard's gradient for their tokens, in the order of the rows.
 /// The host has sorted the rows by token: `index` is the sorted rows, then where each bucket begins
 /// among them, then the buckets' rows of the shard. An invocation for each element of each bucket.
 #[cube(launch_unchecked)]

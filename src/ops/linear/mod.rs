@@ -2,9 +2,8 @@
 //! `y = activation(x) w + b + residual`.
 //!
 //! The activation belongs to the layer after it. That layer saves its input for the gradient of its
-//! weight and recomputes the activation from it. A block therefore saves only
-//! one of its two tensors of `4c`: a quarter fewer activations. With SwiGLU it saves gate and up, `2f`
-//! instead of `3f`.
+//! weight and recomputes the activation from it. A block therefore saves only one of its two tensors of
+//! `4c`: a quarter fewer activations. With SwiGLU it saves gate and up, `2f` instead of `3f`.
 
 use burn::tensor::Tensor;
 

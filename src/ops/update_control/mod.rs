@@ -82,8 +82,8 @@ tensors! {
 }
 
 op! {
-    /// Decides on an update from all of its gradients `grads` `[elements]`, at least one. `loss_scale` `[4]` is the state of loss scaling before it, as [`UpdateControl::loss_scale`];
-    /// its scale is 1 where the loss is not scaled.
+    /// Decides on an update from its gradients `grads`, each `[elements]`. `loss_scale` `[4]` is the state of
+    /// loss scaling before it, as [`UpdateControl::loss_scale`]; its scale is 1 where the loss is not scaled.
     ///
     /// An update with gradients that are not finite is skipped, and halves the loss scale. 2000 updates
     /// in a row that are made double it.

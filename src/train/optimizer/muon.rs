@@ -58,10 +58,10 @@ pub(super) struct Muon {
 
 impl Muon {
     /// Updates a weight `w` of `shape` `[in, out]` and its momentum `m` by `grad`, all `[elements]` in
-    /// f32. An update that `control` skips changes no bit of them, whatever is in the gradient.
+    /// f32. An update that `control` skips changes no bit, whatever is in the gradient.
     /// `half`, if any, is the copy of `w` in half precision, which follows it.
     ///
-    /// The iterates take the memory of the gradient, if nothing else holds that. Beside it, the
+    /// The iterates take the memory of the gradient, if nothing else holds that. In addition to it, the
     /// weight and the momentum, a block of width `c` needs at most `5 c^2` elements: for a matrix of
     /// `[c, 4c]` its transpose and `[c, c]`, for `c_attn` the updates of q and k and three matrices
     /// for that of v. The CPU needs no transpose, but `9 c^2`: it copies each product once.
@@ -95,7 +95,7 @@ impl Muon {
         (w, half, m)
     }
 
-    /// Returns the step along each of the matrices that `x` is made of, side by side.
+    /// Returns the step along each of the matrices that `x` consists of, side by side.
     fn step(&self, x: Tensor<2>, matrices: MatrixShares) -> Tensor<2> {
         // The matrices are f32, whatever activations are stored in, and are not rounded to TF32.
         let mode = self.mode.in_precision(Precision::FLOAT32);

@@ -15,7 +15,7 @@ pub enum Rule {
     AdamW,
     /// Muon (Jordan et al. 2024).
     Muon {
-        /// The matrices side by side in the weight. Each is orthogonalized on its own.
+        /// The matrices side by side in the weight. Each is orthogonalized separately.
         matrices: MatrixShares,
     },
 }

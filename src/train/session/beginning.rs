@@ -1,4 +1,4 @@
-//! What a session does before its first update.
+//! The preparation of a session for its first update.
 
 use super::Session;
 use crate::config::{Config, padded_vocab};

@@ -1,4 +1,4 @@
-//! What changes a session while it trains: commands, and too little memory.
+//! Changes to a session while it trains: by commands, and for lack of memory.
 
 use std::time::Duration;
 

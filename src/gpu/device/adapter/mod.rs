@@ -123,8 +123,8 @@ async fn request(
     adapter.request_device(&descriptor).await.map_err(|error| error.to_string())
 }
 
-/// Returns the adapter to read the memory of a device from: for a GPU with its own memory, or for Metal, which
-/// limits its part of the machine's.
+/// Returns the adapter that reports the memory of a device: of a GPU with separate memory, or through Metal,
+/// which limits the GPU's part of the machine's.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn memory_adapter(info: &DeviceInfo) -> Option<Adapter> {
     let reports = match info.id.backend {
@@ -136,8 +136,8 @@ pub fn memory_adapter(info: &DeviceInfo) -> Option<Adapter> {
     Some(listed.adapter)
 }
 
-/// Opens a device that [`devices`] listed, for a run in this precision. Also returns its adapter, from which
-/// its memory is read.
+/// Opens a device that [`devices`] listed, for a run in this precision. Also returns its adapter, which
+/// reports its memory.
 ///
 /// # Errors
 /// If the device is gone, its limits are too small for the kernels, or its driver refuses.

@@ -25,7 +25,7 @@ struct Free {
 
 static FREE: Mutex<Free> = Mutex::new(Free { vectors: VecDeque::new(), bytes: 0 });
 
-/// Returns a vector of `len` elements of any value: the caller writes all of them.
+/// Returns a vector of `len` elements of any value: the caller overwrites them all.
 pub(in crate::ops) fn take(len: usize) -> Vec<f32> {
     if len >= MIN_LEN {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What Vulkan reports and wgpu does not.
+//! Memory and multiprocessors, which Vulkan reports and wgpu does not.
 
 #![allow(unsafe_code, reason = "wgpu hands out its handles to the graphics APIs as unsafe")]
 

@@ -258,8 +258,8 @@ impl Elements {
         Self { left: element, right: element, result: element, activation: element }
     }
 
-    /// Returns the types in f16. A weight is f16 where a copy of it is kept, or the weight itself
-    /// is stored so, which sampling multiplies activations in f32 by; its gradient is f32.
+    /// Returns the types in f16. A weight is f16 if it has a half copy, or if it is stored in half, and then
+    /// sampling multiplies it by activations in f32. Its gradient is f32.
     fn half(layout: GemmLayout) -> Vec<Self> {
         let all = Self::all(Element::F16);
         let stored = Self { right: Element::F16, ..Self::all(Element::F32) };
