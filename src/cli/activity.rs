@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::terminal::draws;
 use crate::text::escape_line;
 
-/// Shows on stderr what a command does. On a terminal this is a line that is drawn again, elsewhere a
-/// line every ten seconds.
+/// Shows on stderr what a command does: on a terminal a line that is redrawn, elsewhere a line every ten
+/// seconds.
 pub(super) enum Activity {
     Hidden,
     Spinner(Option<ProgressBar>),
@@ -75,8 +75,8 @@ pub(super) fn style(template: &str) -> ProgressStyle {
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
 }
 
-/// Prints a text at an interval while it is set, on a thread, because the work may block. The text stands
-/// with the time at which it was set or printed last.
+/// Prints text at an interval while it is set, on a thread, because the work may block. The text is stored with
+/// the time at which it was set or printed last.
 pub(super) struct Lines(Arc<Mutex<Option<(String, Instant)>>>);
 
 impl Lines {

@@ -1,4 +1,4 @@
-//! The allocator of the program, and the end of a process that gets no more memory or disk.
+//! The allocator of the program, and the end of a process that runs out of memory or disk space.
 
 #![allow(
     unsafe_code,
@@ -45,8 +45,8 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Makes this process end with an error message and an exit code when the system refuses memory or a larger
-/// file, in place of a signal. If that cannot be set up, the signal has to do.
+/// Makes this process end with an error message and an exit code, instead of a signal, when the system refuses
+/// memory or a larger file. If that cannot be set up, the signal still ends it.
 #[cfg(unix)]
 pub(super) fn report_limits() {
     use std::io::Write;
@@ -68,8 +68,8 @@ pub(super) fn report_limits() {
             signal_hook::low_level::exit(Exit::Failure as i32);
         }
     };
-    // SAFETY: `end` allocates nothing, and the only lock that it takes is that of stderr, which this thread
-    // no longer has: it aborts after Rust has printed the size of the allocation.
+    // SAFETY: `end` allocates nothing, and locks only stderr. This thread no longer holds that lock: Rust
+    // aborts after it has printed the size of the allocation.
     let _ = unsafe { signal_hook::low_level::register(SIGABRT, end) };
 }
 

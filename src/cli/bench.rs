@@ -80,7 +80,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A column of a table whose rows are printed as they are measured: its heading, its width, which is
+/// A column of a table that is printed row by row during the measurement: its heading, its width, which is
 /// negative if it is aligned to the left, and its cells.
 type Column<R> = (&'static str, isize, fn(&R) -> String);
 
@@ -119,7 +119,7 @@ fn line<R>(columns: &[Column<R>], cell: impl Fn(&Column<R>) -> String) -> String
     cells.collect::<Vec<_>>().join(" ")
 }
 
-/// Prints the kernels of a step, and what they take together: without the pauses between them.
+/// Prints the kernels of a step, and their total time, without the pauses between them.
 fn show_launches(row: &StepRow) {
     if row.kernels.is_empty() {
         return;
@@ -134,7 +134,7 @@ fn show_launches(row: &StepRow) {
     show("all", row.kernels.iter().map(|kernel| kernel.launches).sum(), all);
 }
 
-/// Prints PyTorch's time of the same step, and how many times that `row` takes.
+/// Prints PyTorch's time of the same step, and the ratio of `row` to it.
 fn show_torch(step: &TorchStep, row: &StepRow) {
     let mode = if step.compile { "compiled" } else { "eager" };
     let name = format!("PyTorch {} {mode}, {} threads", step.torch, step.threads);

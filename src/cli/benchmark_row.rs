@@ -1,5 +1,5 @@
-//! `wgpt bench --card`: the benchmark row of a device, with its speed in each dtype, as a small file to
-//! send.
+//! `wgpt bench --card`: writes the benchmark row of a device, with its speed in each dtype, to a small
+//! file.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use crate::protocol::Failure;
 use crate::version::VERSION;
 use crate::worker::measure;
 
-/// Measures every dtype of the device and writes the file. Each dtype has its own process, because only the
-/// end of a process surely returns the memory of a device.
+/// Measures every dtype of the device, each in a separate process, and writes the file. Only the end of a
+/// process reliably returns the memory of a device.
 pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), Failure> {
     if path.extension().is_none_or(|ending| ending != "json") {
         let text = format!("{}: not the name of a benchmark row", path.display());

@@ -98,7 +98,7 @@ struct End {
 }
 
 impl End {
-    /// Prints notes on what the answer itself does not show.
+    /// Prints notes about the answer that its text does not show.
     fn tell(&self, context: usize, was_told: &mut bool) {
         if self.is_cut {
             message!("note: the answer was cut after {} tokens", self.tokens);
@@ -142,7 +142,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Does what a line says; returns false if it ends the conversation.
+    /// Handles a line; returns false if it ends the conversation.
     fn obey(
         &mut self,
         line: &[u8],

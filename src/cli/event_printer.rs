@@ -143,7 +143,7 @@ impl RunOutput for EventPrinter {
 }
 
 pub(super) fn print_event(event: &Event) {
-    // Also on a terminal, which mpirun gives to its ranks, in one line.
+    // One line, also on a terminal, which mpirun gives to its ranks.
     let _ = writeln!(std::io::stdout(), "{}", shown_on_stdout(&json_line(event)));
 }
 
@@ -157,7 +157,7 @@ fn draw(bar: &ProgressBar, progress: &Progress) {
         return bar.finish_and_clear();
     }
     if progress.max_iters > 0 && bar.length() != Some(progress.max_iters) {
-        // The text is cut at the end of the line, so that it never wraps.
+        // The text is cut at the end of the line and never wraps.
         bar.set_style(style("[{bar:12}] {pos}/{len} {wide_msg}"));
         bar.set_length(progress.max_iters);
     }

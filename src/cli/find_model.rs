@@ -26,7 +26,7 @@ pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource
     warn(&source.warnings);
     if !quiet {
         let kind = if source.state.is_some() { "checkpoint" } else { "model" };
-        // Not the folder that a zip was unpacked to.
+        // If a zip was unpacked, this is its path.
         let used = if source.path.starts_with(path) { &source.path } else { path };
         message!("{kind}: {}", used.display());
     }
@@ -89,8 +89,8 @@ pub(super) fn check_tokenizer(
     Err(Failure::usage(text, hint))
 }
 
-/// Opens the device of a command that trains nothing, and loads a model onto it. Returns the model with
-/// the mode of its ops.
+/// Opens the device of a command that does not train, and loads a model onto it. Returns the model with the mode
+/// of its ops.
 pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, OpsMode), Failure> {
     let mut device = select_device(global)?;
     let mut mode = global.ops()?;
@@ -108,8 +108,8 @@ pub(super) fn load_model(source: &ModelSource, global: &Global) -> Result<(Gpt, 
     Ok((model, mode.on(device.info.kind)))
 }
 
-/// Returns a device with a way to compute steps of `config` whose kernels are right. Prints a warning if it
-/// is not the fastest. If the user has not named the device and there is none, this returns the CPU.
+/// Returns a device and a way to compute steps of `config` with correct kernels. Prints a warning if it is not
+/// the fastest way. If no way exists and the user has not named the device, returns the CPU.
 pub(super) fn proven(
     device: SelectedDevice,
     config: &Config,

@@ -51,7 +51,7 @@ pub(super) fn run(args: GetArgs, global: &Global) -> Result<(), Failure> {
             if !is_drawn && !global.quiet {
                 message!("fetching {file}");
             }
-            // What was here before says nothing about the speed.
+            // Bytes that were here before say nothing about the speed.
             bar.reset_eta();
         }
         bar.set_position(done);

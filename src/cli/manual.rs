@@ -40,7 +40,7 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
-/// Returns a page. clap_mangen's own would fill the lines of examples to a paragraph.
+/// Returns a page. clap_mangen would join the lines of examples into a paragraph.
 fn page(command: &Command, man: &Man) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     man.render_title(&mut page)?;

@@ -34,7 +34,7 @@ fn write_out(text: impl Display) {
     }
 }
 
-/// Returns the error about output that cannot be written. A reader that is gone, like `head`, has read
+/// Returns the error about output that cannot be written. If its reader is gone, like `head`, it has read
 /// enough.
 fn output_error(error: std::io::Error) -> Failure {
     let is_read = error.kind() == ErrorKind::BrokenPipe;
@@ -43,7 +43,7 @@ fn output_error(error: std::io::Error) -> Failure {
     Failure { exit, ..Failure::new(text, "check that the disk has room") }
 }
 
-/// Prints an error; with `json` as an event too. The end of the reader of stdout is none.
+/// Prints an error, with `json` also as an event. A reader of stdout that is gone is not an error.
 fn print_failure(failure: &Failure, json: bool) {
     if failure.exit == Exit::Success {
         return;

@@ -34,7 +34,7 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
 pub(super) fn train_on(folder: &Path, meta: &Meta) -> String {
     let program = program();
     let data = quoted(&folder.display().to_string());
-    // They are too little text to learn a language from.
+    // Conversations are too little text to learn a language from.
     if meta.conversations.is_some() && meta.tokenizer.kind() == TokenizerKind::Gpt2 {
         let model = "--init_from=hf:openai-community/gpt2";
         return format!(
@@ -79,8 +79,8 @@ fn program() -> String {
     quoted(&program.to_string_lossy())
 }
 
-/// Returns the prompt of the run's last sample, else the first word of its data or of that sample. All are in
-/// the vocabulary of the model, unlike other words.
+/// Returns the prompt of the run's last sample, else the first word of its data or of that sample. The model's
+/// vocabulary has all of these, but maybe not other words.
 fn prompt(progress: &Progress) -> Option<String> {
     let sample = progress.samples.last()?;
     // The shells of Windows have no common way to quote these.
@@ -95,8 +95,8 @@ fn prompt(progress: &Progress) -> Option<String> {
     words.filter(|word| word.chars().nth(1).is_some()).map(str::to_string).next()
 }
 
-/// Quotes a word for the shell if it needs that: as POSIX shells do, or on Windows in a way that both of
-/// its shells read.
+/// Quotes a word for the shell if necessary: as POSIX shells do, or on Windows in a way that both of its
+/// shells read.
 fn quoted(word: &str) -> String {
     let is_plain =
         |c: char| c.is_alphanumeric() || "_-./:,+@%=".contains(c) || (cfg!(windows) && c == '\\');

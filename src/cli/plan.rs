@@ -167,8 +167,8 @@ struct PlannedDevice {
     no_time: String,
 }
 
-/// Returns the target GPU, or else the device of the command, which is `selected` if that is given. A budget
-/// in bytes alone is a plan that is the same on every machine, without a driver.
+/// Returns the target GPU, or else the device of the command, which is `selected` if that is given. With only a
+/// budget in bytes, no driver is asked, and the plan is the same on every machine.
 fn device(
     config: &Config,
     target: Option<TargetGpu>,
@@ -301,7 +301,7 @@ impl PlanReport {
     }
 
     /// Prints the verdict, the time, what the run learns and the totals, in at most 80 columns. With `rows`,
-    /// also prints the tensors that take the memory.
+    /// also prints the tensors in memory.
     fn show(&self, suggest: bool, rows: bool) {
         output!("{}", self.forecast.verdict());
         let totals = self.totals.lines();

@@ -24,18 +24,18 @@ use crate::worker::{RankProcess, measure};
 /// The factor by which the speed of the device may be wrong.
 const UNCERTAINTY: f64 = 1.5;
 
-/// Measurements before a choice: each one is of the former choice.
+/// The most measurements before a choice. Each one measures the former choice.
 const MEASUREMENTS: usize = 3;
 
-/// Returns true if the rule chooses what to train in the time that a person has set: they have named no
-/// preset and no file, and have set no length.
+/// Returns true if the rule chooses what to train: the user has set a time and data, but no preset, no file
+/// and no length.
 pub(super) fn chooses(is_named: bool, resolved: &Resolved) -> bool {
     let Config { max_time, data, .. } = &resolved.config;
     let is_length_set = resolved.is_set("max_iters") || resolved.is_set("lr_decay_iters");
     !is_named && max_time.is_some() && !data.is_empty() && !is_length_set
 }
 
-/// Returns true if a person has chosen data, and nothing of what to train on them.
+/// Returns true if the user has chosen data, but nothing about the model or its training.
 pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
     let about_run = ["n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters"];
     resolved.is_set("data")
@@ -43,8 +43,8 @@ pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
         && !about_run.iter().any(|key| resolved.is_set(key))
 }
 
-/// Adds the settings that the rule chooses, for this many ranks, to a new run that gives a time and no preset.
-/// Prints the choice.
+/// Adds the rule's choice, for this many ranks, to the settings of a new run with a time and no preset. Prints
+/// the choice.
 pub(super) fn with_choice(
     mut source: ConfigSource,
     global: &Global,
@@ -70,7 +70,7 @@ pub(super) fn with_choice(
     Ok(source)
 }
 
-/// The data of a run, as the rule needs them.
+/// The properties of the data that the rule needs.
 pub(super) struct ChosenData {
     vocab: u32,
     size: DataSize,
@@ -84,7 +84,7 @@ impl ChosenData {
     }
 }
 
-/// A device to train on: of this machine, or one with a published speed.
+/// A device to train on: a device of this machine, or one with a published speed.
 pub(super) struct RecipeDevice {
     profile: DeviceProfile,
     /// `None` if it need not be in this machine.
@@ -96,7 +96,7 @@ pub(super) struct RecipeDevice {
 }
 
 impl RecipeDevice {
-    /// A GPU whose speed is published.
+    /// A GPU with a published speed.
     pub fn target(profile: DeviceProfile) -> Self {
         Self { profile, selected: None, ranks: 1, is_announced: Cell::default() }
     }
@@ -112,8 +112,8 @@ impl RecipeDevice {
         Ok(Self { selected: Some((info, mode)), ..Self::target(profile) })
     }
 
-    /// Returns what to train in `time`. If the speed of the device is not known well, it measures the model
-    /// that it has chosen first, and chooses again.
+    /// Returns what to train in `time`. If the speed of the device is uncertain, measures the chosen model and
+    /// chooses again.
     pub fn recipe(
         &self,
         resolved: &Resolved,
@@ -170,10 +170,10 @@ fn lines(found: &Recipe) -> [String; 2] {
     ]
 }
 
-/// The longest time for fine-tuning, which the data end much sooner.
+/// A time for fine-tuning that is longer than the data needs.
 const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 
-/// Prints what to train in some common times, after what models that are here can be fine-tuned.
+/// Prints which local models can be fine-tuned, then what to train in some common times.
 pub(super) fn show(
     source: &ConfigSource,
     device: &RecipeDevice,
@@ -183,12 +183,12 @@ pub(super) fn show(
     quiet: bool,
 ) -> Result<(), Failure> {
     let mut recipes: Vec<(String, Recipe)> = Vec::new();
-    for model in models_at_hand(&resolved.config.data) {
+    for model in local_models(&resolved.config.data) {
         let path = model.display().to_string();
         let mut source = source.clone();
         source.flags.push(("init_from".into(), path.clone()));
         let tuned = source.resolve(Vec::new(), None)?;
-        // One that does not fit is no choice.
+        // A model that does not fit is no choice.
         let Ok(found) = device.recipe(&tuned, data, LONGEST, quiet) else { continue };
         let seconds = found.totals.time.as_ref().map_or(0.0, |time| time.seconds);
         recipes.push((format!("{}: fine-tune {path}", estimate(seconds)), found));
@@ -196,7 +196,7 @@ pub(super) fn show(
     for (name, seconds) in TIMES {
         let time = Duration::from_secs(seconds);
         recipes.push((name.into(), device.recipe(resolved, data, time, quiet)?));
-        // More time changes nothing then.
+        // More time would change nothing.
         if recipes.last().is_some_and(|(_, found)| found.has_time_left()) {
             break;
         }
@@ -208,8 +208,8 @@ pub(super) fn show(
     Ok(())
 }
 
-/// Returns the model folders here and in `models` that know text by the tokens of the data.
-fn models_at_hand(data: &str) -> Vec<PathBuf> {
+/// Returns the model folders here and in `models` with the tokenizer of the data.
+fn local_models(data: &str) -> Vec<PathBuf> {
     let Ok(tokenizer) = Dataset::open(data, 1).map(|data| data.tokenizer) else {
         return Vec::new();
     };
@@ -252,7 +252,7 @@ fn show_table(recipes: &[(String, Recipe)], json: bool) {
     output!("{}", table.plain(&[1, 2, 3, 4, 5]).trim_end());
 }
 
-/// Prints what is known of the choices of the table, and how to train one.
+/// Prints notes on the table, and how to train one of its choices.
 fn show_notes(recipes: &[(String, Recipe)], data: &str) {
     let Some((name, last)) = recipes.last() else { return };
     if last.is_limited_by_data {

@@ -1,4 +1,4 @@
-//! `wgpt runs`, and the run of a command that was given none.
+//! `wgpt runs`, and the default run of commands.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
@@ -51,8 +51,8 @@ fn object(run: &RunSummary) -> serde_json::Value {
     })
 }
 
-/// Formats a time that is counted from 1970. One that RFC 3339 cannot write, for example from a broken
-/// clock, becomes the last that it can.
+/// Formats a time since 1970. A time beyond RFC 3339, for example from a broken clock, becomes its last
+/// one.
 fn rfc3339(time: Duration) -> String {
     const LAST: Duration = Duration::from_secs(253_402_300_799);
     humantime::format_rfc3339_seconds(UNIX_EPOCH + time.min(LAST)).to_string()
@@ -110,7 +110,7 @@ pub(super) fn newest_to_resume(quiet: bool) -> Result<PathBuf, Failure> {
     )
 }
 
-/// Returns the newest run in [`RUNS`] of those that fit, and prints its name.
+/// Returns the newest run in [`RUNS`] that fits, and prints its name.
 fn newest(
     quiet: bool,
     kind: &str,

@@ -1,4 +1,4 @@
-//! `wgpt sample`: text as it is generated, for people and for programs.
+//! `wgpt sample`: prints text while it is generated, for people and for programs.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Read, StdoutLock, Write};
@@ -88,8 +88,8 @@ pub(super) fn without_line_break(text: &str) -> &str {
     text.strip_suffix('\r').unwrap_or(text)
 }
 
-/// Generates a text for each line of stdin, until it ends, and before that one for `prompt` if
-/// `is_next`. An empty line repeats the last prompt, with other draws.
+/// Generates text for each line of stdin, until it ends, and first for `prompt` if `is_next`. An empty line
+/// repeats the last prompt, with other draws.
 fn converse(
     generator: &mut Generator,
     mut prompt: EncodedPrompt,
@@ -142,7 +142,7 @@ impl EncodedPrompt {
     }
 }
 
-/// Generates texts, and writes them as they grow.
+/// Generates text, and writes it as it grows.
 struct Generator {
     model: Gpt,
     mode: OpsMode,
@@ -153,7 +153,7 @@ struct Generator {
 }
 
 impl Generator {
-    /// Continues `prompt`, until the text has all its tokens or `is_stopped` returns true.
+    /// Continues `prompt` until the text is complete or `is_stopped` returns true.
     fn generate(
         &mut self,
         prompt: &EncodedPrompt,
@@ -192,12 +192,12 @@ impl Generator {
     }
 }
 
-/// Writes texts to stdout as they grow, for people or as JSON lines. A terminal shows their control
-/// characters; a pipe gets them unchanged.
+/// Writes text to stdout as it grows, for people or as JSON lines. A terminal shows control characters; a pipe
+/// gets them unchanged.
 pub(super) struct TextWriter {
     pub json: bool,
     is_terminal: bool,
-    /// A carriage return at the end of the last piece, which the next one may make a line break.
+    /// A carriage return at the end of the last piece. The next piece may complete the line break.
     held: String,
     out: StdoutLock<'static>,
     activity: Activity,
@@ -211,12 +211,12 @@ impl TextWriter {
         Self { json, is_terminal, held, out, activity: Activity::new(quiet) }
     }
 
-    /// Begins a text. Its first token takes the longest: the kernels are compiled.
+    /// Begins a text. Its first token takes the longest, because it compiles the kernels.
     pub fn begin(&mut self) {
         self.activity.show("generating".into());
     }
 
-    /// Writes the next piece of a text.
+    /// Writes the next piece.
     pub fn piece(&mut self, piece: &str) -> Result<(), Failure> {
         self.activity.clear();
         match piece {
@@ -226,7 +226,7 @@ impl TextWriter {
         }
     }
 
-    /// Writes the next piece of a text, in JSON with its tokens and their probabilities.
+    /// Writes the next piece, in JSON with its tokens and their probabilities.
     fn scored_piece(&mut self, text: String, tokens: Vec<ScoredToken>) -> Result<(), Failure> {
         #[derive(Serialize)]
         struct Piece {
@@ -255,7 +255,7 @@ impl TextWriter {
     }
 }
 
-/// Returns a piece of a text for a terminal. A carriage return at its end is held until the next one.
+/// Returns a piece of text for a terminal. A carriage return at its end is held until the next piece.
 fn visible(held: &mut String, piece: &str) -> String {
     let text = take(held) + piece;
     let shown = text.strip_suffix('\r');

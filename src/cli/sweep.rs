@@ -22,7 +22,7 @@ use crate::report::{RunRecord, SWEEP_FILE, Sweep};
 use crate::runs::has_checkpoint;
 use crate::worker::start_silently;
 
-/// Values of settings, as they are typed.
+/// Typed values of settings.
 type Values = Vec<(String, String)>;
 
 /// A run of a sweep.
@@ -63,7 +63,7 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
 /// Steps of the bar for each run.
 const UNITS: u64 = 1000;
 
-/// The interval at which a trainer is asked if it has ended. Its events come at once.
+/// The interval at which we check if a trainer has ended. Its events come at once.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Trains the runs in their order, one at a time on each of `devices`.
@@ -91,7 +91,7 @@ fn train_all(
                 Ok(false) => Err(Failure::new("the sweep was stopped", hint)),
                 Err(failure) => Err(failure),
             };
-            // The other devices end their runs, and begin no more.
+            // The other devices finish their runs and begin no more.
             next.store(runs.len(), Relaxed);
             return ended;
         }
@@ -118,7 +118,7 @@ fn split(typed: &Values) -> (Values, Vec<(String, Vec<String>)>) {
         if takes_commas || !text.contains(',') {
             common.push((key.clone(), text.clone()));
         } else {
-            // An empty value is refused with the others that are not allowed.
+            // An empty value is refused later, with others that are not allowed.
             let values = text.split(',').map(|value| value.trim().to_string()).collect();
             swept.push((key.clone(), values));
         }
@@ -146,8 +146,8 @@ fn combinations(swept: &[(String, Vec<String>)]) -> Vec<Values> {
     all
 }
 
-/// Returns the runs of the `combinations`, whose `settings` are complete, with each of `seeds` seeds from
-/// `seed` on: all combinations with the first seed come first.
+/// Returns the runs of the `combinations` with each of `seeds` seeds from `seed` on: all combinations with the
+/// first seed come first. `settings` has the complete settings of each combination.
 fn runs(
     seed: u64,
     seeds: u32,
@@ -174,17 +174,17 @@ fn with(source: &ConfigSource, values: &Values) -> ConfigSource {
     ConfigSource { flags: [&source.flags[..], values].concat(), ..source.clone() }
 }
 
-/// The record in the folder of a sweep. After another measurement the rule would choose other settings.
+/// The record in the folder of a sweep. The rule would choose other settings after another measurement.
 #[derive(Serialize, Deserialize)]
 struct SweepRecord {
     /// The settings that all runs share, as they were typed.
     typed: Vec<String>,
-    /// Each combination with these, and with those that the rule has chosen for it.
+    /// Each combination with these, and with the rule's choice for it.
     settings: Vec<Values>,
 }
 
-/// Returns the settings of each of `combinations`, with those that the rule chooses if the sweep has a time and
-/// no preset. Records them in `folder`, or takes them from its record.
+/// Returns the settings of each of `combinations`, with the rule's choice if the sweep has a time and no preset.
+/// Records them in `folder`, or takes them from its record.
 ///
 /// # Errors
 /// If the sweep in `folder` was started with other settings, or a value is not allowed.
@@ -225,7 +225,7 @@ fn typed(source: &ConfigSource) -> Vec<String> {
     file.chain(preset).chain(flags).collect()
 }
 
-/// Returns the settings of `source`, with those that the rule chooses.
+/// Returns the settings of `source` with the rule's choice.
 fn chosen(source: ConfigSource, global: &Global) -> Result<Values, Failure> {
     source.clone().resolve(Vec::new(), None)?.config.require_data()?;
     let typed = source.flags.len();

@@ -1,4 +1,4 @@
-//! The GPU of `wgpt plan --target`, which need not be in this machine.
+//! The GPU of `wgpt plan --target`.
 
 use crate::config::Budget;
 use crate::plan::{Gpu, gpu_named, gpu_names};
@@ -14,7 +14,7 @@ pub(super) struct TargetGpu {
 
 /// A number without a unit is in GiB up to this one; a larger one counts bytes.
 const MAX_GIB: u64 = 1024;
-/// No GPU that runs wgpt has less.
+/// Every GPU that runs wgpt has more.
 const MIN_BYTES: u64 = 512 << 20;
 
 /// Reads a name, whole or without its brand (`3060`), or the memory of a GPU.

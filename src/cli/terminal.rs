@@ -1,5 +1,5 @@
-//! Text on the terminal: messages on stderr with their colours, panics as messages, and results without
-//! the control characters of others.
+//! Text on the terminal: coloured messages on stderr, panics as messages, and results without foreign control
+//! characters.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::borrow::Cow;
@@ -50,8 +50,7 @@ pub(super) fn wrapped<'a>(text: &'a str, output: &impl IsTerminal) -> Cow<'a, st
     lines.collect::<Vec<_>>().join("\n").into()
 }
 
-/// Prints a message like `message`, but does not wrap its lines: a command that a person copies must not be cut in
-/// two.
+/// Prints a message like `message`, but does not wrap its lines, because a command to copy must stay on one.
 pub(super) fn unwrapped(text: &str) {
     let stderr = std::io::stderr();
     let is_drawn = draws(&stderr);
@@ -71,7 +70,7 @@ pub(super) fn shown_on_stdout(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { escape_terminal(text).into() } else { text.into() }
 }
 
-/// Returns how text is wrapped at `width` columns: at spaces alone, because options and paths stay whole.
+/// Returns options that wrap text at `width` columns, but only at spaces: flags and paths stay whole.
 pub(super) fn at_spaces<'a>(width: usize) -> textwrap::Options<'a> {
     textwrap::Options::new(width)
         .break_words(false)
@@ -79,7 +78,7 @@ pub(super) fn at_spaces<'a>(width: usize) -> textwrap::Options<'a> {
         .word_splitter(WordSplitter::NoHyphenation)
 }
 
-/// Returns true if lines on `output` can be drawn again.
+/// Returns true if lines on `output` can be redrawn.
 pub(super) fn draws(output: &impl IsTerminal) -> bool {
     output.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -9,7 +9,7 @@ use crate::disk;
 use crate::protocol::Failure;
 use crate::text::excerpt;
 
-/// The measurement of one model, in wgpt's words, and one mode. Other keys are ignored.
+/// The measurement of one model in one mode, with wgpt's names. Other keys are ignored.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct TorchStep {
     #[serde(default)]

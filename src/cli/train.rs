@@ -17,8 +17,8 @@ use crate::worker::{
     Control, RankProcess, RunOutput, WorkerOutput, host, read_command, read_text, supervise, train,
 };
 
-/// Trains, in this process or in one that this process supervises, or with `launcher` in `ranks`; returns
-/// the exit code.
+/// Trains in this process, in one that it supervises, or in the `ranks` that `launcher` starts. Returns the exit
+/// code.
 pub(super) fn run(
     mut args: TrainArgs,
     global: &Global,
@@ -57,7 +57,7 @@ pub(super) fn run(
             }
             return host(resolved, supervised, &control, say, &mut output);
         }
-        // Each rank resolves the settings with the files and the variables of its own machine.
+        // Each rank resolves the settings with the files and variables of its machine.
         let start = StartRun { run: resolved.run, resume: resolved.resume, ..start };
         let emit = &mut |event: &Event| output.emit(event);
         supervise(start, Some(&launcher), &control, say, emit).map_err(|error| {
@@ -81,7 +81,7 @@ fn start_of(args: TrainArgs, global: &Global) -> Result<StartRun, Failure> {
     })
 }
 
-/// Returns the start of a run with settings as they were typed, on the device of the command.
+/// Returns the start of a run with typed settings, on the device of the command.
 pub(super) fn start_with(source: ConfigSource, global: &Global) -> Result<StartRun, Failure> {
     Ok(StartRun {
         device: global.typed_device(),
@@ -168,7 +168,7 @@ pub(super) fn rank(start: &str) -> Result<ExitCode, Failure> {
         control.read_stdin(true, read_command, |event| message!("{}", event.labelled()));
     }
     let code = train_rank(start, &mut rank, &control, |_| {}, &mut output);
-    // The exit code after a signal is the supervisor's business: the signal reaches it, too.
+    // A signal also reaches the supervisor, which decides on the exit code.
     Ok(ended(code.map(|_| 0), rank.as_ref(), &output))
 }
 
@@ -195,8 +195,8 @@ fn train_rank(
     train(StartRun { device, ..start }, None, launch, group, control, output)
 }
 
-/// Resolves the run folder and the settings of a start, on several ranks from what rank 0 has on its disk.
-/// Returns the warnings too.
+/// Resolves the run folder and the settings of a start. Several ranks use the files of rank 0. Also returns the
+/// warnings.
 pub(super) fn resolve(
     start: StartRun,
     group: &mut Group,
@@ -207,7 +207,7 @@ pub(super) fn resolve(
     let run = Some(start.run).filter(|run| *run != Path::new(""));
     let run = run.or_else(|| source.typed("out_dir").map(PathBuf::from));
     let resume = start.resume || source.typed("init_from").as_deref() == Some("resume");
-    // A named configuration may have a run folder of its own.
+    // A named configuration may name the run folder.
     let run = match run {
         None if resume && is_first && !source.is_named() => Some(newest_to_resume(start.quiet)?),
         run => run,
@@ -221,7 +221,7 @@ pub(super) fn resolve(
     let mut config = resolved.config.clone();
     let resume = resume || config.init_from == InitFrom::Resume;
     let run = if is_first { run_folder(run, &config, resume, &name)? } else { PathBuf::new() };
-    // Unless another dtype is asked for, a run keeps the one that `auto` has become.
+    // Unless another dtype is set, a run keeps the one that `auto` has become.
     let sets_dtype = resolved.provenance.get("dtype").is_none_or(|at| at.source != Source::Default);
     if let (true, false, Some(before)) = (resume && is_first, sets_dtype, runs::config(&run)) {
         config.dtype = before.dtype;

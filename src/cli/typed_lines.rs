@@ -5,7 +5,7 @@ use std::io::{BufRead, Split, StdinLock, Write};
 use crate::protocol::Failure;
 use crate::worker::signals::Interrupts;
 
-/// The lines of stdin. On a terminal each has a `> ` before it, on stderr: stdout has the texts alone.
+/// The lines of stdin. On a terminal, a `> ` on stderr precedes each, because stdout has only generated text.
 pub(super) struct TypedLines {
     pub interrupts: Interrupts,
     lines: Split<StdinLock<'static>>,
