@@ -53,7 +53,7 @@ pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     chart.legend = Some(Corner::RightTop);
     let color = theme::series_color(ui, 0);
     let own = factor(progress);
-    // Next to other runs, the curves of the shown one have its name, too.
+    // Next to other runs, the curves of the shown run also have its name.
     let name = progress.run.as_deref().filter(|_| !overlays.is_empty());
     let name = name.map(|run| format!("{} ", library.title(run))).unwrap_or_default();
     let names = ["training", "validation"].map(|split| format!("{name}{split}"));

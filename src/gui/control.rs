@@ -85,7 +85,7 @@ impl ControlBar {
             _ => Some("The run is starting."),
         };
         let button = |ui: &mut Ui, text: &str, reason: Option<&str>, help: &str| {
-            // One width for Pause, Resume and Continue, so that the buttons after it stay in place.
+            // One width for Pause, Resume and Continue keeps the buttons after it in place.
             action(ui, Button::new(text).min_size(egui::vec2(62.0, 0.0)), reason, help)
         };
         let next = pause_or_continue(progress, live);
@@ -197,7 +197,7 @@ const MENU_WIDTH: f32 = 140.0;
 pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar) {
     if let Some(device) = &progress.device {
         ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
-        // A browser may reveal no more than the kind, which is then the name too.
+        // A browser may reveal only the kind, which is then also the name.
         let kind = kind(device);
         if !device.name.starts_with(&kind) {
             ui.weak(kind);

@@ -1,4 +1,4 @@
-//! The memory plan: does the run fit its device, and how much does it take?
+//! The memory plan: does the run fit its device, and how much memory does it need?
 
 use std::num::NonZeroU64;
 
@@ -217,7 +217,7 @@ fn rank_table(ui: &mut Ui, progress: &Progress, step: &Step) {
     });
 }
 
-/// Returns the texts of a row. A sequence has `tokens` tokens.
+/// Returns the cells of a row. A sequence has `tokens` tokens.
 fn cells(number: usize, line: &RankLine, now: &RankStep, tokens: u64) -> [String; 6] {
     let RankLine { device, machine, sequences } = line;
     let place = machine.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();

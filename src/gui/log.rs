@@ -83,7 +83,7 @@ fn buttons(ui: &mut Ui, progress: &Progress) -> Option<Intent> {
     progress.run.clone().filter(|_| is_clicked).map(Intent::OpenFolder)
 }
 
-/// Draws a line with level and iteration in columns, so that texts of several lines stay aligned.
+/// Draws a line with level and iteration in columns, which keeps text of several lines aligned.
 fn log_line(ui: &mut Ui, line: &LogLine) {
     let color = theme::level_color(ui, line.level);
     ui.horizontal_top(|ui| {

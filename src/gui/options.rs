@@ -16,7 +16,7 @@ pub struct WindowOptions {
     pub screenshot: Option<PathBuf>,
     /// The theme; `None` for the system's or the last window's.
     pub is_dark: Option<bool>,
-    /// Settings that replace those of the last window.
+    /// Settings that replace the last window's.
     pub overrides: Overrides,
     /// Starts runs without a test of the device's kernels.
     pub no_self_test: bool,

@@ -8,7 +8,7 @@ use super::widgets::{button, entered, field};
 use crate::config::GPT2_VOCABULARY;
 use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
 
-/// The largest options: a text that takes minutes, and GPT-2's vocabulary.
+/// The largest options: text that takes minutes, and GPT-2's vocabulary.
 const MAX_TOKENS: u32 = 10_000;
 const MAX_TOP_K: u32 = GPT2_VOCABULARY;
 

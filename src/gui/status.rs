@@ -1,4 +1,4 @@
-//! The state of a run in words: for the headline, the title of the window and the status of a page.
+//! The state of a run in words, for the headline, the title of the window and the status of a page.
 
 use crate::protocol::{Level, Progress, RunPhase, StopReason};
 use crate::text::percent_done;

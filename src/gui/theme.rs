@@ -58,7 +58,7 @@ pub fn level_color(ui: &Ui, level: Level) -> Color32 {
     }
 }
 
-/// Draws the choice of the theme as text, because egui's fonts lack the icons of its own buttons.
+/// Draws the choice of the theme as text, because egui's fonts lack the icons of its buttons.
 pub fn choice(ui: &mut Ui) {
     use egui::ThemePreference::{Dark, Light, System};
     let mut preference = ui.options(|options| options.theme_preference);

@@ -8,8 +8,7 @@ use super::{finished, theme};
 use crate::protocol::Progress;
 use crate::text::{bytes, clock, grouped, known};
 
-/// The height of the row, in points. It stays the same when the run finishes, so that nothing below
-/// it moves.
+/// The height of the row, in points. It stays the same when the run finishes: nothing below it may move.
 pub(super) const HEIGHT: f32 = 52.0;
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
@@ -51,7 +50,7 @@ fn memory(ui: &mut Ui, progress: &Progress) {
         .on_hover_text("GPU memory that the run holds, and its budget.");
 }
 
-/// Draws a value below its name, in a fixed width so that nothing moves. Both are one label.
+/// Draws a value below its name. The width is fixed, so nothing moves. Both are one label.
 fn tile(ui: &mut Ui, name: &str, value: &str, width: f32, color: Color32) -> Response {
     let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).corner_radius(4.0);
     let shown = frame.inner_margin(egui::Margin::symmetric(8, 3)).show(ui, |ui| {

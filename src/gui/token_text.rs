@@ -9,8 +9,8 @@ use eframe::egui::{
 
 use crate::protocol::{ProbabilityClass, ScoredToken, TextLoss, probability_text};
 
-/// Returns the background of a class; likely tokens have none. The colors of one hue differ only in
-/// lightness, which color-blind people see too. Text of the strongest color is readable on all of them.
+/// Returns the background of a class; likely tokens have none. The colors have one hue and differ only in
+/// lightness, which color-blind people also see. Text of the strongest color is readable on each.
 fn background(dark: bool, class: ProbabilityClass) -> Color32 {
     let (on_dark, on_light) = match class {
         ProbabilityClass::Likely => return Color32::TRANSPARENT,
@@ -77,7 +77,7 @@ pub fn show(ui: &mut Ui, mut job: LayoutJob, tokens: &[ScoredToken]) {
     }
 }
 
-/// Returns the number of the character at a position in a text.
+/// Returns the number of the character at a position in laid-out text.
 fn character_at(galley: &Galley, position: egui::Vec2) -> Option<usize> {
     let mut first = 0;
     for row in &galley.rows {
@@ -120,7 +120,7 @@ pub fn legend(ui: &mut Ui) {
     }
 }
 
-/// Draws the mean loss on a text.
+/// Draws the mean loss on the tokens.
 pub fn loss(ui: &mut Ui, tokens: &[ScoredToken]) {
     let TextLoss { tokens, loss, bits_per_byte } = TextLoss::of(tokens);
     if tokens > 0 {

@@ -45,7 +45,7 @@ impl Controller {
         }
     }
 
-    /// Tells a person who looks at something else about the run that a process trains.
+    /// Notifies a person who looks at something else about the run that trains.
     fn notify(&self, what: &str, text: &str) {
         if self.shared.shown.is_live() {
             let name = self.shared.shown_name().unwrap_or("the run");

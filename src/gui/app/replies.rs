@@ -12,7 +12,7 @@ use crate::protocol::{Obstacle, Reply, RequestKind, RunPhase, RunView, Sample};
 use crate::runs::{self, RunState, RunSummary};
 
 impl Controller {
-    /// Shows a model that has just come, to be prompted, unless that would hide a run that trains.
+    /// Shows a new model, to be prompted, unless that would hide a run that trains.
     fn try_model(&mut self, model: PathBuf) {
         if !self.shared.shown.is_live() {
             self.requests.show(model);

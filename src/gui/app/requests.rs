@@ -103,7 +103,7 @@ impl Requests {
         }
     }
 
-    /// Compares the settings of the shown run with those of the last overlay.
+    /// Compares the settings of the shown run with the last overlay's.
     pub fn compare(&mut self, shown: &ShownRun, library: &mut Library) {
         if let Some((a, b)) = shown.folder.as_ref().zip(library.overlays.last())
             && self.comparison[..] != [a.clone(), b.run.clone()]

@@ -8,8 +8,8 @@ use crate::protocol::RunSettings;
 
 const SETTINGS: &str = "wgpt";
 
-/// The key of the layout. It is stored separately, so that another version's layout does not lose
-/// the settings.
+/// The key of the layout. It is stored separately: if another version cannot read the layout, it keeps the
+/// settings.
 const LAYOUT: &str = "panels";
 
 /// Reads what the last window has stored; what another version wrote may not be readable.
@@ -19,7 +19,7 @@ pub fn load(storage: Option<&dyn Storage>) -> (Settings, PanelLayout) {
     (settings.unwrap_or_default(), panels.unwrap_or_default())
 }
 
-/// A form that options have replaced. It is stored as long as nobody edits the other one.
+/// A form that options have replaced. It is stored until the user edits the new one.
 pub struct ReplacedForm {
     form: SettingsForm,
     /// The settings of the form in its place.

@@ -10,7 +10,7 @@ use super::axes::{Scale, Unit};
 use crate::gui::state::{VisibleRange, XAxis};
 use crate::protocol::{Cumulative, Curves, Progress, Series};
 
-/// Width of the y axis labels, in points. Equal in all charts, so that their x axes line up.
+/// Width of the y axis labels, in points. It is the same in all charts, to align their x axes.
 const AXIS_WIDTH: f32 = 56.0;
 
 /// Room to the right of a plot, in points, in addition to its margins. Half of the label of the last
@@ -20,8 +20,8 @@ const LABEL_ROOM: f32 = 16.0;
 /// Margin around the curves, as a fraction of their extent.
 const MARGIN: egui::Vec2 = vec2(0.01, 0.06);
 
-/// Extra range on either side of the visible part, as a fraction of it, so that panning uncovers
-/// curves without waiting a frame.
+/// Extra range on either side of the visible part, as a fraction of it: panning then uncovers curves
+/// without waiting a frame.
 const OVERSCAN: f64 = 0.1;
 
 /// Mouse wheel travel that zooms by a factor of e, in points.
@@ -206,7 +206,7 @@ impl<'a> Chart<'a> {
             .id(id)
             .link_axis(group, [true, false])
             .link_cursor(group, [true, false])
-            // Horizontally only, so that the y axis keeps fitting the visible part.
+            // Horizontally only: the y axis always fits the visible part.
             .allow_drag([true, false])
             .allow_zoom([true, false])
             .allow_scroll(false)

@@ -119,7 +119,7 @@ impl Ribbon<'_> {
 
     fn cards(&self, ui: &Ui, space: RibbonSpace, selection: &mut Selection) {
         let most = ((self.frame.width() + GAP) / (NARROWEST + GAP)) as usize;
-        // Of several texts at one iteration, the first is the run's own; others answer prompts.
+        // The first of several samples at one iteration is the run's; others answer prompts.
         let mut first = self.visible.clone();
         first.dedup_by_key(|at| self.marks[*at].sample.iter);
         let shown = Some(self.shown).filter(|shown| self.visible.contains(shown));
@@ -161,9 +161,9 @@ impl Ribbon<'_> {
     }
 }
 
-/// Returns the samples that get a card: at most `most` of `samples`, a power of two apart so that
-/// they stay in place while a run grows, and the newest sample. The shown sample takes the place of
-/// its nearest neighbor, so that every sample can be seen on a card.
+/// Returns the samples that get a card: at most `most` of `samples`, each a power of two after the one
+/// before, which keeps them in place while a run grows, and the newest sample. The shown sample replaces
+/// its nearest neighbor, so every sample can be seen on a card.
 fn chosen(samples: &[usize], most: usize, shown: Option<usize>) -> Vec<usize> {
     let last = samples.len().saturating_sub(1);
     let mut steps = (0..usize::BITS).map(|log| 1usize << log);

@@ -22,7 +22,7 @@ const HEIGHT: f32 = 20.0;
 /// Height of the line below it that shows the memory in use, in points.
 const THIN: f32 = 5.0;
 
-/// Draws the bar and its legend: the memory that the run needs, by class, and that of `others`, of
+/// Draws the bar and its legend: the memory that the run needs, by class, and the memory of `others`, within
 /// the `total` of the device. `now` is the last step of an active run.
 pub fn show(
     ui: &mut Ui,
@@ -82,7 +82,7 @@ pub fn show(
     legend(ui, &segments);
 }
 
-/// Returns the classes of memory and other programs, without those that take none.
+/// Returns the classes of memory and other programs, without empty ones.
 fn segments(ui: &Ui, forecast: &Forecast, others: Option<u64>) -> Vec<MemorySegment> {
     let of_class = |&class: &Class| {
         let help = match class {
@@ -115,7 +115,7 @@ fn legend(ui: &mut Ui, segments: &[MemorySegment]) {
             let small = TextStyle::Small.resolve(ui.style());
             // The proportional font has no square.
             let mono = FontId::monospace(small.size + 3.0);
-            // One label, so that no line breaks between a color and its name.
+            // One label: no line may break between a color and its name.
             let mut job = LayoutJob::default();
             job.append("■ ", 0.0, TextFormat::simple(mono, *color));
             let text = format!("{name} {}", bytes(*count));

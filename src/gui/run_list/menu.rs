@@ -75,7 +75,7 @@ pub(super) fn items(
     intent
 }
 
-/// Removes `run` from the overlaid ones if it is one of them, else adds it.
+/// Removes `run` from the overlaid runs if it is among them, else adds it.
 fn toggled(overlays: &[Overlay], run: &Path) -> Vec<PathBuf> {
     let others = overlays.iter().map(|known| known.run.clone()).filter(|known| known != run);
     let mut runs: Vec<PathBuf> = others.collect();

@@ -139,8 +139,8 @@ fn cells(
     }
 }
 
-/// Paints the dot of a state. Running, failed and crashed runs have a filled one, so that the
-/// color is not the only difference.
+/// Paints the dot of a state. Running, failed and crashed runs have a filled one: the color must not be
+/// the only difference.
 fn dot(ui: &Ui, center: egui::Pos2, state: &RunState) {
     let weak = ui.visuals().weak_text_color();
     let (color, filled) = match state {

@@ -160,7 +160,7 @@ impl Paste {
             None if IS_PAGE && !ui.ctx().egui_wants_keyboard_input() => f64::NEG_INFINITY,
             requested => requested?,
         };
-        // Removed from the input, so that a focused text field does not receive it too.
+        // Removed from the input, because a focused text field would also receive it.
         let text = ui.input_mut(|input| {
             let is_paste = |event: &egui::Event| matches!(event, egui::Event::Paste(_));
             let at = input.events.iter().position(is_paste)?;

@@ -11,11 +11,11 @@ use crate::gui::widgets::{cell, note};
 const NAME_SHARE: f32 = 0.54;
 const NAME_WIDTH: f32 = 190.0;
 
-/// Width reserved for the reset button, in points. Rows without one keep it free, so that all
-/// fields have the same width.
+/// Width reserved for the reset button, in points. Rows without one keep it free, to give all fields the
+/// same width.
 const RESET_WIDTH: f32 = 46.0;
 
-/// Draws all settings whose name or help contains `filter`.
+/// Draws all settings with `filter` in their name or help.
 pub(super) fn show(ui: &mut Ui, form: &mut SettingsForm, filter: &mut String) {
     let edit = egui::TextEdit::singleline(filter).hint_text("Find a setting");
     let response = ui.add(edit.desired_width(f32::INFINITY)).accessible_name("Find a setting");

@@ -100,7 +100,7 @@ impl VisibleRange {
         self.range = range;
     }
 
-    /// Moves the range so that it ends at x = `newest`. Returns true if it had to move.
+    /// Moves the end of the range to x = `newest`. Returns true if it had to move.
     pub fn follow_newest(&mut self, newest: f64) -> bool {
         match &mut self.range {
             Some([from, to]) if self.follow && newest > *to => {

@@ -20,13 +20,13 @@ pub struct SettingsForm {
     // Read through `SavedForm`, because nothing that is read is 'static.
     #[serde(skip_deserializing)]
     preset: &'static str,
-    /// Settings whose text differs from the preset's.
+    /// Settings with another text than the preset's.
     typed: Typed,
     /// The data at the path `text("data")`, or why it cannot be read; `None` until it was
     /// inspected.
     #[serde(skip)]
     pub data: Option<Result<DataInfo, String>>,
-    // Derived from the fields above by `refresh`, so that frames do not recompute it.
+    // `refresh` derives it from the fields above, because frames must not recompute it.
     #[serde(skip)]
     base: Typed,
     #[serde(skip)]
@@ -185,7 +185,7 @@ impl SettingsForm {
         }
     }
 
-    /// Returns the settings whose values differ from the preset's, as typed.
+    /// Returns the settings with other values than the preset's, as typed.
     pub fn changes(&self) -> impl Iterator<Item = (&str, &str)> {
         let typed = self.typed.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         typed.filter(|(name, _)| self.is_changed(name))
@@ -217,7 +217,7 @@ fn lookup(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
-/// Returns true if a key parses two texts to the same value, as `1e-3` and `0.001`.
+/// Returns true if a key parses `a` and `b` to the same value, as `1e-3` and `0.001`.
 pub fn is_same(key: &Key, a: &str, b: &str) -> bool {
     a == b || matches!((key.kind.parse(a), key.kind.parse(b)), (Ok(a), Ok(b)) if a == b)
 }

@@ -65,8 +65,8 @@ impl Shared {
         self.shown.folder.as_deref().map(|folder| self.library.title(folder))
     }
 
-    /// Returns why the run of the form cannot start. `None` during a run of this window, whose memory is not
-    /// the reason.
+    /// Returns why the run of the form cannot start. `None` during a run of this window, because its memory is
+    /// not the reason.
     pub fn refusal(&mut self) -> Option<Refusal> {
         if self.shown.has_own_trainer() {
             return None;
@@ -93,7 +93,7 @@ pub struct Settings {
     pub when_closed: WhenClosed,
 }
 
-/// The fate of a run when its window closes.
+/// What happens to a run when its window closes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhenClosed {
     /// A dialog asks; without an answer the run continues.
@@ -151,8 +151,8 @@ impl ShownRun {
         self.trainer.as_ref().is_some_and(|trainer| trainer.is_own)
     }
 
-    /// Returns true if the CPU generates texts: a run that trains has planned for the memory of its
-    /// device. The worker of a page refuses texts meanwhile, because it has one device.
+    /// Returns true if the CPU generates text, because a run that trains has planned for the memory of its
+    /// device. The worker of a page, which has one device, generates no text meanwhile.
     pub fn generates_on_cpu(&self) -> bool {
         !IS_PAGE && self.trainer.is_some()
     }
@@ -162,7 +162,7 @@ impl ShownRun {
 #[derive(Default)]
 pub struct Library {
     pub runs: Vec<RunSummary>,
-    /// Runs whose curves are drawn with the shown run's curves, in the order of their colors.
+    /// Runs with curves next to the shown run's, in the order of their colors.
     pub overlays: Vec<Overlay>,
     /// Settings in which the shown run and the last overlay differ, as key and both values; `None`
     /// until loaded.

@@ -8,7 +8,7 @@ use super::fit::FitState;
 use super::form::SettingsForm;
 use crate::plan::{DataSize, DeviceSpeed, Limits, Recipe, RecipeQuestion, TIMES, recipe};
 
-/// The preset whose settings a recipe starts from.
+/// The preset that a recipe starts from.
 const BASE: &str = "gpt2";
 
 /// The choice after [`TIMES`]: until the moment that is typed.

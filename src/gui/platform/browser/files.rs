@@ -57,7 +57,7 @@ async fn contents(file: &File) -> Result<Vec<u8>, String> {
     Ok(js_sys::Uint8Array::new(&read).to_vec())
 }
 
-/// Kinds of files as `accept` of an `<input>` takes them: texts, and zips of models.
+/// Values of `accept` of an `<input>`: text files, and zips of models.
 pub(super) const TEXTS: &str = ".txt,.md,.text,text/plain,.zip";
 pub(super) const ZIPS: &str = ".zip,application/zip";
 

@@ -119,7 +119,7 @@ impl Platform {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 
-    /// The URL that opens this window with the same settings.
+    /// Returns the URL that opens this window with the same settings.
     pub fn link(&self) -> Option<String> {
         url::href()
     }

@@ -1,4 +1,4 @@
-//! The page's URL: its fragment has the settings, so that a link opens the same form.
+//! The page's URL: its fragment has the settings, so a link opens the same form.
 
 use wasm_bindgen::prelude::JsValue;
 use web_sys::Location;

@@ -45,7 +45,7 @@ pub(super) fn connect() -> Result<EventLoop<UserEvent>, Failure> {
     }
 }
 
-/// Returns the error of a display that winit cannot connect to. Only winit's text tells a missing
+/// Returns the error of a display that winit cannot connect to. Only winit's text distinguishes a missing
 /// library from a missing display.
 fn unconnected(reason: &str) -> Failure {
     if reason.contains("shared librar") {

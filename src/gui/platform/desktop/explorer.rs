@@ -1,9 +1,9 @@
 //! A window that Explorer starts: a double click, the start menu.
 //!
-//! wgpt is a console program, so that shells wait for it and show what it prints. Explorer opens a
-//! console for such a program, and closing it would close the window too. So wgpt starts itself again
-//! without one, and the console closes after a moment. Windows 11 opens none from version 24H2 on, as the
-//! manifest asks (`assets/windows/wgpt.manifest`).
+//! wgpt is a console program, because shells then wait for it and show what it prints. Explorer opens a
+//! console for such a program, and closing the console would close the window too. So wgpt starts itself
+//! again without one, and the console closes after a moment. From version 24H2 on, Windows 11 opens none,
+//! as the manifest asks (`assets/windows/wgpt.manifest`).
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const NO_CONSOLE: &str = "--no-console";
 pub(crate) enum Owner {
     /// This process, with a console or pipes that take its errors.
     Shell,
-    /// This process, whose errors only a dialog shows.
+    /// This process. Only a dialog shows its errors.
     Explorer,
     /// The process without a console that was started in its place.
     Other,

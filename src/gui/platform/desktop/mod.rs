@@ -123,7 +123,7 @@ impl Platform {
         self.outbox.ctx.send_viewport_cmd(egui::ViewportCommand::Title(title.into()));
     }
 
-    /// Tells a person who looks at something else that a run has ended.
+    /// Notifies a person who looks at something else that a run has ended.
     pub fn notify(&self, title: &str, text: &str) {
         let ctx = &self.outbox.ctx;
         if !ctx.input(|input| input.focused) {
@@ -154,7 +154,7 @@ impl Platform {
         Ok(())
     }
 
-    /// The URL that opens this window with the same settings: a program has none.
+    /// Returns `None`: a program has no URL that opens its window with the same settings.
     pub fn link(&self) -> Option<String> {
         None
     }

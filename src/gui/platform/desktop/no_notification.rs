@@ -1,4 +1,4 @@
-//! Windows and macOS show notifications only for installed programs: there, the window's request for
-//! attention has to do.
+//! Windows and macOS show notifications only for installed programs. There, the window only requests
+//! attention.
 
 pub fn show(_: &str, _: &str) {}

@@ -6,8 +6,8 @@ use zbus::zvariant::Value;
 
 const SERVICE: &str = "org.freedesktop.Notifications";
 
-/// Shows a notification, where the desktop has a service for them on the session's bus, over which the
-/// window's accessibility talks too.
+/// Shows a notification if the desktop has a service for them on the session's bus. The window's
+/// accessibility uses the same bus.
 pub fn show(title: &str, text: &str) {
     let title = title.to_string();
     let text = text.to_string();

@@ -15,7 +15,7 @@ use crate::worker::list_devices;
 const DRIVER: &str = "install the driver of the graphics card, or a software renderer (on Debian and \
                       Ubuntu: mesa-vulkan-drivers); `wgpt train` trains without a window";
 
-/// The icon of the window: `web/icon.svg`, 128 x 128. The file of the program has its own on Windows.
+/// The icon of the window: `web/icon.svg`, 128 x 128. On Windows, the program file has another icon.
 const ICON: &[u8] = include_bytes!("../../../../assets/icon.png");
 
 /// The size of the first window and its smallest size, in points.
@@ -27,8 +27,7 @@ pub fn open<A: eframe::App + 'static>(
     options: WindowOptions,
     create: impl FnOnce(&eframe::CreationContext<'_>, WindowOptions) -> A + 'static,
 ) -> Result<(), Failure> {
-    // Built here and not by eframe, so that wgpt exits with an error message if the display is
-    // missing.
+    // Built here and not by eframe, because wgpt exits with an error message if the display is missing.
     let event_loop = connect()?;
     event_loop.set_control_flow(ControlFlow::Wait);
     // An icon that does not decode becomes egui's own.
