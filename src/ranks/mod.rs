@@ -27,13 +27,12 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::gpu::{AllowedSilence, Watchdog};
+use crate::gpu::Watchdog;
 
 pub(crate) use agreement::{OWN_SETTINGS, SharedWeights, agree};
 pub(crate) use division::Division;
@@ -43,7 +42,7 @@ pub(crate) use launch::{Launch, MPI_LIBRARY};
 pub(crate) use mpi::library as mpi_library;
 pub(crate) use other_states::{OtherStates, send as send_states};
 pub(crate) use plan_limit::{PlanLimit, within, within_limit};
-use ring::{PeerTransport, Ring};
+use ring::{NoPeers, PeerTransport};
 pub use sharding::Sharding;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};
 #[cfg(test)]
@@ -62,15 +61,18 @@ pub(crate) type Abort = Box<dyn Fn(u8)>;
 
 /// The ranks of a run, as seen by one rank. Every rank must make the same calls in the same order.
 pub(crate) struct Group {
-    /// `None` for a run in one process.
-    ring: Option<Ring>,
+    transport: Box<dyn PeerTransport>,
+    rank: usize,
+    size: usize,
+    /// The time that a rank waits for another.
+    limit: Duration,
     watchdog: Watchdog,
 }
 
 impl Group {
     /// The group of a run in one process.
     pub fn alone() -> Self {
-        Self { ring: None, watchdog: Watchdog::default() }
+        Self::of(NoPeers, 0, 1, LIMIT)
     }
 
     /// The group of `size` ranks that wait at most `limit` for each other.
@@ -80,20 +82,13 @@ impl Group {
         size: usize,
         limit: Duration,
     ) -> Self {
-        let ring = Ring { transport: Box::new(transport), rank, size, limit };
-        Self { ring: Some(ring), ..Self::alone() }
+        let transport = Box::new(transport);
+        Self { transport, rank, size, limit, watchdog: Watchdog::default() }
     }
 
     /// Pauses the watchdog of this rank's device while the rank waits for others.
     pub fn watched_by(self, watchdog: &Watchdog) -> Self {
         Self { watchdog: watchdog.clone(), ..self }
-    }
-
-    /// Returns the connection to the other ranks, and a guard for the time until they answer; `None` for a
-    /// run in one process.
-    fn others(&mut self) -> Option<(&mut Ring, AllowedSilence)> {
-        let ring = self.ring.as_mut()?;
-        Some((ring, self.watchdog.allow_silence(Duration::MAX)))
     }
 
     /// The group of the processes that a launcher has started with this one; each waits at most
@@ -105,20 +100,20 @@ impl Group {
     }
 
     pub fn rank(&self) -> usize {
-        self.ring.as_ref().map_or(0, |ring| ring.rank)
+        self.rank
     }
 
     pub fn size(&self) -> usize {
-        self.ring.as_ref().map_or(1, |ring| ring.size)
+        self.size
     }
 
     pub fn is_alone(&self) -> bool {
-        self.ring.is_none()
+        self.size == 1
     }
 
     /// Returns true for rank 0, which owns the run folder, takes commands and prints.
     pub fn is_first(&self) -> bool {
-        self.rank() == 0
+        self.rank == 0
     }
 
     /// Returns the value of rank 0.
@@ -126,10 +121,11 @@ impl Group {
     /// # Errors
     /// If a rank does not answer, or sends something else: it runs another version.
     pub fn share<T: Serialize + DeserializeOwned>(&mut self, value: T) -> Result<T, RanksError> {
-        let is_first = self.is_first();
-        let Some((ring, _silence)) = self.others() else { return Ok(value) };
-        let mut bytes = if is_first { to_bytes(&value)? } else { Vec::new() };
-        ring.broadcast(&mut bytes)?;
+        if self.is_alone() {
+            return Ok(value);
+        }
+        let mut bytes = if self.is_first() { to_bytes(&value)? } else { Vec::new() };
+        self.broadcast(&mut bytes)?;
         // On rank 0 too: a number that is read from text may differ in its last bit.
         from_bytes(&bytes)
     }
@@ -146,36 +142,14 @@ impl Group {
         values.into_iter().map(|value| serde_json::from_value(value).map_err(damaged)).collect()
     }
 
-    /// Returns the bytes of each rank on rank 0, and nothing on the others.
-    pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RanksError> {
-        let Some((ring, _silence)) = self.others() else { return Ok(vec![bytes.to_vec()]) };
-        ring.gather(bytes)
-    }
-
-    /// Replaces each part of `values` by the values of its rank. There is one part for each rank, the same on
-    /// all ranks.
-    pub fn all_gather(
-        &mut self,
-        values: &mut [f32],
-        parts: &[Range<usize>],
-    ) -> Result<(), RanksError> {
-        let Some((ring, _silence)) = self.others() else { return Ok(()) };
-        ring.all_gather(values, parts)
-    }
-
-    /// Replaces values by their sums over all ranks, with the same bits on every rank and each time.
-    pub fn sum(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
-        let Some((ring, _silence)) = self.others() else { return Ok(()) };
-        ring.all_reduce(values)
-    }
-
     /// Replaces values by the values of rank 0.
     pub fn share_values(&mut self, values: &mut Vec<f32>) -> Result<(), RanksError> {
-        let is_first = self.is_first();
-        let Some((ring, _silence)) = self.others() else { return Ok(()) };
+        if self.is_alone() {
+            return Ok(());
+        }
         let mut bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        ring.broadcast(&mut bytes)?;
-        if !is_first {
+        self.broadcast(&mut bytes)?;
+        if !self.is_first() {
             let shared = bytes.as_chunks::<4>().0.iter().map(|&value| f32::from_le_bytes(value));
             *values = shared.collect();
         }
@@ -196,14 +170,12 @@ impl Group {
     }
 
     pub fn finish(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            ring.transport.finish();
-        }
+        self.transport.finish();
     }
 
-    /// Returns a function that ends all ranks at once; `None` for a run in one process.
-    pub fn abort(&self) -> Option<Abort> {
-        Some(self.ring.as_ref()?.transport.abort())
+    /// Returns a function that ends all ranks at once.
+    pub fn abort(&self) -> Abort {
+        self.transport.abort()
     }
 }
 

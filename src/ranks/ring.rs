@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Abort, RanksError};
+use super::{Abort, Group, RanksError};
 
 /// The most bytes of a message: few enough that adding up one message hides behind the next on its way,
 /// and enough that the time of a network's answer does not count.
@@ -59,16 +59,35 @@ pub(super) trait PeerTransport {
     }
 }
 
-/// Ranks that are connected in a ring.
-pub(super) struct Ring {
-    pub transport: Box<dyn PeerTransport>,
-    pub rank: usize,
-    pub size: usize,
-    /// The time that a rank waits for another.
-    pub limit: Duration,
+/// The transport of a run in one process, which sends no messages.
+pub(super) struct NoPeers;
+
+impl PeerTransport for NoPeers {
+    fn outgoing(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    fn exchange(
+        &mut self,
+        _: Option<Envelope>,
+        _: Option<Envelope>,
+        _: Duration,
+    ) -> Result<&[u8], RanksError> {
+        Ok(&[])
+    }
 }
 
-impl Ring {
+impl Group {
+    /// Exchanges messages. The watchdog of the device waits meanwhile.
+    fn exchange(
+        &mut self,
+        send: Option<Envelope>,
+        receive: Option<Envelope>,
+    ) -> Result<&[u8], RanksError> {
+        let _silence = self.watchdog.allow_silence(Duration::MAX);
+        self.transport.exchange(send, receive, self.limit)
+    }
+
     /// Sends the values of one segment to the next rank while another segment arrives from the rank
     /// before. `take` gets each value that arrives and its place.
     fn pass(
@@ -89,7 +108,7 @@ impl Ring {
             }
             let send = to_send.map(|range| self.write(next, &values[range]));
             let receive = range.as_ref().map(|range| Envelope::of_values(before, range.len()));
-            let message = self.transport.exchange(send, receive, self.limit)?;
+            let message = self.exchange(send, receive)?;
             read(message, &mut values[range.unwrap_or_default()], &take);
         }
     }
@@ -113,22 +132,18 @@ impl Ring {
         let outgoing = self.transport.outgoing();
         outgoing[..LENGTH_BYTES].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         outgoing[LENGTH_BYTES..LENGTH_BYTES + head.len()].copy_from_slice(head);
-        self.transport.exchange(
-            Some(Envelope { rank: to, bytes: HEAD_BYTES }),
-            None,
-            self.limit,
-        )?;
+        self.exchange(Some(Envelope { rank: to, bytes: HEAD_BYTES }), None)?;
         for piece in rest.chunks(MESSAGE_BYTES) {
             self.transport.outgoing()[..piece.len()].copy_from_slice(piece);
             let message = Envelope { rank: to, bytes: piece.len() };
-            self.transport.exchange(Some(message), None, self.limit)?;
+            self.exchange(Some(message), None)?;
         }
         Ok(())
     }
 
     fn receive(&mut self, from: usize) -> Result<Vec<u8>, RanksError> {
         let head = Envelope { rank: from, bytes: HEAD_BYTES };
-        let head = self.transport.exchange(None, Some(head), self.limit)?;
+        let head = self.exchange(None, Some(head))?;
         let Some((length, head)) = head.split_first_chunk::<LENGTH_BYTES>() else {
             return Err(RanksError::Message { reason: "it is cut short".into() });
         };
@@ -137,7 +152,7 @@ impl Ring {
         while bytes.len() < length {
             let wanted = (length - bytes.len()).min(MESSAGE_BYTES);
             let message = Envelope { rank: from, bytes: wanted };
-            bytes.extend_from_slice(self.transport.exchange(None, Some(message), self.limit)?);
+            bytes.extend_from_slice(self.exchange(None, Some(message))?);
         }
         Ok(bytes)
     }
@@ -157,9 +172,9 @@ fn read(message: &[u8], values: &mut [f32], take: impl Fn(&mut f32, f32)) {
     }
 }
 
-impl Ring {
-    /// Replaces `values` by their sums over all ranks.
-    pub fn all_reduce(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
+impl Group {
+    /// Replaces values by their sums over all ranks, with the same bits on every rank and each time.
+    pub fn sum(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
         let Self { rank, size, .. } = *self;
         let len = values.len();
         // Segments are counted around the ring: `back` of the one that this rank begins with.
@@ -179,7 +194,7 @@ impl Ring {
     }
 
     /// Replaces `bytes` by the bytes of rank 0, in a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
-    pub fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
+    pub(super) fn broadcast(&mut self, bytes: &mut Vec<u8>) -> Result<(), RanksError> {
         let Self { rank, size, .. } = *self;
         if rank > 0 {
             *bytes = self.receive((rank - 1) / 2)?;
@@ -206,6 +221,9 @@ impl Ring {
         Ok(gathered)
     }
 
+    /// Replaces each part of `values` by the values of its rank. There is one part for each rank, the same on
+    /// all ranks.
+    ///
     /// Each part goes around the ring, and a rank passes on each message as soon as it has arrived. So parts
     /// of different sizes take about as long as the bytes of all but the smallest.
     pub fn all_gather(
@@ -227,7 +245,7 @@ impl Ring {
             let send = ready.map(|range| self.write(next, &values[range.clone()]));
             let range = received.get(arrived);
             let receive = range.map(|range| Envelope::of_values(before, range.len()));
-            let message = self.transport.exchange(send, receive, self.limit)?;
+            let message = self.exchange(send, receive)?;
             if let Some(range) = range {
                 let take = |value: &mut f32, read: f32| *value = read;
                 read(message, &mut values[range.clone()], take);

@@ -44,7 +44,7 @@ impl RankProcess {
         });
         let group = Group::connect(&self.launch, limit)?;
         drop(guard);
-        self.abort = group.abort();
+        self.abort = Some(group.abort());
         Ok(group)
     }
 
