@@ -52,9 +52,7 @@ pub(super) fn run(
         let (resolved, warnings) = resolve(start.clone(), &mut Group::alone())?;
         follow(&resolved);
         if launcher.is_empty() {
-            for text in warnings {
-                output.emit(&Event::Warning { text });
-            }
+            warnings.into_iter().for_each(|text| output.warn(text));
             return host(resolved, supervised, &control, say, &mut output);
         }
         // Each rank resolves the settings with the files and variables of its machine.
@@ -189,9 +187,7 @@ fn train_rank(
     let device = device_of_rank(&start.device, launch.map_or(0, |launch| launch.local_rank))?;
     let (start, warnings) = resolve(start, &mut group)?;
     follow(&start);
-    for text in warnings {
-        output.emit(&Event::Warning { text });
-    }
+    warnings.into_iter().for_each(|text| output.warn(text));
     train(StartRun { device, ..start }, None, launch, group, control, output)
 }
 

@@ -300,6 +300,10 @@ pub(crate) struct Obstacle {
 }
 
 impl Obstacle {
+    pub fn new(topic: Topic, text: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { topic, text: text.into(), hint: hint.into() }
+    }
+
     /// Returns true if training works all the same.
     pub fn can_train(&self) -> bool {
         self.topic != Topic::Device

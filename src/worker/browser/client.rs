@@ -177,9 +177,7 @@ impl Client {
             *run = None;
             let device_failed = [Exit::DeviceFailed as u8, Exit::NoDevice as u8].contains(&code);
             if device_failed && let Some(Event::Error(error)) = self.link.0.borrow().events.last() {
-                let text = error.text.clone();
-                let hint = error.hint.clone();
-                let obstacle = Obstacle { topic: Topic::Device, text, hint };
+                let obstacle = Obstacle::new(Topic::Device, &error.text, &error.hint);
                 replies.push(Reply::Obstacle(obstacle));
             }
         }

@@ -10,19 +10,22 @@ use crate::protocol::{Obstacle, Topic};
 /// Opens the device. The error is the obstacle, if the browser offers none.
 pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
     if !is_truthy(&["isSecureContext"]) {
-        return Err(obstacle(
+        return Err(Obstacle::new(
+            Topic::Device,
             "browsers do not let a page use the graphics card over plain HTTP",
             "open the page over HTTPS, or from this machine as http://localhost",
         ));
     }
     if !is_truthy(&["navigator", "gpu"]) {
-        return Err(obstacle(
+        return Err(Obstacle::new(
+            Topic::Device,
             "this browser has no WebGPU",
             "use Chrome, Edge, Firefox or Safari from 2026 or later, or wgpt on the desktop",
         ));
     }
     let Some(found) = gpu::select_in_browser().await else {
-        return Err(obstacle(
+        return Err(Obstacle::new(
+            Topic::Device,
             "the browser supports WebGPU, but offers no graphics adapter",
             "update the graphics driver; on Linux start Chrome with --enable-unsafe-webgpu \
              --enable-features=Vulkan; chrome://gpu shows the reason",
@@ -36,30 +39,22 @@ pub(super) async fn open() -> Result<OpenDevice, Obstacle> {
             }
             _ => "update the graphics driver; chrome://gpu shows more",
         };
-        obstacle(&error.to_string(), hint)
+        Obstacle::new(Topic::Device, error.to_string(), hint)
     })
 }
 
 /// The obstacle of a device that computes in software.
 pub(super) fn software_obstacle() -> Obstacle {
-    Obstacle {
-        topic: Topic::SoftwareAdapter,
-        text: "the browser computes on the CPU: training works, slowly".into(),
-        hint: "use a machine with a graphics card; on Linux, Chrome needs --enable-features=Vulkan"
-            .into(),
-    }
+    let text = "the browser computes on the CPU: training works, slowly";
+    let hint =
+        "use a machine with a graphics card; on Linux, Chrome needs --enable-features=Vulkan";
+    Obstacle::new(Topic::SoftwareAdapter, text, hint)
 }
 
 /// The error of a run without a device because of an obstacle.
 pub(super) fn unavailable(obstacle: &Obstacle) -> DeviceError {
     let id = DeviceId { backend: Backend::WebGpu, index: 0 };
     DeviceError::Open { id, name: "WebGPU".into(), reason: obstacle.text.clone() }
-}
-
-fn obstacle(text: &str, hint: &str) -> Obstacle {
-    let text = text.to_string();
-    let hint = hint.to_string();
-    Obstacle { topic: Topic::Device, text, hint }
 }
 
 /// Returns true if a property of the global object, or of one of its properties, is set.

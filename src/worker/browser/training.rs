@@ -105,11 +105,9 @@ impl PageWorker {
         if usage.quota > 0 && have < need {
             let need = bytes(need);
             let have = bytes(have);
-            self.reply(Reply::Obstacle(Obstacle {
-                topic: Topic::Quota,
-                text: format!("this run's checkpoints need {need}, but the browser has {have}"),
-                hint: "remove runs that are no longer needed, or free space on the disk".into(),
-            }));
+            let text = format!("this run's checkpoints need {need}, but the browser has {have}");
+            let hint = "remove runs that are no longer needed, or free space on the disk";
+            self.reply(Reply::Obstacle(Obstacle::new(Topic::Quota, text, hint)));
         }
     }
 

@@ -255,14 +255,10 @@ impl PageWorker {
 
     async fn run(self: &Rc<Self>) {
         if let Err(problem) = self.storage.open().await {
-            self.reply(Reply::Obstacle(Obstacle {
-                topic: Topic::Storage,
-                text: format!("this page cannot store what you train: {problem}"),
-                hint:
-                    "close other tabs of this page, or leave private browsing; export before you \
-                       leave"
-                        .into(),
-            }));
+            let text = format!("this page cannot store what you train: {problem}");
+            let hint = "close other tabs of this page, or leave private browsing; export before you \
+                        leave";
+            self.reply(Reply::Obstacle(Obstacle::new(Topic::Storage, text, hint)));
         }
         self.send(FromWorker::Ready { version: MESSAGES_VERSION });
         self.start_heartbeat();

@@ -49,8 +49,7 @@ impl DeviceListing {
     pub fn obstacle(&self) -> Option<Obstacle> {
         let warnings: Vec<Failure> = self.warnings().collect();
         let texts: Vec<&str> = warnings.iter().map(|warning| warning.text.as_str()).collect();
-        let hint = warnings.first()?.hint.clone();
-        Some(Obstacle { topic: Topic::Driver, text: texts.join("; "), hint })
+        Some(Obstacle::new(Topic::Driver, texts.join("; "), &warnings.first()?.hint))
     }
 }
 

@@ -21,6 +21,10 @@ const MOMENT: Duration = Duration::from_millis(250);
 pub(crate) trait RunOutput {
     fn emit(&mut self, event: &Event);
 
+    fn warn(&mut self, text: String) {
+        self.emit(&Event::Warning { text });
+    }
+
     /// Takes a message for people.
     fn say(&self, text: &str);
 
@@ -68,16 +72,14 @@ pub(crate) fn host(
     output: &mut dyn RunOutput,
 ) -> Result<u8, Failure> {
     let device: DeviceChoice = start.device.parse()?;
-    for text in start.resolve()? {
-        output.emit(&Event::Warning { text });
-    }
+    start.resolve()?.into_iter().for_each(|text| output.warn(text));
     let (selected, is_cpu) = match device {
         DeviceChoice::Named(id) => (None, id.backend == Backend::Cpu),
         DeviceChoice::Auto => {
             let listing = list_devices(Search::Auto);
             start.without = listing.without();
             for Failure { text, hint, .. } in listing.warnings() {
-                output.emit(&Event::Warning { text: format!("{text}; {hint}") });
+                output.warn(format!("{text}; {hint}"));
             }
             let selected = gpu::choose(device, listing.devices, Vec::new)?;
             let is_cpu = selected.info.id.backend == Backend::Cpu;
@@ -111,9 +113,7 @@ pub(crate) fn train(
     let quiet = start.quiet;
     let proof = Proof { options: start.self_test, is_restart: start.is_restart, quiet };
     let (request, warnings) = start.into_request()?;
-    for text in warnings {
-        output.emit(&Event::Warning { text });
-    }
+    warnings.into_iter().for_each(|text| output.warn(text));
     let setting_up = output.set_up();
     let selected = match (selected, rank) {
         (Some(selected), _) => selected,
@@ -188,7 +188,7 @@ fn set_up(
             }
         };
         if let Some(text) = warning.filter(|_| !proof.is_restart) {
-            output.emit(&Event::Warning { text });
+            output.warn(text);
         }
         let planned = mode.for_run(request.config.dtype, &device.info);
         output.selected(planned.is_ok_and(|mode| mode.precision.matrices().is_some()));
@@ -198,9 +198,7 @@ fn set_up(
         if device.may_be_slow()
             && let Some((cpu, text)) = faster_cpu(&mut device, &setup, &request)
         {
-            if let Some(text) = text {
-                output.emit(&Event::Warning { text });
-            }
+            text.into_iter().for_each(|text| output.warn(text));
             found = cpu;
             continue;
         }
