@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{DoctorReport, FeatureCheck, Folder, FrontEnd, Problem, build, device};
+use super::{DoctorReport, Folder, FrontEnd, Problem, build, device};
 use crate::gpu::{self, DeviceInfo};
 use crate::{disk, ranks, runs};
 
@@ -25,14 +25,14 @@ impl DoctorReport {
         let mut folders = vec![Folder::check("runs", &disk::absolute(&runs))];
         folders.extend(settings.map(|path| Folder::check("settings", &path)));
         folders.extend(speeds.map(|path| Folder::check("speeds", &path)));
-        let file_dialogs = display.is_some().then(dialogs::check);
+        let file_dialogs = display.is_some().then(|| dialogs::check().into());
         Self {
             build: build(),
             system: system(),
             devices: found.iter().map(device).collect(),
             auto: Some(format!("{}: {reason}", taken.id)),
             no_cuda: gpu::why_no_cuda(found),
-            mpi: ranks::mpi_library().map(mpi),
+            mpi: ranks::mpi_library().map(|library| mpi(library).into()),
             folders,
             display,
             file_dialogs,
@@ -62,18 +62,11 @@ fn system() -> Value {
 }
 
 /// Returns the MPI library, or how to get one.
-fn mpi(library: Result<String, String>) -> FeatureCheck {
+fn mpi(library: Result<String, String>) -> Result<String, String> {
     let is_named = std::env::var_os(ranks::MPI_LIBRARY).is_some();
-    match library {
-        Ok(detail) => FeatureCheck { works: true, detail },
-        Err(reason) if is_named => FeatureCheck { works: false, detail: reason },
-        Err(_) => {
-            let detail = "a run on several devices needs Open MPI (on Debian and Ubuntu: \
-                          openmpi-bin; with Homebrew: open-mpi) or MPICH, or a library that \
-                          WGPT_MPI_LIBRARY names";
-            FeatureCheck { works: false, detail: detail.into() }
-        }
-    }
+    let advice = "a run on several devices needs Open MPI (on Debian and Ubuntu: openmpi-bin; with \
+                  Homebrew: open-mpi) or MPICH, or a library that WGPT_MPI_LIBRARY names";
+    library.map_err(|reason| if is_named { reason } else { advice.into() })
 }
 
 fn variables() -> BTreeMap<String, String> {

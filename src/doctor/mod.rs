@@ -42,6 +42,15 @@ pub(crate) struct DoctorReport {
     pub problems: Vec<Problem>,
 }
 
+/// From what works, or the reason why nothing does.
+impl From<Result<String, String>> for FeatureCheck {
+    fn from(result: Result<String, String>) -> Self {
+        let works = result.is_ok();
+        let (Ok(detail) | Err(detail)) = result;
+        Self { works, detail }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Folder {
     /// The kind of files: runs, settings, speeds.

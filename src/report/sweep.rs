@@ -9,7 +9,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 use super::record::RunRecord;
 use crate::protocol::{Failure, RunPhase, StopReason};
 use crate::runs;
-use crate::text::Table;
+use crate::text::{Table, known};
 
 /// The file in the folder of a sweep that says what it trains.
 pub(crate) const SWEEP_FILE: &str = "sweep.json";
@@ -71,7 +71,25 @@ impl Sweep {
     }
 
     pub fn table(&self) -> Table {
-        sweep_table(&self.rows, self.metric)
+        let cells = |row: &SweepRow| {
+            let failed =
+                if row.failed > 0 { format!(", {} failed", row.failed) } else { String::new() };
+            let p_value = match row.p_value {
+                Some(p) if p < 0.001 => "< 0.001".to_string(),
+                p => known(p, |p| format!("{p:.3}")),
+            };
+            vec![
+                row.settings.clone(),
+                format!("{}{failed}", row.results.len()),
+                known(row.mean, |mean| format!("{mean:.4}")),
+                known(row.standard_error, |error| format!("{error:.4}")),
+                p_value,
+            ]
+        };
+        Table::new(
+            ["settings", "runs", self.metric, "std. error", "p"],
+            self.rows.iter().map(cells),
+        )
     }
 
     /// Returns the first run of each choice of settings.
@@ -165,29 +183,6 @@ fn welch(a: &[f64], b: &[f64]) -> Option<f64> {
     Some(2.0 * distribution.cdf(-t.abs()))
 }
 
-/// Returns the table of a sweep, by `metric`.
-fn sweep_table(rows: &[SweepRow], metric: &str) -> Table {
-    let number = |value: Option<f64>, decimals: usize| {
-        value.map_or("-".to_string(), |value| format!("{value:.decimals$}"))
-    };
-    let cells = |row: &SweepRow| {
-        let failed =
-            if row.failed > 0 { format!(", {} failed", row.failed) } else { String::new() };
-        let p_value = match row.p_value {
-            Some(p) if p < 0.001 => "< 0.001".to_string(),
-            p => number(p, 3),
-        };
-        vec![
-            row.settings.clone(),
-            format!("{}{failed}", row.results.len()),
-            number(row.mean, 4),
-            number(row.standard_error, 4),
-            p_value,
-        ]
-    };
-    Table::new(["settings", "runs", metric, "std. error", "p"], rows.iter().map(cells))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,7 +215,8 @@ mod tests {
         assert!((rows[0].mean.unwrap() - 1.85).abs() < 1e-12);
         assert!((rows[1].standard_error.unwrap() - 0.1).abs() < 1e-12);
         assert_eq!((rows[0].p_value, rows[2].mean, rows[2].failed), (None, None, 2));
-        let table = sweep_table(&rows, "bits per byte").plain(&[2, 3, 4]);
+        let sweep = Sweep { metric: "bits per byte", rows, runs: Vec::new() };
+        let table = sweep.table().plain(&[2, 3, 4]);
         assert!(table.contains("0, 2 failed") && table.contains("1.8500"), "{table}");
     }
 }
