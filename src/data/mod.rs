@@ -63,7 +63,7 @@ pub use stream::TextStream;
 pub use text_tokenizer::TextTokenizer;
 pub use tokenizer::Tokenizer;
 pub use tokenizer_choice::TokenizerChoice;
-pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES};
+pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES, TokenizerError};
 pub use tokens::Split;
 #[cfg(test)]
 pub(crate) use vocabulary::TokenKind;
@@ -101,7 +101,7 @@ pub(crate) mod testing {
         };
         let added = added.into_iter().zip(257..).map(token);
         file["added_tokens"].as_array_mut().unwrap().extend(added);
-        Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap().unwrap()
+        Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap()
     }
 
     /// Returns the content of a token file.

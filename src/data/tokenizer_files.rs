@@ -43,6 +43,16 @@ pub struct FolderTokenizer {
     pub refused: Option<String>,
 }
 
+/// The reason why a `tokenizer.json` cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    #[error("not JSON: {0}")]
+    NotJson(#[from] serde_json::Error),
+    /// A clause about what is wrong or not supported.
+    #[error("{0}")]
+    Unsupported(String),
+}
+
 impl Tokenizer {
     /// Returns names and contents of the files from which transformers reads the tokenizer. It drops characters
     /// outside a character vocabulary, which are an error here.
@@ -90,13 +100,12 @@ impl Tokenizer {
         }
     }
 
-    /// Reads a `tokenizer.json`; the inner error is a clause that says what is not supported.
-    pub fn from_hugging_face(file: &[u8]) -> Result<Result<Self, String>, serde_json::Error> {
+    pub fn from_hugging_face(file: &[u8]) -> Result<Self, TokenizerError> {
         let json: Value = serde_json::from_slice(file)?;
-        Ok(match chat::file::read(&json) {
+        match chat::file::read(&json) {
             Some(template) => Ok(template.into()),
             None => text_of(&json, file).map(Self::Text),
-        })
+        }
     }
 
     /// Reads the `tokenizer.json` at `path`, or the one in the folder `path` with the chat template of the
@@ -107,55 +116,42 @@ impl Tokenizer {
         let file = disk::read_regular(&path).map_err(DataError::io("read", &path))?;
         let tokenizer = match folder {
             Some(folder) => Self::in_folder(folder, &file),
-            None => Self::from_hugging_face(&file).map(|tokenizer| {
-                tokenizer.map(|tokenizer| FolderTokenizer { tokenizer, refused: None })
-            }),
+            None => Self::from_hugging_face(&file)
+                .map(|tokenizer| FolderTokenizer { tokenizer, refused: None }),
         };
         let hint = "choose another tokenizer, or train one with bpe:8192";
-        tokenizer
-            .unwrap_or_else(|error| Err(format!("not JSON: {error}")))
-            .map_err(|reason| DataError::unusable(&path, reason, hint))
+        tokenizer.map_err(|error| DataError::unusable(&path, error, hint))
     }
 
-    /// Reads the `tokenizer.json` of a folder, `file`, and the chat template next to it. Errors are those of
-    /// [`from_hugging_face`](Self::from_hugging_face).
-    pub fn in_folder(
-        folder: &Path,
-        file: &[u8],
-    ) -> Result<Result<FolderTokenizer, String>, serde_json::Error> {
-        let tokenizer = match Self::from_hugging_face(file)? {
-            Ok(tokenizer) => tokenizer,
-            Err(reason) => return Ok(Err(reason)),
-        };
+    /// Reads the `tokenizer.json` of a folder, `file`, and the chat template next to it.
+    pub fn in_folder(folder: &Path, file: &[u8]) -> Result<FolderTokenizer, TokenizerError> {
+        let tokenizer = Self::from_hugging_face(file)?;
         let template = read_template(folder);
         let is_own = |text: &str| tokenizer.chat().is_some_and(|chat| chat.jinja() == text);
         if template.as_ref().is_ok_and(|t| t.as_ref().is_none_or(|t| is_own(&t.text))) {
-            return Ok(Ok(FolderTokenizer { tokenizer, refused: None }));
+            return Ok(FolderTokenizer { tokenizer, refused: None });
         }
         // Another model may have tokens of the same names as wgpt's template.
         let text = match tokenizer {
-            Self::Chat(_) => text_of(&serde_json::from_slice(file)?, file),
-            Self::Text(text) => Ok(text),
+            Self::Chat(_) => text_of(&serde_json::from_slice(file)?, file)?,
+            Self::Text(text) => text,
         };
-        Ok(text.map(|text| {
-            let chat = template.and_then(|template| {
-                template.map(|template| ChatTemplate::of_folder(text.clone(), template)).transpose()
-            });
-            match chat {
-                Ok(chat) => {
-                    let tokenizer = chat.map_or(Self::Text(text), Self::from);
-                    FolderTokenizer { tokenizer, refused: None }
-                }
-                Err(reason) => {
-                    FolderTokenizer { tokenizer: Self::Text(text), refused: Some(reason) }
-                }
+        let chat = template.and_then(|template| {
+            template.map(|template| ChatTemplate::of_folder(text.clone(), template)).transpose()
+        });
+        Ok(match chat {
+            Ok(chat) => {
+                let tokenizer = chat.map_or(Self::Text(text), Self::from);
+                FolderTokenizer { tokenizer, refused: None }
             }
-        }))
+            Err(reason) => FolderTokenizer { tokenizer: Self::Text(text), refused: Some(reason) },
+        })
     }
 }
 
-fn text_of(json: &Value, file: &[u8]) -> Result<TextTokenizer, String> {
-    TextTokenizer::parse(json, str::from_utf8(file).map_err(|_| "not UTF-8")?)
+fn text_of(json: &Value, file: &[u8]) -> Result<TextTokenizer, TokenizerError> {
+    let text = str::from_utf8(file).map_err(|_| "not UTF-8".to_owned());
+    text.and_then(|text| TextTokenizer::parse(json, text)).map_err(TokenizerError::Unsupported)
 }
 
 /// Reads the chat template of a folder, if it has one. The error is a clause.
@@ -223,7 +219,7 @@ mod tests {
     }
 
     fn read(file: &Value) -> Option<Tokenizer> {
-        Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap().ok()
+        Tokenizer::from_hugging_face(file.to_string().as_bytes()).ok()
     }
 
     #[test]

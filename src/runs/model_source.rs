@@ -8,7 +8,9 @@ use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_f
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
 use crate::config::{Arch, Config};
-use crate::data::{ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Tokenizer};
+use crate::data::{
+    ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Tokenizer, TokenizerError,
+};
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
 use crate::model::{
@@ -232,15 +234,19 @@ pub(super) fn recorded(path: &Path) -> Option<Checkpoint> {
 }
 
 /// Reads the `tokenizer.json` of a model folder and its chat template; `None` if it has none. The inner
-/// error is a clause about the part that is not supported.
-fn read_tokenizer(folder: &Path) -> Result<Option<Result<FolderTokenizer, String>>, Failure> {
+/// error is one that the model does not depend on.
+fn read_tokenizer(
+    folder: &Path,
+) -> Result<Option<Result<FolderTokenizer, TokenizerError>>, Failure> {
     let path = folder.join(TOKENIZER_FILE);
     if !disk::exists(&path) {
         return Ok(None);
     }
     let file = disk::read_regular(&path).map_err(Failure::io("read", &path))?;
-    let damaged = |error| Failure::checkpoint(&path, format!("not JSON: {error}"));
-    Tokenizer::in_folder(folder, &file).map(Some).map_err(damaged)
+    match Tokenizer::in_folder(folder, &file) {
+        Err(error @ TokenizerError::NotJson(_)) => Err(Failure::checkpoint(&path, error)),
+        read => Ok(Some(read)),
+    }
 }
 
 /// The weights of a model with its positions cropped and tokens added.
