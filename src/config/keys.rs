@@ -39,23 +39,17 @@ pub const VARIABLE_PREFIX: &str = "WGPT_";
 pub(super) const RESERVED_VARIABLES: &[&str] =
     &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_MPI_LIBRARY", "WGPT_OPS", "WGPT_PRESET"];
 
-// The limits keep all later products within an i64: the largest global batch is 2^16 * 2^20
-// sequences of 2^20 tokens, and the largest model has fewer than 2^54 parameters.
-const LAYERS: ValueKind = Count { min: 1, max: 1 << 10 };
-const WIDTH: ValueKind = Count { min: 1, max: 1 << 16 };
-const AUTO_WIDTH: ValueKind = Count { min: 0, max: 1 << 16 };
-const AUTO_HEAD: ValueKind = Count { min: 0, max: MAX_HEAD_SIZE as u64 };
-const AUTO_FFN: ValueKind = Count { min: 0, max: 1 << 18 };
-const BLOCK: ValueKind = Count { min: 1, max: 1 << 20 };
-const EVAL_BLOCK: ValueKind = Count { min: 0, max: 1 << 20 };
-const BATCH_SIZE: ValueKind = Count { min: 1, max: 1 << 16 };
-const ACCUMULATION: ValueKind = Count { min: 1, max: 1 << 20 };
-const VOCABULARY: ValueKind = Count { min: 0, max: i32::MAX as u64 };
-const AUTO_U32: ValueKind = Count { min: 0, max: u32::MAX as u64 };
-const NONZERO_U32: ValueKind = Count { min: 1, max: u32::MAX as u64 };
-// TOML integers end at i64::MAX, and the resolved config is written to the run folder as TOML.
-const AUTO_U64: ValueKind = Count { min: 0, max: i64::MAX as u64 };
-const NONZERO_U64: ValueKind = Count { min: 1, max: i64::MAX as u64 };
+/// A whole number from `min` to `max`.
+///
+/// The limits keep all later products within an i64: the largest global batch is 2^16 * 2^20 sequences of
+/// 2^20 tokens, and the largest model has fewer than 2^54 parameters.
+const fn count(min: u64, max: u64) -> ValueKind {
+    Count { min, max }
+}
+
+const U32: u64 = u32::MAX as u64;
+/// The largest integer of TOML, in which the resolved config is written to the run folder.
+const I64: u64 = i64::MAX as u64;
 
 const DATA: &str = "data and run";
 const MODEL: &str = "model";
@@ -79,19 +73,19 @@ const fn key(
 #[rustfmt::skip] // One row per line, to read as a table.
 pub const KEYS: &[Key] = &[
     key("data", Text, DATA, "", "prepared folder, builtin:stories or builtin:chats"),
-    key("vocab_size", VOCABULARY, DATA, "0", "tokens in the vocabulary; 0 = from the data"),
+    key("vocab_size", count(0, i32::MAX as u64), DATA, "0", "tokens in the vocabulary; 0 = from the data"),
     key("out_dir", Text, DATA, "", "run folder; empty = a new one"),
     key("init_from", Text, DATA, "scratch", "scratch, resume, a fetched model like hf:gpt2, or the path of a model, checkpoint or run"),
-    key("seed", AUTO_U64, DATA, "1337", "seed of the initial weights, the data order and dropout"),
+    key("seed", count(0, I64), DATA, "1337", "seed of the initial weights, the data order and dropout"),
 
     key("arch", Choice(Arch::WORDS), MODEL, "gpt2", "blocks of gpt2, llama or qwen3"),
-    key("n_layer", LAYERS, MODEL, "12", "number of transformer blocks"),
-    key("n_head", WIDTH, MODEL, "12", "attention heads per block, a divisor of n_embd unless head_size is set"),
-    key("n_kv_head", AUTO_WIDTH, MODEL, "0", "with llama and qwen3: heads of keys and values, which query heads share; 0 = n_head"),
-    key("head_size", AUTO_HEAD, MODEL, "0", "with llama and qwen3: elements of a head, an even number; 0 = n_embd / n_head"),
-    key("n_embd", WIDTH, MODEL, "768", "embedding width"),
-    key("ffn_size", AUTO_FFN, MODEL, "0", "with llama and qwen3: width of the MLP; 0 = 8/3 n_embd, rounded up to a multiple of 64"),
-    key("block_size", BLOCK, MODEL, "1024", "context length in tokens"),
+    key("n_layer", count(1, 1 << 10), MODEL, "12", "number of transformer blocks"),
+    key("n_head", count(1, 1 << 16), MODEL, "12", "attention heads per block, a divisor of n_embd unless head_size is set"),
+    key("n_kv_head", count(0, 1 << 16), MODEL, "0", "with llama and qwen3: heads of keys and values, which query heads share; 0 = n_head"),
+    key("head_size", count(0, MAX_HEAD_SIZE as u64), MODEL, "0", "with llama and qwen3: elements of a head, an even number; 0 = n_embd / n_head"),
+    key("n_embd", count(1, 1 << 16), MODEL, "768", "embedding width"),
+    key("ffn_size", count(0, 1 << 18), MODEL, "0", "with llama and qwen3: width of the MLP; 0 = 8/3 n_embd, rounded up to a multiple of 64"),
+    key("block_size", count(1, 1 << 20), MODEL, "1024", "context length in tokens"),
     key("bias", Bool, MODEL, "false", "biases in linear layers and layer norms, as in GPT-2"),
     key("dropout", Fraction, MODEL, "0.0", "dropout probability; 0 = off"),
     key("gelu", Choice(Gelu::WORDS), MODEL, "tanh", "GELU variant: tanh as in OpenAI's GPT-2, erf as in nanoGPT"),
@@ -99,10 +93,10 @@ pub const KEYS: &[Key] = &[
     key("norm_eps", Positive, MODEL, "1e-5", "with llama and qwen3: added to the mean square in a norm"),
     key("tie_embeddings", Bool, MODEL, "true", "with llama and qwen3: the output head is the token embedding"),
 
-    key("batch_size", BATCH_SIZE, BATCH, "12", "sequences per accumulation step"),
-    key("gradient_accumulation_steps", ACCUMULATION, BATCH, "40", "accumulation steps per update; the global batch is batch_size times this"),
-    key("micro_batch", AUTO_U32, BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
-    key("loss_chunk", AUTO_U32, BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
+    key("batch_size", count(1, 1 << 16), BATCH, "12", "sequences per accumulation step"),
+    key("gradient_accumulation_steps", count(1, 1 << 20), BATCH, "40", "accumulation steps per update; the global batch is batch_size times this"),
+    key("micro_batch", count(0, U32), BATCH, "0", "sequences on the device at a time; 0 = batch_size"),
+    key("loss_chunk", count(0, U32), BATCH, "0", "rows of logits computed at a time; 0 = automatic"),
     key("grad_checkpoint", Choice(choices::Choice::WORDS), BATCH, "auto", "activation checkpointing: recompute blocks in the backward pass, less memory for a third more compute"),
     key("offload_optimizer", Choice(choices::Choice::WORDS), BATCH, "auto", "optimizer state and master weights in host memory, updated by the CPU: 8 bytes per weight on the device, not 16"),
     key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among ranks (ZeRO stage 1): less memory for each, half as much again over the network"),
@@ -116,30 +110,30 @@ pub const KEYS: &[Key] = &[
     key("beta2", Fraction, OPTIMIZER, "0.95", "decay rate of AdamW's second moment"),
     key("grad_clip", NonNegative, OPTIMIZER, "1.0", "clip the gradient to this global norm; 0 = off"),
 
-    key("max_iters", NONZERO_U64, SCHEDULE, "600000", "updates of the weights"),
+    key("max_iters", count(1, I64), SCHEDULE, "600000", "updates of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or file, also choose a model"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),
     key("decay_fraction", Fraction, SCHEDULE, "0.2", "with wsd: share of the run in which the learning rate decays to min_lr"),
-    key("warmup_iters", AUTO_U64, SCHEDULE, "2000", "iterations of linear warmup"),
-    key("lr_decay_iters", AUTO_U64, SCHEDULE, "600000", "with cosine: iteration at which the learning rate reaches min_lr"),
+    key("warmup_iters", count(0, I64), SCHEDULE, "2000", "iterations of linear warmup"),
+    key("lr_decay_iters", count(0, I64), SCHEDULE, "600000", "with cosine: iteration at which the learning rate reaches min_lr"),
     key("min_lr", NonNegative, SCHEDULE, "6e-5", "learning rate after the decay, often a tenth of the peak"),
 
-    key("eval_interval", NONZERO_U64, EVALUATION, "2000", "iterations between evaluations"),
-    key("eval_iters", NONZERO_U32, EVALUATION, "200", "batches per evaluation and split"),
-    key("eval_batch_size", AUTO_U32, EVALUATION, "0", "sequences per evaluation batch; 0 = automatic"),
-    key("eval_block_size", EVAL_BLOCK, EVALUATION, "0", "tokens per evaluation window; 0 = block_size"),
+    key("eval_interval", count(1, I64), EVALUATION, "2000", "iterations between evaluations"),
+    key("eval_iters", count(1, U32), EVALUATION, "200", "batches per evaluation and split"),
+    key("eval_batch_size", count(0, U32), EVALUATION, "0", "sequences per evaluation batch; 0 = automatic"),
+    key("eval_block_size", count(0, 1 << 20), EVALUATION, "0", "tokens per evaluation window; 0 = block_size"),
     key("eval_only", Bool, EVALUATION, "false", "evaluate once and stop"),
-    key("sample_interval", AUTO_U64, EVALUATION, "0", "iterations between samples; 0 = one at each evaluation"),
+    key("sample_interval", count(0, I64), EVALUATION, "0", "iterations between samples; 0 = one at each evaluation"),
     key("sample_prompt", Text, EVALUATION, "\n", "prompt of the samples"),
-    key("sample_tokens", AUTO_U32, EVALUATION, "200", "tokens per sample; 0 = no samples"),
+    key("sample_tokens", count(0, U32), EVALUATION, "200", "tokens per sample; 0 = no samples"),
     key("hellaswag", Text, EVALUATION, "", "a file of HellaSwag, whose questions are answered at each evaluation; empty = none"),
-    key("hellaswag_questions", AUTO_U32, EVALUATION, "400", "questions at each evaluation, evenly spread over the file; 0 = all"),
+    key("hellaswag_questions", count(0, U32), EVALUATION, "400", "questions at each evaluation, evenly spread over the file; 0 = all"),
 
-    key("log_interval", NONZERO_U64, OUTPUT, "1", "iterations between progress lines"),
+    key("log_interval", count(1, I64), OUTPUT, "1", "iterations between progress lines"),
     key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
     key("always_save_checkpoint", Bool, OUTPUT, "true", "save at every evaluation, not only when the validation loss improves"),
-    key("keep_checkpoints", NONZERO_U32, OUTPUT, "2", "newest checkpoints to keep besides the best"),
+    key("keep_checkpoints", count(1, U32), OUTPUT, "2", "newest checkpoints to keep besides the best"),
 ];
 
 /// nanoGPT's key for the data: `dataset = 'openwebtext'` means `data = 'data/openwebtext'`. It is

@@ -67,12 +67,6 @@ impl Trouble {
     }
 }
 
-/// The first byte of a file to request, and the version of the file that the bytes before it are from.
-pub(super) struct Continue<'a> {
-    pub from: u64,
-    pub version: Option<&'a str>,
-}
-
 impl HubClient {
     pub fn new() -> Result<Self, Failure> {
         let typed = variable("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.into());
@@ -102,9 +96,14 @@ impl HubClient {
         url
     }
 
-    /// Requests a file, or the rest of one. Every answer but success is an error, except for an offset beyond
-    /// the end of the file (416).
-    pub fn open(&self, url: &Url, at: Option<&Continue<'_>>) -> Result<Response<Body>, Trouble> {
+    /// Requests a file from the byte `from` on, if the bytes before are from its `version`. Every answer but
+    /// success is an error, except for an offset beyond the end of the file (416).
+    pub fn open(
+        &self,
+        url: &Url,
+        from: u64,
+        version: Option<&str>,
+    ) -> Result<Response<Body>, Trouble> {
         let mut url = url.clone();
         for _ in 0..REDIRECTS {
             let mut request = self.agent.get(url.as_str());
@@ -113,10 +112,10 @@ impl HubClient {
             if let Some(token) = self.token.as_ref().filter(|_| is_own) {
                 request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
             }
-            if let Some(Continue { from, version }) = at {
+            if from > 0 {
                 request = request.header(header::RANGE, format!("bytes={from}-"));
                 if let Some(version) = version {
-                    request = request.header(header::IF_RANGE, *version);
+                    request = request.header(header::IF_RANGE, version);
                 }
             }
             let answer = request.call().map_err(|error| {
@@ -158,7 +157,7 @@ impl HubClient {
     /// Requests a JSON value.
     pub fn json(&self, url: &Url) -> Result<serde_json::Value, Trouble> {
         let mut text = Vec::new();
-        let answer = self.open(url, None)?;
+        let answer = self.open(url, 0, None)?;
         let mut body = answer.into_body().into_reader().take(MAX_JSON + 1);
         let read = body.read_to_end(&mut text);
         read.map_err(|error| Trouble::passing(format!("{}: {error}", shown(url))))?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use ureq::http::{HeaderMap, StatusCode, header};
 use url::Url;
 
-use super::client::{Continue, HubClient, Trouble};
+use super::client::{HubClient, Trouble};
 use super::error::{cannot, untrue, usage};
 use super::hash::Hash;
 use crate::disk::{self, File, TryLockError};
@@ -35,12 +35,8 @@ pub(super) struct Remote<'a> {
     pub version: Option<String>,
 }
 
-/// The header of an answer.
-pub(super) struct Beginning<'a> {
-    pub version: Option<&'a str>,
-    /// The bytes that follow, if the server reports them.
-    pub missing: Option<u64>,
-}
+/// Receives the version of the file and the bytes that follow, if the server reports them.
+pub(super) type Begin<'a> = dyn FnMut(Option<&str>, Option<u64>) -> Result<(), Failure> + 'a;
 
 /// Locks a file for as long as the value lives. It is an error if another process fetches the same thing.
 pub(super) fn lock(path: &Path, name: &str) -> Result<File, Failure> {
@@ -64,7 +60,7 @@ pub(super) fn fetch(
     client: &HubClient,
     remote: &Remote<'_>,
     partial: &Path,
-    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), Failure>,
+    begin: &mut Begin<'_>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), Failure> {
     let mut file = disk::append(partial).map_err(cannot("open", partial))?;
@@ -117,7 +113,7 @@ fn fetch_rest(
     remote: &Remote<'_>,
     file: &mut File,
     version: &mut Option<String>,
-    begin: &mut dyn FnMut(Beginning<'_>) -> Result<(), Failure>,
+    begin: &mut Begin<'_>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), Trouble> {
     let name = remote.name;
@@ -142,8 +138,7 @@ fn fetch_rest(
     }
     // With a hash the version does not matter. It differs between the servers of one file.
     let known = version.as_deref().filter(|_| remote.hash.is_none());
-    let at = Continue { from: have, version: known };
-    let answer = client.open(remote.url, Some(&at).filter(|at| at.from > 0))?;
+    let answer = client.open(remote.url, have, known)?;
     let status = answer.status();
     let begins_at = content_range(answer.headers());
     // The server has less than we have, sends all of it, or another part.
@@ -172,7 +167,7 @@ fn fetch_rest(
     }
     *version = version_of(answer.headers());
     let missing = total.map(|total| total.saturating_sub(have));
-    begin(Beginning { version: version.as_deref(), missing })?;
+    begin(version.as_deref(), missing)?;
     if total.is_some_and(|total| total > remote.most) {
         return Err(too_long(remote, total).into());
     }

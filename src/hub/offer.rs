@@ -10,7 +10,7 @@ use super::address::shown;
 use super::cache::RepoFolder;
 use super::client::HubClient;
 use super::error::{cannot, usage};
-use super::fetch::{Beginning, Remote, fetch, lock};
+use super::fetch::{Remote, fetch, lock};
 use super::hash::Hash;
 use super::listing::{Listing, RepoFile};
 use super::name::{Download, RepoKind, RepoName, is_safe_file_name};
@@ -248,7 +248,7 @@ fn fetch_blob(
                 version: None,
             };
             let partial = incomplete(&blob);
-            fetch(client, &remote, &partial, &mut |_| Ok(()), progress)?;
+            fetch(client, &remote, &partial, &mut |_, _| Ok(()), progress)?;
             disk::rename(&partial, &blob).map_err(cannot("write", &blob))?;
         }
     }
@@ -285,7 +285,7 @@ fn fetch_file(
     let version = disk::read_to_string(&stamp_path).ok();
     let version = version.and_then(|text| text.strip_prefix(&stamp("")).map(str::to_string));
     let remote = Remote { url, name: &name, size: None, most, hash, version };
-    let mut begin = |Beginning { version, missing }: Beginning<'_>| {
+    let mut begin = |version: Option<&str>, missing| {
         check_room(path, missing)?;
         match version {
             Some(version) => {
