@@ -9,8 +9,8 @@
 //! Muon needs matrix products, which the device computes: the momentum of one matrix after the other
 //! is uploaded and read back. In f32 nothing else is: the device has the weights.
 
+use std::iter::zip;
 use std::mem::take;
-use std::slice::IterMut;
 use std::vec::IntoIter;
 
 use burn::tensor::{DType, Device, Element, FloatDType, Tensor, TensorData};
@@ -64,14 +64,14 @@ impl Optimizer {
                     ReadAhead::new(others.into_iter().flat_map(sliced), &offload.watchdog)
                 }),
                 matrices: matrices.into_iter(),
-                parts: parts.iter_mut(),
                 control: Tensor::from_floats(control.as_slice(), &host),
                 host,
                 watchdog: &offload.watchdog,
                 dry,
             };
-            let weights = take_weights(model).into_iter().map(|weight| update.apply(weight));
-            put_weights(model, weights.collect());
+            let weights = zip(take_weights(model), parts);
+            let updated = weights.map(|(weight, part)| update.apply(weight, part)).collect();
+            put_weights(model, updated);
         }
         offload.spent += begun.elapsed();
     }
@@ -85,7 +85,6 @@ struct HostUpdate<'a> {
     slices: Option<ReadAhead<'a>>,
     /// The gradients that Muon applies.
     matrices: IntoIter<Tensor<1>>,
-    parts: IterMut<'a, PartState>,
     /// In host memory.
     control: Tensor<1>,
     host: Device,
@@ -96,8 +95,7 @@ struct HostUpdate<'a> {
 }
 
 impl HostUpdate<'_> {
-    fn apply(&mut self, weight: FlatWeight) -> FlatWeight {
-        let Some(part) = self.parts.next() else { return weight };
+    fn apply(&mut self, weight: FlatWeight, part: &mut PartState) -> FlatWeight {
         let FlatWeight { value, half, shape } = weight;
         let value = match part.rule {
             Rule::Muon { matrices } => self.update_matrix(value, part, matrices, shape.dims()),
