@@ -13,8 +13,8 @@ use crate::data::Dataset;
 use crate::gpu::{self, DeviceChoice, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::plan::{
-    self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Gpu, Kernels,
-    Limits, PlanError, RanksEstimate, Recipe, Row, Shares, Totals,
+    self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Kernels,
+    Limits, PlanError, PublishedGpu, RanksEstimate, Recipe, Row, Shares, Totals,
 };
 use crate::protocol::Failure;
 use crate::ranks::RanksError;
@@ -202,7 +202,7 @@ fn device(
     let float16 = config.dtype == Dtype::Float16;
     let matrices = float16.then_some(Matrices::Sixteen);
     let unnamed = Abilities { float16, matrices, ..Abilities::default() };
-    let abilities = gpu.map_or(unnamed, Gpu::abilities);
+    let abilities = gpu.map_or(unnamed, PublishedGpu::abilities);
     let planned = abilities.planned(config.dtype);
     let mut precision = abilities.explain(config.dtype);
     if gpu.is_none() && planned.matrices().is_some() {

@@ -1,7 +1,7 @@
 //! The GPU of `wgpt plan --target`.
 
 use crate::config::Budget;
-use crate::plan::{Gpu, gpu_named, gpu_names};
+use crate::plan::{PublishedGpu, gpu_named, gpu_names};
 
 /// A GPU that need not be in this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub(super) struct TargetGpu {
     /// In bytes.
     pub memory: u64,
     /// Its entry in the table of GPUs, if it was given by name.
-    pub gpu: Option<Gpu>,
+    pub gpu: Option<PublishedGpu>,
 }
 
 /// A number without a unit is in GiB up to this one; a larger one counts bytes.

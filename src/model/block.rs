@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::layers::{Linear, Matrix, Norm, WeightMut};
+use super::layers::{Linear, Norm, WeightMatrix, WeightMut};
 use super::pass::{BlockPass, site};
 use crate::ops::{self, Activation, AttentionShape, HeadNorms, LayerNormStatistics, RotaryShape};
 use crate::plan::{Blocks, LlamaBlocks};
@@ -73,7 +73,7 @@ impl Block {
     }
 
     /// Returns the matrices of the linear layers, in the order of the model.
-    pub fn matrices(&mut self) -> [&mut Matrix; 4] {
+    pub fn matrices(&mut self) -> [&mut WeightMatrix; 4] {
         let Self { qkv, attention_output, mlp_input, mlp_output, .. } = self;
         [qkv, attention_output, mlp_input, mlp_output].map(|layer| &mut layer.matrix)
     }

@@ -5,7 +5,7 @@ use std::vec::IntoIter;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::block::Block;
-use super::layers::{Linear, Matrix, Norm};
+use super::layers::{Linear, Norm, WeightMatrix};
 use super::{Architecture, Gpt, WeightError, WeightSource};
 use crate::config::Arch;
 use crate::ops::NormForm;
@@ -59,7 +59,7 @@ impl<'a> Builder<'a> {
 
     /// Builds the shards of a token embedding. Its padding rows start as zero and stay zero, because
     /// their gradients and their weight decay are zero.
-    fn token_embedding(&mut self, shards: usize) -> Result<Vec<Matrix>, WeightError> {
+    fn token_embedding(&mut self, shards: usize) -> Result<Vec<WeightMatrix>, WeightError> {
         let Architecture { vocab_size, n_embd, .. } = *self.architecture;
         let (name, _) = self.named();
         let mut values = self.source.weight(&name, &[vocab_size, n_embd])?;
@@ -67,7 +67,7 @@ impl<'a> Builder<'a> {
         let mut values = values.into_iter();
         let shard = |rows| {
             let values = values.by_ref().take(rows * n_embd).collect();
-            Matrix::new(self.tensor(values, [rows, n_embd]))
+            WeightMatrix::new(self.tensor(values, [rows, n_embd]))
         };
         Ok(self.architecture.shard_rows(shards).into_iter().map(shard).collect())
     }
@@ -78,8 +78,8 @@ impl<'a> Builder<'a> {
         Ok(self.tensor(values, shape.try_into().expect("vectors and matrices in their order")))
     }
 
-    fn matrix(&mut self) -> Result<Matrix, WeightError> {
-        Ok(Matrix::new(self.weight()?))
+    fn matrix(&mut self) -> Result<WeightMatrix, WeightError> {
+        Ok(WeightMatrix::new(self.weight()?))
     }
 
     fn bias(&mut self) -> Result<Option<Tensor<1>>, WeightError> {

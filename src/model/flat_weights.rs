@@ -5,7 +5,7 @@ use std::mem::replace;
 
 use burn::tensor::{Shape, Tensor};
 
-use super::layers::{Matrix, Norm, WeightMut};
+use super::layers::{Norm, WeightMatrix, WeightMut};
 use super::{Block, Gpt, Parameter};
 use crate::plan::HEAD;
 
@@ -36,7 +36,7 @@ impl WeightMut<'_> {
             Self::Vector(weight) => {
                 FlatWeight { shape: weight.shape(), value: replace(weight, empty), half: None }
             }
-            Self::Matrix(Matrix { weight, half }) => FlatWeight {
+            Self::Matrix(WeightMatrix { weight, half }) => FlatWeight {
                 shape: weight.shape(),
                 value: replace(weight, empty.reshape([1, 1])).flatten(0, 1),
                 half: half.take().map(|half| half.flatten(0, 1)),
@@ -50,7 +50,7 @@ impl WeightMut<'_> {
             Self::Matrix(matrix) => {
                 let shape: [usize; 2] = shape.dims();
                 let half = half.map(|half| half.reshape(shape));
-                *matrix = Matrix { weight: value.reshape(shape), half };
+                *matrix = WeightMatrix { weight: value.reshape(shape), half };
             }
         }
     }

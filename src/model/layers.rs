@@ -8,7 +8,7 @@ use super::pass::BlockPass;
 use crate::ops::{self, Activation, LayerNormStatistics, LinearGradients, NormForm, OpsMode};
 
 #[derive(Clone, Debug)]
-pub(super) struct Matrix {
+pub(super) struct WeightMatrix {
     pub weight: Tensor<2>,
     /// The copy in half precision, if the model keeps one.
     pub half: Option<Tensor<2>>,
@@ -17,7 +17,7 @@ pub(super) struct Matrix {
 /// A linear layer. Its matrix is `[in, out]`, the layout of Hugging Face's Conv1D.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
-    pub matrix: Matrix,
+    pub matrix: WeightMatrix,
     pub bias: Option<Tensor<1>>,
 }
 
@@ -31,10 +31,10 @@ pub(super) struct Norm {
 /// A weight in its place in a model.
 pub(super) enum WeightMut<'a> {
     Vector(&'a mut Tensor<1>),
-    Matrix(&'a mut Matrix),
+    Matrix(&'a mut WeightMatrix),
 }
 
-impl Matrix {
+impl WeightMatrix {
     pub fn new(weight: Tensor<2>) -> Self {
         Self { weight, half: None }
     }

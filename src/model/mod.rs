@@ -44,7 +44,7 @@ pub(crate) use gguf::{GgufFile, GgufType};
 pub use gradients::{Take, WeightGradients};
 pub(crate) use hugging_face::{ARCHITECTURE_FILE, read_architecture, write_architecture};
 pub(crate) use init::RandomWeights;
-use layers::{Matrix, Norm};
+use layers::{Norm, WeightMatrix};
 pub use loss_scale::LossScale;
 pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use odds::TokenOdds;
@@ -86,12 +86,12 @@ pub trait WeightSource {
 #[derive(Clone, Debug)]
 pub struct Gpt {
     /// The token embedding, split into as many shards as the device needs.
-    wte: Vec<Matrix>,
-    wpe: Option<Matrix>,
+    wte: Vec<WeightMatrix>,
+    wpe: Option<WeightMatrix>,
     h: Vec<Block>,
     ln_f: Norm,
     /// `None` if the head is tied to the token embedding.
-    lm_head: Option<Vec<Matrix>>,
+    lm_head: Option<Vec<WeightMatrix>>,
     architecture: Architecture,
 }
 
@@ -272,7 +272,7 @@ impl Gpt {
     }
 
     /// Returns the weights of the output head.
-    fn head_weights(&self) -> &[Matrix] {
+    fn head_weights(&self) -> &[WeightMatrix] {
         self.lm_head.as_ref().unwrap_or(&self.wte)
     }
 
@@ -282,11 +282,11 @@ impl Gpt {
     }
 }
 
-fn shards(embedding: &[Matrix]) -> Vec<Tensor<2>> {
+fn shards(embedding: &[WeightMatrix]) -> Vec<Tensor<2>> {
     embedding.iter().map(|shard| shard.weight.clone()).collect()
 }
 
 /// Returns the shards that products multiply.
-fn factors(embedding: &[Matrix], mode: OpsMode) -> Vec<Tensor<2>> {
+fn factors(embedding: &[WeightMatrix], mode: OpsMode) -> Vec<Tensor<2>> {
     embedding.iter().map(|shard| shard.factor(mode)).collect()
 }

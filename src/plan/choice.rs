@@ -27,7 +27,7 @@ pub fn plan(
     speed: Option<&DeviceSpeed>,
 ) -> Result<Forecast, PlanError> {
     let assumed = DeviceSpeed::assumed(limits.kernels);
-    let search = Search { config, vocab, limits, speed: speed.unwrap_or(&assumed) };
+    let search = PlanSearch { config, vocab, limits, speed: speed.unwrap_or(&assumed) };
     let Some(chosen) = search.fastest() else { return Err(search.refusal()) };
     let mut forecast = search.with_larger_chunk(chosen);
     forecast.why = search.explain(&forecast);
@@ -95,7 +95,7 @@ pub(crate) fn smaller_or_offloaded(plan: &Plan, can_offload: bool) -> Option<Pla
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Search<'a> {
+pub(super) struct PlanSearch<'a> {
     pub config: &'a Config,
     pub vocab: u32,
     pub limits: &'a Limits,
@@ -103,7 +103,7 @@ pub(super) struct Search<'a> {
     pub speed: &'a DeviceSpeed,
 }
 
-impl Search<'_> {
+impl PlanSearch<'_> {
     /// Returns the fastest plan that fits, without a larger logits chunk and an explanation.
     pub(super) fn fastest(&self) -> Option<Forecast> {
         let candidates = self.candidates();

@@ -2,14 +2,11 @@
 
 use std::iter::successors;
 
-use super::choice::Search;
-use super::{Fix, GPT2_SIZES};
+use super::choice::PlanSearch;
+use super::{Fix, GPT2_SIZES, SettingValues};
 use crate::config::{Arch, Choice, Config};
 
-/// New values of settings, as they are typed.
-type Set = Vec<(&'static str, String)>;
-
-impl Search<'_> {
+impl PlanSearch<'_> {
     /// Returns up to three changes to a configuration that has no plan. Each makes the run fit; the mildest
     /// comes first. `budget` is the smallest budget with which it would, if any.
     pub(super) fn fixes(&self, budget: Option<u64>) -> Vec<Fix> {
@@ -70,7 +67,7 @@ impl Search<'_> {
     }
 
     /// Returns the change to the largest count below `end` that makes the run fit.
-    fn largest(&self, end: u32, set: impl Fn(u32) -> Set) -> Option<Fix> {
+    fn largest(&self, end: u32, set: impl Fn(u32) -> SettingValues) -> Option<Fix> {
         // Memory grows with the count, so the counts that fit come first.
         let counts: Vec<u32> = (1..end).collect();
         let fitting = counts.partition_point(|&count| self.fix(set(count)).is_some());
@@ -78,9 +75,9 @@ impl Search<'_> {
     }
 
     /// Returns the change to these settings, if it makes the run fit.
-    fn fix(&self, set: Set) -> Option<Fix> {
+    fn fix(&self, set: SettingValues) -> Option<Fix> {
         let changed = self.config.with(&set)?;
-        let predicted_bytes = Search { config: &changed, ..*self }.fastest()?.predicted_bytes;
+        let predicted_bytes = PlanSearch { config: &changed, ..*self }.fastest()?.predicted_bytes;
         Some(Fix { set, predicted_bytes })
     }
 }

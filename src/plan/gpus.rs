@@ -4,7 +4,7 @@ use crate::config::{Abilities, Matrices, words};
 
 /// A GPU as its vendor describes it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Gpu {
+pub struct PublishedGpu {
     /// The name without the vendor, like `RTX 3060`.
     pub name: &'static str,
     /// Memory in GiB; of several variants, the most common.
@@ -31,7 +31,7 @@ words! {
     }
 }
 
-impl Gpu {
+impl PublishedGpu {
     /// Returns the dtypes and matrices of this GPU through Vulkan, besides float32.
     pub fn abilities(self) -> Abilities {
         let matrices = (self.cores >= Cores::Mma).then_some(Matrices::Sixteen);
@@ -46,7 +46,7 @@ impl Gpu {
 /// A GPU a line.
 const GPUS: &str = include_str!("../../assets/gpus.txt");
 
-impl Gpu {
+impl PublishedGpu {
     /// Reads a line of the table; `None` for a comment.
     fn parse(line: &'static str) -> Option<Self> {
         let mut columns = line.split(", ");
@@ -62,8 +62,8 @@ impl Gpu {
     }
 }
 
-fn gpus() -> impl Iterator<Item = Gpu> {
-    GPUS.lines().filter_map(Gpu::parse)
+fn gpus() -> impl Iterator<Item = PublishedGpu> {
+    GPUS.lines().filter_map(PublishedGpu::parse)
 }
 
 /// Words that make the name before them another GPU.
@@ -72,7 +72,7 @@ const VARIANTS: &[&str] =
 
 /// Returns the GPU that a name means, as typed or as a driver reports it: `rtx 3060`,
 /// `NVIDIA GeForce RTX 3060`, `Intel(R) Arc(tm) A770 Graphics (DG2)`.
-pub fn gpu_named(name: &str) -> Option<Gpu> {
+pub fn gpu_named(name: &str) -> Option<PublishedGpu> {
     let name = words(name);
     gpus().find(|gpu| {
         let wanted = words(gpu.name);

@@ -33,7 +33,7 @@ pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
 pub use device::{Backend, DeviceHealth, DeviceKind, DeviceLine, Throttle};
 pub use forecast::Forecast;
-pub use gpus::{Gpu, gpu_named, gpu_names};
+pub use gpus::{PublishedGpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
 pub use network::{RanksEstimate, parse_network};
@@ -127,11 +127,13 @@ pub(crate) fn listed(holders: &[MemoryHolder]) -> String {
     holders.iter().map(MemoryHolder::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// New values of settings, as they are typed.
+pub type SettingValues = Vec<(&'static str, String)>;
+
 /// A change of settings that makes the run fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// The settings to change, each with its new value as it is typed.
-    pub set: Vec<(&'static str, String)>,
+    pub set: SettingValues,
     /// Peak memory with the change.
     pub predicted_bytes: u64,
 }

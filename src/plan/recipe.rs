@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::{DataSize, DeviceSpeed, Forecast, Limits, Pace, Totals, Work, plan};
+use super::{DataSize, DeviceSpeed, Forecast, Limits, Pace, SettingValues, Totals, Work, plan};
 use crate::config::{Arch, Config, GPT2_VOCABULARY, InitFrom, OptimizerKind};
 use crate::text::{count, two_digits};
 
@@ -15,9 +15,6 @@ pub const TIMES: [(&str, u64); 4] =
 
 /// The tokens of the micro-batch that is measured to know the speed of a device.
 const MEASURED_TOKENS: u64 = 4096;
-
-/// New values of settings, as they are typed.
-type Set = Vec<(&'static str, String)>;
 
 /// Layers and widths of the models to choose from, the smallest first. Each has 1.3 to 2 times the weights
 /// of the one before in its blocks; from GPT-2's on they are GPT-2's.
@@ -122,7 +119,7 @@ pub struct RecipeQuestion<'a> {
 /// A size of the batch, and the time of an update.
 struct Batch {
     /// The settings up to here.
-    set: Set,
+    set: SettingValues,
     tokens: f64,
     seconds: f64,
 }
@@ -131,7 +128,7 @@ struct Batch {
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The settings that the rule has chosen.
-    pub set: Vec<(&'static str, String)>,
+    pub set: SettingValues,
     pub config: Config,
     pub forecast: Forecast,
     pub totals: Totals,
@@ -219,7 +216,7 @@ pub fn recipe(question: RecipeQuestion) -> Option<Recipe> {
 
 impl RecipeQuestion<'_> {
     /// Returns the recipe for a model of this shape; `None` if it does not fit.
-    fn train(&self, mut set: Set) -> Option<Recipe> {
+    fn train(&self, mut set: SettingValues) -> Option<Recipe> {
         let &Self { vocab, data, speed, time, .. } = self;
         let parameters = self.config.with(&set)?.parameters(vocab.into());
         let longest = u32::try_from(data.val.min(data.train)).unwrap_or(u32::MAX).max(2) - 1;
@@ -276,7 +273,7 @@ impl RecipeQuestion<'_> {
     }
 
     /// Returns the batch of a model with the settings of `set` and this one; `None` if it does not fit.
-    fn batch(&self, set: &Set, key: &'static str, value: impl ToString) -> Option<Batch> {
+    fn batch(&self, set: &SettingValues, key: &'static str, value: impl ToString) -> Option<Batch> {
         let mut set = set.clone();
         self.add(&mut set, key, value);
         let config = self.config.with(&set)?;
@@ -290,11 +287,11 @@ impl RecipeQuestion<'_> {
     /// in all.
     fn schedule(
         &self,
-        set: &Set,
+        set: &SettingValues,
         flop: f64,
         each: f64,
         mut updates: u64,
-    ) -> Option<(Forecast, Config, Set)> {
+    ) -> Option<(Forecast, Config, SettingValues)> {
         loop {
             let mut set = set.clone();
             self.add_training(&mut set, flop, each, updates);
@@ -312,14 +309,14 @@ impl RecipeQuestion<'_> {
         }
     }
 
-    fn add(&self, set: &mut Set, key: &'static str, value: impl ToString) {
+    fn add(&self, set: &mut SettingValues, key: &'static str, value: impl ToString) {
         if !(self.is_set)(key) {
             set.push((key, value.to_string()));
         }
     }
 
     /// Adds the learning rate, the schedule and the evaluations of `updates` updates of `each` tokens.
-    fn add_training(&self, set: &mut Set, flop: f64, each: f64, updates: u64) {
+    fn add_training(&self, set: &mut SettingValues, flop: f64, each: f64, updates: u64) {
         // A smaller batch has noisier gradients: its rate falls with the root of its size.
         let rate = match self.config.init_from {
             InitFrom::Scratch => learning_rate_law(flop) * (each / batch_law(flop)).min(1.0).sqrt(),

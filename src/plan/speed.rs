@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Gpu, Kernels, Work};
+use super::{Kernels, PublishedGpu, Work};
 use crate::config::{Dtype, Precision};
 
 /// A point of the curve, per op: measured, or derived from a peak.
@@ -64,7 +64,7 @@ impl DeviceSpeed {
 
     /// Returns the expected speed on a GPU that was not measured: of the WGSL kernels, and in tf32 and
     /// bfloat16 of CUDA's. `None` in a precision that the GPU does not support.
-    pub fn published(gpu: Gpu, precision: Precision) -> Option<Self> {
+    pub fn published(gpu: PublishedGpu, precision: Precision) -> Option<Self> {
         let (sustained, share) = match (precision.dtype(), precision.matrices()) {
             (Dtype::Float16, Some(_)) => (SUSTAINED_IN_MATRICES, "three quarters"),
             (Dtype::Float32 | Dtype::Float16, None) => (SUSTAINED, "a third"),

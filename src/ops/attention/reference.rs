@@ -11,14 +11,14 @@ const QUERY_BLOCK: usize = 128;
 
 /// The parts of a packed `qkv` as `[batch, heads, time, size]`. Keys and values are repeated for the
 /// heads of queries that share them.
-struct Heads {
+struct SplitHeads {
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
     scale: f32,
 }
 
-impl Heads {
+impl SplitHeads {
     fn split(qkv: Tensor<2>, shape: &AttentionShape) -> Self {
         let size = shape.size(qkv.dims()[1]);
         let heads = shape.heads;
@@ -48,7 +48,7 @@ impl Heads {
 pub(super) fn forward(inputs: AttentionInputs<Reference>) -> (Tensor<2>, Tensor<3>) {
     let AttentionInputs { qkv, shape } = inputs;
     let dtype = FloatDType::from(qkv.dtype());
-    let heads = Heads::split(qkv.cast(FloatDType::F32), &shape);
+    let heads = SplitHeads::split(qkv.cast(FloatDType::F32), &shape);
     let mut outs = Vec::new();
     let mut sums = Vec::new();
     for (from, to) in blocks(shape.time) {
@@ -74,7 +74,7 @@ pub(super) fn backward(inputs: AttentionBackwardInputs<Reference>) -> Tensor<2> 
     let AttentionBackwardInputs { dout, qkv, out, log_sum_exp, shape } = inputs;
     let dtype = FloatDType::from(qkv.dtype());
     let [dout, qkv, out] = [dout, qkv, out].map(|x| x.cast(FloatDType::F32));
-    let heads = Heads::split(qkv, &shape);
+    let heads = SplitHeads::split(qkv, &shape);
     let [dout, out] = [dout, out].map(|x| to_heads(x, &shape, shape.heads));
     let delta = (dout.clone() * out).sum_dim(3);
     let log_sum_exp = log_sum_exp.reshape([shape.batch, shape.heads, shape.time, 1]);

@@ -12,7 +12,7 @@ use crate::ops::shared::cpu::{
 
 /// The heads of a row, and what happens to them.
 #[derive(Clone, Copy)]
-struct Heads<'a> {
+struct RowHeads<'a> {
     shape: RotaryShape,
     width: usize,
     size: usize,
@@ -21,7 +21,7 @@ struct Heads<'a> {
     norms: Option<[&'a [f32]; 2]>,
 }
 
-impl<'a> Heads<'a> {
+impl<'a> RowHeads<'a> {
     fn new(
         shape: RotaryShape,
         width: usize,
@@ -52,7 +52,7 @@ pub(super) fn forward(inputs: RotaryInputs<Flex>) -> CpuTensor {
     let norms = norms.map(|(q, k)| [q, k].map(contiguous));
     let width = qkv.shape()[1];
     let turns = shape.turns(shape.size(width));
-    let heads = Heads::new(shape, width, &turns, norms.as_ref());
+    let heads = RowHeads::new(shape, width, &turns, norms.as_ref());
     heads.each(values_mut(&mut qkv), |rows, first| {
         normalise(rows, heads);
         rotate(rows, heads, first, false);
@@ -66,7 +66,7 @@ pub(super) fn backward(inputs: RotaryBackwardInputs<Flex>) -> (CpuTensor, Option
     let norms = norms.map(|(q, k)| [q, k].map(contiguous));
     let [n, width] = dqkv.shape().dims();
     let turns = shape.turns(shape.size(width));
-    let heads = Heads::new(shape, width, &turns, norms.as_ref());
+    let heads = RowHeads::new(shape, width, &turns, norms.as_ref());
     heads.each(values_mut(&mut dqkv), |rows, first| rotate(rows, heads, first, true));
     let Some(norms) = heads.norms else { return (dqkv, None) };
     let qkv = contiguous(qkv.expect("qkv as the op took it"));
@@ -86,8 +86,8 @@ pub(super) fn backward(inputs: RotaryBackwardInputs<Flex>) -> (CpuTensor, Option
 
 vectorised! {
     /// Rotates q and k by the angles of the rows from `first` on, or back.
-    fn rotate<S>(_simd; rows: &mut [f32], heads: Heads<'_>, first: usize, back: bool) {
-        let Heads { shape, width, size, turns, .. } = heads;
+    fn rotate<S>(_simd; rows: &mut [f32], heads: RowHeads<'_>, first: usize, back: bool) {
+        let RowHeads { shape, width, size, turns, .. } = heads;
         let mut angles = vec![[0.0; 2]; turns.len()];
         for (row, values) in rows.chunks_mut(width).enumerate() {
             let position = ((first + row) % shape.time) as u32;
@@ -112,7 +112,7 @@ fn rstd<S: Simd>(simd: S, x: &[f32], eps: f32) -> f32 {
 }
 
 vectorised! {
-    fn normalise<S>(simd; rows: &mut [f32], heads: Heads<'_>) {
+    fn normalise<S>(simd; rows: &mut [f32], heads: RowHeads<'_>) {
         let Some(norms) = heads.norms else { return };
         for row in rows.chunks_mut(heads.width) {
             let rotated = row.chunks_mut(heads.size).take(heads.shape.rotated());
@@ -129,8 +129,8 @@ vectorised! {
 
 vectorised! {
     /// Adds to the sums for the weights of q, then to those of k. `d` are gradients of normalised heads.
-    fn sum_weight_gradients<S>(simd; d: &[f32], x: &[f32], heads: Heads<'_>, sums: &mut [f32]) {
-        let Heads { shape, width, size, .. } = heads;
+    fn sum_weight_gradients<S>(simd; d: &[f32], x: &[f32], heads: RowHeads<'_>, sums: &mut [f32]) {
+        let RowHeads { shape, width, size, .. } = heads;
         for (d, x) in d.chunks(width).zip(x.chunks(width)) {
             let rotated = d.chunks(size).zip(x.chunks(size)).take(shape.rotated());
             for (head, (d, x)) in rotated.enumerate() {
@@ -147,8 +147,8 @@ vectorised! {
 vectorised! {
     /// Turns gradients of normalised heads into those of `x`: `rstd * (g - x_hat * mean(g * x_hat))` with
     /// `g = d * weight`.
-    fn input_gradients<S>(simd; d: &mut [f32], x: &[f32], heads: Heads<'_>, norms: [&[f32]; 2]) {
-        let Heads { shape, width, size, .. } = heads;
+    fn input_gradients<S>(simd; d: &mut [f32], x: &[f32], heads: RowHeads<'_>, norms: [&[f32]; 2]) {
+        let RowHeads { shape, width, size, .. } = heads;
         for (d, x) in d.chunks_mut(width).zip(x.chunks(width)) {
             let rotated = d.chunks_mut(size).zip(x.chunks(size)).take(shape.rotated());
             for (head, (d, x)) in rotated.enumerate() {

@@ -6,15 +6,15 @@ use super::{HeadNorms, RotaryBackwardInputs, RotaryInputs, RotaryShape};
 use crate::ops::shared::dispatch::Reference;
 
 /// The heads of q, of k and of v, `[n, heads, size]` each.
-type Heads = [Tensor<3>; 3];
+type QkvHeads = [Tensor<3>; 3];
 
 /// `[n, 1, size / 2]`.
-struct Rotation {
+struct AngleTables {
     cosines: Tensor<3>,
     sines: Tensor<3>,
 }
 
-impl Rotation {
+impl AngleTables {
     fn new(shape: &RotaryShape, [n, size]: [usize; 2], device: &Device) -> Self {
         let pairs = (0..n).flat_map(|row| (0..size / 2).map(move |i| (row % shape.time, i)));
         let angles: Vec<f64> = pairs
@@ -44,7 +44,7 @@ impl Rotation {
     }
 }
 
-fn split(qkv: Tensor<2>, shape: &RotaryShape) -> Heads {
+fn split(qkv: Tensor<2>, shape: &RotaryShape) -> QkvHeads {
     let [n, width] = qkv.dims();
     let slots = shape.heads + 2 * shape.kv_heads;
     let qkv = qkv.cast(FloatDType::F32).reshape([n, slots, width / slots]);
@@ -53,7 +53,7 @@ fn split(qkv: Tensor<2>, shape: &RotaryShape) -> Heads {
         .map(|(first, count)| of(first, count))
 }
 
-fn join(heads: Heads, dtype: FloatDType) -> Tensor<2> {
+fn join(heads: QkvHeads, dtype: FloatDType) -> Tensor<2> {
     let qkv = Tensor::cat(heads.to_vec(), 1);
     let [n, slots, size] = qkv.dims();
     qkv.reshape([n, slots * size]).cast(dtype)
@@ -67,7 +67,7 @@ pub(super) fn forward(inputs: RotaryInputs<Reference>) -> Tensor<2> {
     let RotaryInputs { qkv, norms, shape } = inputs;
     let [n, width] = qkv.dims();
     let dtype = FloatDType::from(qkv.dtype());
-    let rotation = Rotation::new(&shape, [n, shape.size(width)], &qkv.device());
+    let rotation = AngleTables::new(&shape, [n, shape.size(width)], &qkv.device());
     let [mut q, mut k, v] = split(qkv, &shape);
     if let Some(HeadNorms { q: q_norm, k: k_norm }) = norms {
         q = rstd(&q, shape.eps) * q * q_norm.unsqueeze();
@@ -80,7 +80,7 @@ pub(super) fn backward(inputs: RotaryBackwardInputs<Reference>) -> (Tensor<2>, O
     let RotaryBackwardInputs { dqkv, qkv, norms, shape } = inputs;
     let [n, width] = dqkv.dims();
     let dtype = FloatDType::from(dqkv.dtype());
-    let rotation = Rotation::new(&shape, [n, shape.size(width)], &dqkv.device()).inverse();
+    let rotation = AngleTables::new(&shape, [n, shape.size(width)], &dqkv.device()).inverse();
     let [dq, dk, dv] = split(dqkv, &shape);
     let [dq, dk] = [dq, dk].map(|d| rotation.rotate(d));
     let Some(HeadNorms { q: q_norm, k: k_norm }) = norms else {

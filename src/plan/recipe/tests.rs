@@ -1,11 +1,13 @@
 use super::*;
 use crate::config::{Budget, Dtype, Schedule};
-use crate::plan::{DeviceMemory, DeviceProfile, Gpu, Kernels, SpeedPoint, gpu_named, gpu_names};
+use crate::plan::{
+    DeviceMemory, DeviceProfile, Kernels, PublishedGpu, SpeedPoint, gpu_named, gpu_names,
+};
 
 const GPT2: u32 = 50_257;
 const TIMES: [u64; 4] = [600, 3600, 8 * 3600, 48 * 3600];
 
-fn profile(gpu: Gpu) -> DeviceProfile {
+fn profile(gpu: PublishedGpu) -> DeviceProfile {
     let memory = DeviceMemory::Target(gpu.memory_gib << 30);
     let abilities = gpu.abilities();
     let speed = DeviceSpeed::published(gpu, abilities.planned(Dtype::Auto));

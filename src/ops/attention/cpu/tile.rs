@@ -131,13 +131,13 @@ fn store_part(sums: &[f32], width: usize, first: usize, panel: Panel, to: &mut T
 }
 
 /// Columns of `R` elements. A trait and no closure, which a compiler may leave a call.
-trait Columns<const R: usize> {
+trait LeftColumns<const R: usize> {
     fn column(&self, k: usize) -> [f32; R];
 }
 
 struct RowMajor<'a, const R: usize>([&'a [f32]; R]);
 
-impl<const R: usize> Columns<R> for RowMajor<'_, R> {
+impl<const R: usize> LeftColumns<R> for RowMajor<'_, R> {
     #[inline(always)]
     fn column(&self, k: usize) -> [f32; R] {
         let mut column = [0.0; R];
@@ -153,7 +153,7 @@ struct ColumnMajor<'a> {
     stride: usize,
 }
 
-impl<const R: usize> Columns<R> for ColumnMajor<'_> {
+impl<const R: usize> LeftColumns<R> for ColumnMajor<'_> {
     #[inline(always)]
     fn column(&self, k: usize) -> [f32; R] {
         let values = &self.values[k * self.stride..][..R];
@@ -168,7 +168,7 @@ impl<const R: usize> Columns<R> for ColumnMajor<'_> {
 fn sums<S: Simd, const R: usize, const V: usize>(
     simd: S,
     right: &[[S::f32s; V]],
-    left: impl Columns<R>,
+    left: impl LeftColumns<R>,
 ) -> [[S::f32s; V]; R] {
     let mut sums = [[simd.splat_f32s(0.0); V]; R];
     // By an index below the number of rows: nothing is left to check in the loop.
