@@ -88,14 +88,13 @@ impl Group {
         self.transport.exchange(send, receive, self.limit)
     }
 
-    /// Sends the values of one segment to the next rank while another segment arrives from the rank
-    /// before. `take` gets each value that arrives and its place.
+    /// Sends the values of one segment to the next rank, and adds the values that arrive from the rank before
+    /// to another segment.
     fn pass(
         &mut self,
         values: &mut [f32],
         sent: Range<usize>,
         received: Range<usize>,
-        take: impl Fn(&mut f32, f32),
     ) -> Result<(), RanksError> {
         let (next, before) = self.neighbours();
         let mut sent = pieces(sent);
@@ -109,7 +108,8 @@ impl Group {
             let send = to_send.map(|range| self.write(next, &values[range]));
             let receive = range.as_ref().map(|range| Envelope::of_values(before, range.len()));
             let message = self.exchange(send, receive)?;
-            read(message, &mut values[range.unwrap_or_default()], &take);
+            let add = |value: &mut f32, arrived| *value += arrived;
+            read(message, &mut values[range.unwrap_or_default()], add);
         }
     }
 
@@ -177,20 +177,17 @@ impl Group {
     pub fn sum(&mut self, values: &mut [f32]) -> Result<(), RanksError> {
         let Self { rank, size, .. } = *self;
         let len = values.len();
-        // Segments are counted around the ring: `back` of the one that this rank begins with.
-        let segment = |ahead: usize, back: usize| {
-            let index = (rank + ahead + size - back) % size;
+        let segment = |number: usize| {
+            let index = number % size;
             len * index / size..len * (index + 1) / size
         };
         for turn in 0..size - 1 {
-            let add = |value: &mut f32, arrived| *value += arrived;
-            self.pass(values, segment(0, turn), segment(0, turn + 1), add)?;
+            let sent = rank + size - turn;
+            self.pass(values, segment(sent), segment(sent - 1))?;
         }
-        for turn in 0..size - 1 {
-            let copy = |value: &mut f32, arrived| *value = arrived;
-            self.pass(values, segment(1, turn), segment(0, turn), copy)?;
-        }
-        Ok(())
+        // Each rank now has the sums of the segment after its own.
+        let parts: Vec<Range<usize>> = (1..=size).map(segment).collect();
+        self.all_gather(values, &parts)
     }
 
     /// Replaces `bytes` by the bytes of rank 0, in a binary tree: rank `r` sends to `2 r + 1` and `2 r + 2`.
