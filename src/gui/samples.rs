@@ -3,10 +3,10 @@
 use eframe::egui::{self, Ui};
 
 use super::intent::Intent;
-use super::state::{PartialText, PromptState, SampleState, SampleView, Selection, Shared};
+use super::state::{PromptState, SampleState, SampleView, Selection, Shared};
 use super::widgets::button;
 use super::{conversation, inside, prompt, token_text};
-use crate::protocol::{Progress, RunPhase, ScoredToken};
+use crate::protocol::{Progress, RunPhase, Sample, ScoredToken};
 use crate::text::grouped;
 
 /// Draws the choice of what the panel shows.
@@ -46,7 +46,7 @@ fn texts(
         state.selection.chosen = None;
     }
     let by_probability = state.prompt.options.probabilities;
-    if let Some(PartialText { prompt, text, tokens }) = &state.prompt.writing {
+    if let Some(Sample { prompt, text, tokens, .. }) = &state.prompt.writing {
         ui.separator();
         draw(ui, prompt, text, tokens, by_probability);
     } else if let Some(index) = state.selection.shown(progress.samples.len()) {

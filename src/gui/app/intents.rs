@@ -8,10 +8,8 @@ use super::controller::Controller;
 use crate::disk::absolute;
 use crate::gui::intent::{Intent, Overrides};
 use crate::gui::layout::Pane;
-use crate::gui::state::{
-    Closing, DataJob, Overlay, PartialText, PathEntry, SettingsForm, TextOptions,
-};
-use crate::protocol::{Progress, Request, RunView, SampleInput, SampleRequest, Texts};
+use crate::gui::state::{Closing, DataJob, Overlay, PathEntry, SettingsForm, TextOptions};
+use crate::protocol::{Progress, Request, RunView, Sample, SampleInput, SampleRequest, Texts};
 
 /// The CPU, as a value of `--device`.
 const CPU: &str = "cpu";
@@ -132,7 +130,7 @@ impl Controller {
         };
         if let SampleInput::Prompt(prompt) = &input {
             let prompt = prompt.clone();
-            samples.prompt.writing = Some(PartialText { prompt, ..PartialText::default() });
+            samples.prompt.writing = Some(Sample { prompt, ..Sample::default() });
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let seed = now.map_or(0, |time| time.as_millis() as u64);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::controller::Controller;
 use crate::disk::absolute;
 use crate::gui::intent::Intent;
-use crate::gui::state::{ChatState, DataJob, PartialText, Shared, ShownRun};
+use crate::gui::state::{ChatState, DataJob, Shared, ShownRun};
 use crate::gui::target::IS_PAGE;
 use crate::plan::DeviceKind;
 use crate::protocol::{Obstacle, Reply, RequestKind, RunPhase, RunView, Sample};
@@ -116,15 +116,15 @@ impl Controller {
             // The run of a text that was stopped may no longer be shown.
             Reply::Sampled { .. } if shared.samples.prompt.writing.is_none() => {}
             Reply::Sampled { prompt, text, done, tokens: new } => {
+                let iter = shared.shown.progress.iteration;
                 let writing = &mut shared.samples.prompt.writing;
                 let mut tokens = writing.take().map_or_else(Vec::new, |writing| writing.tokens);
                 tokens.extend(new);
+                let sample = Sample { iter, prompt, text, tokens };
                 if done {
-                    let iter = shared.shown.progress.iteration;
-                    let sample = Sample { iter, prompt, text, tokens };
                     shared.shown.progress.samples.push(sample);
                 } else {
-                    *writing = Some(PartialText { prompt, text, tokens });
+                    *writing = Some(sample);
                 }
             }
             Reply::Scored { tokens, done } => shared.samples.inside.scored(tokens, done),

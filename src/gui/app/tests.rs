@@ -8,7 +8,6 @@ use egui_kittest::kittest::{NodeT, Queryable};
 use super::*;
 use crate::config::Config;
 use crate::disk::absolute;
-use crate::gui::state::PartialText;
 use crate::plan::{Backend, DeviceKind, DeviceProfile};
 use crate::protocol::ScoredToken;
 use crate::protocol::{DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample};
@@ -184,7 +183,7 @@ fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     let run = missing("a");
     window.state_mut().controller.requests.run = Some(run.clone());
     window.state_mut().controller.take(recorded(&run, RunView::Main, ""));
-    window.state_mut().controller.shared.samples.prompt.writing = Some(PartialText::default());
+    window.state_mut().controller.shared.samples.prompt.writing = Some(Sample::default());
     window.state_mut().controller.take(sampled(" there was", false));
     assert!(has(&mut window, "Once there was"));
     assert_eq!(window.state_mut().controller.shared.shown.progress.samples.len(), 1);
@@ -202,7 +201,7 @@ fn tokens_add_up_and_those_of_a_text_that_ended_are_left_out() {
         let token = |text| ScoredToken { text, probability: Some(0.5), likeliest: Vec::new() };
         text.chars().map(|character| token(character.to_string())).collect::<Vec<_>>()
     };
-    app.shared.samples.prompt.writing = Some(PartialText::default());
+    app.shared.samples.prompt.writing = Some(Sample::default());
     for (new, text, done) in [("On", "On", false), ("ce", "Once", false), ("", "Once", true)] {
         let tokens = tokens(new);
         app.take(Reply::Sampled { prompt: "\n".into(), text: text.into(), done, tokens });

@@ -30,7 +30,7 @@ pub use dialogs::{Closing, Dialogs, HelpState, PathEntry, RunDialog};
 pub use fit::{FitState, Planned, Refusal, in_words};
 pub use form::{SettingsForm, is_same, values};
 pub use inside::InsideState;
-pub use prompt::{PartialText, PromptState, TextOptions};
+pub use prompt::{PromptState, TextOptions};
 pub use samples::{SampleState, SampleView, Selection};
 pub use times::TimeState;
 

@@ -1,25 +1,16 @@
 //! A prompt for the shown run or model, and the options of the text.
 
-use crate::protocol::{Progress, RunPhase, ScoredToken};
+use crate::protocol::{Progress, RunPhase, Sample};
 
 #[derive(Debug, Default)]
 pub struct PromptState {
     pub text: String,
     pub options: TextOptions,
-    /// The text that is being generated while the run does not train.
-    pub writing: Option<PartialText>,
+    /// The text that is being generated while the run does not train, as far as it goes.
+    pub writing: Option<Sample>,
     /// The number of samples and log lines that the run had when text was requested from it during
     /// training. It answers with one of the two.
     pub requested: Option<(usize, usize)>,
-}
-
-/// The part of a text that has been generated so far.
-#[derive(Debug, Default)]
-pub struct PartialText {
-    pub prompt: String,
-    pub text: String,
-    /// The tokens of the text, if their probabilities were requested.
-    pub tokens: Vec<ScoredToken>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
