@@ -10,7 +10,7 @@ use super::proof::{Proven, Suspect, prove};
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, Search, SelectedDevice};
-use crate::protocol::{Event, Failure, SelfTestOptions, StartRun, StopReason, Task, Working};
+use crate::protocol::{Event, Failure, StartRun, StopReason, Task, Working};
 use crate::ranks::{Group, Launch};
 use crate::train::{Session, Setup, TrainRequest};
 
@@ -108,30 +108,26 @@ pub(crate) fn train(
     output: &mut dyn RunOutput,
 ) -> Result<u8, Failure> {
     let device = start.device.parse()?;
-    let device_name = start.device_name.clone();
-    let without = start.without.clone();
-    let quiet = start.quiet;
-    let proof = Proof { options: start.self_test, is_restart: start.is_restart, quiet };
-    let (request, warnings) = start.into_request()?;
+    let (request, warnings) = start.clone().into_request()?;
     warnings.into_iter().for_each(|text| output.warn(text));
     let setting_up = output.set_up();
     let selected = match (selected, rank) {
         (Some(selected), _) => selected,
         (None, Some(rank)) => gpu::select_for_rank(device, rank.local_rank)?,
-        (None, None) => gpu::select_without(device, &without)?,
+        (None, None) => gpu::select_without(device, &start.without)?,
     };
-    if let Some(name) = device_name.filter(|name| *name != selected.info.name) {
+    if let Some(name) = start.device_name.clone().filter(|name| *name != selected.info.name) {
         // Another device in the place of a lost one: with a GPU gone, `vulkan:0` may be a software renderer.
         let reason = format!("{} has taken its place", selected.info.name);
         return Err(DeviceError::Open { id: selected.info.id, name, reason }.into());
     }
-    let (setup, device, mut suspect) = set_up(&request, selected, group, &proof, output)?;
+    let (setup, device, mut suspect) = set_up(&request, selected, group, &start, output)?;
     let watched = match rank {
         Some(rank) => Watched::Rank { label: rank.label(), limit: setup.steps.limit.clone() },
         None => Watched::Run,
     };
     watch(&device, watched, output.on_failure());
-    if !quiet {
+    if !start.quiet {
         let OpenDevice { info, reason, .. } = &device;
         output.say(&format!("device: {} ({}), {reason}", info.name, info.id));
         let precision = setup.inputs.mode.abilities(info).explain(request.config.dtype);
@@ -154,32 +150,24 @@ pub(crate) fn train(
     Ok(if reason == StopReason::Stopped { control.exit_code() } else { 0 })
 }
 
-/// How the kernels of a run's device are tested, and which messages that prints.
-struct Proof {
-    options: SelfTestOptions,
-    /// True if a former worker has printed the warning.
-    is_restart: bool,
-    quiet: bool,
-}
-
 /// Sets the run up, then opens its device: a run that does not fit is refused before that. Also returns the
 /// kernels that have crashed a former worker.
 fn set_up(
     request: &TrainRequest,
     mut found: SelectedDevice,
     group: Group,
-    proof: &Proof,
+    start: &StartRun,
     output: &mut dyn RunOutput,
 ) -> Result<(Setup, OpenDevice, Option<Suspect>), Failure> {
     // Ranks have no other device to try, and agree once.
     let mut group = Some(group);
     loop {
         let say = |text: &str| {
-            if !proof.quiet {
+            if !start.quiet {
                 output.say(text);
             }
         };
-        let proven = prove(found.clone(), request.mode, &request.config, proof.options, &say);
+        let proven = prove(found.clone(), request.mode, &request.config, start.self_test, &say);
         let Proven { mut device, mode, warning, suspect } = match proven {
             Ok(proven) => proven,
             Err(error) => {
@@ -187,7 +175,8 @@ fn set_up(
                 continue;
             }
         };
-        if let Some(text) = warning.filter(|_| !proof.is_restart) {
+        // A former worker has printed it.
+        if let Some(text) = warning.filter(|_| !start.is_restart) {
             output.warn(text);
         }
         let planned = mode.for_run(request.config.dtype, &device.info);
