@@ -36,13 +36,30 @@ pub(super) fn faster_cpu(
         let stays = || (SelectedDevice::cpu("where the run began".into()), None);
         return (began_on == Backend::Cpu).then(stays);
     }
-    let trial = Trial::of(setup, request);
-    let cpu_speed = trial.tokens_per_s(&trial.speed(&cpu, on_cpu).ok()?);
+    let own = &setup.inputs.config;
+    let plan = setup.steps.plan();
+    let vocab = setup.architecture.vocab_size as u32;
+    let update = Work::update(own, vocab, plan);
+    let trial = small(Config {
+        dtype: request.config.dtype,
+        batch_size: NonZeroU32::try_from(plan.micro_batch as u32).unwrap_or(NonZeroU32::MIN),
+        gradient_accumulation_steps: NonZeroU32::MIN,
+        vocab_size: vocab,
+        ..own.clone()
+    });
+    let speed_of_run = |device: &DeviceInfo, mode| {
+        let is_certain = |speed: &DeviceSpeed| speed.uncertainty(work_of(&trial)) <= UNCERTAINTY;
+        let speed = match known_speed(device, mode).filter(is_certain) {
+            Some(speed) => speed,
+            None => measured_speed(&trial, device, mode)?,
+        };
+        Ok::<_, Failure>(tokens(own) / speed.seconds(update))
+    };
+    let cpu_speed = speed_of_run(&cpu, on_cpu).ok()?;
     let name = &gpu.info.name;
     let id = gpu.info.id;
-    let (reason, text) = match trial.speed(&gpu.info, setup.inputs.mode) {
-        Ok(speed) => {
-            let gpu_speed = trial.tokens_per_s(&speed);
+    let (reason, text) = match speed_of_run(&gpu.info, setup.inputs.mode) {
+        Ok(gpu_speed) => {
             let [on_gpu, on_cpu] = [gpu_speed, cpu_speed].map(|speed| grouped(speed, 0));
             let text = format!("about {on_cpu} tokens/s, and {on_gpu} on {name} ({id})");
             if gpu_speed >= cpu_speed {
@@ -59,47 +76,7 @@ pub(super) fn faster_cpu(
     Some((SelectedDevice::cpu(reason.into()), Some(text)))
 }
 
-/// A small model like the one of a run, to compare devices.
-struct Trial<'a> {
-    setup: &'a Setup,
-    config: Config,
-    /// An update of the small model, and one of the run.
-    work: Work,
-    run: Work,
-}
-
-impl<'a> Trial<'a> {
-    fn of(setup: &'a Setup, request: &train::TrainRequest) -> Self {
-        let own = &setup.inputs.config;
-        let vocab = setup.architecture.vocab_size as u32;
-        let run = Work::update(own, vocab, setup.steps.plan());
-        let config = small(Config {
-            dtype: request.config.dtype,
-            batch_size: NonZeroU32::try_from(setup.steps.plan().micro_batch as u32)
-                .unwrap_or(NonZeroU32::MIN),
-            gradient_accumulation_steps: NonZeroU32::MIN,
-            vocab_size: vocab,
-            ..own.clone()
-        });
-        let work = work_of(&config);
-        Self { setup, config, work, run }
-    }
-
-    /// Returns the speed of a device, measured by another process if it is not known.
-    fn speed(&self, device: &DeviceInfo, mode: OpsMode) -> Result<DeviceSpeed, Failure> {
-        let known = known_speed(device, mode);
-        if let Some(speed) = known.filter(|speed| speed.uncertainty(self.work) <= UNCERTAINTY) {
-            return Ok(speed);
-        }
-        measured_speed(&self.config, device, mode)
-    }
-
-    /// Returns the speed of the run.
-    fn tokens_per_s(&self, speed: &DeviceSpeed) -> f64 {
-        tokens(&self.setup.inputs.config) / speed.seconds(self.run)
-    }
-}
-
+/// Measures the speed of a device in another process.
 fn measured_speed(
     config: &Config,
     device: &DeviceInfo,
