@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Declares an enum and the word of each value: the same in files, on the command line and in events.
+/// Declares enums and the word of each value: the same in files, on the command line and in events.
 /// `WORDS` lists the words, `ALL` the values.
 macro_rules! words {
-    ($(#[$meta:meta])* $vis:vis enum $name:ident {
+    ($($(#[$meta:meta])* $vis:vis enum $name:ident {
         $($(#[$value_meta:meta])* $value:ident = $word:literal,)*
-    }) => {
+    })*) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[derive(serde::Serialize, serde::Deserialize)]
@@ -26,7 +26,7 @@ macro_rules! words {
                 f.pad(Self::WORDS[*self as usize])
             }
         }
-    };
+    )*};
 }
 pub(crate) use words;
 
@@ -43,9 +43,7 @@ words! {
         /// Like `Llama`, with a norm of each head's queries and keys (arXiv:2505.09388).
         Qwen3 = "qwen3",
     }
-}
 
-words! {
     /// The form of the GELU activation (Hendrycks and Gimpel, 2016).
     pub enum Gelu {
         /// The tanh approximation: OpenAI's and Hugging Face's GPT-2.
@@ -53,9 +51,7 @@ words! {
         /// The exact form with the error function: nanoGPT.
         Erf = "erf",
     }
-}
 
-words! {
     /// A way to save memory that takes time: forced, forbidden, or left to the plan.
     #[derive(Default)]
     pub enum Choice {
@@ -65,9 +61,7 @@ words! {
         True = "true",
         False = "false",
     }
-}
 
-words! {
     /// The optimizer of the blocks' matrices. AdamW always updates embeddings, biases and layer norms.
     #[derive(Default)]
     pub enum OptimizerKind {
@@ -78,9 +72,7 @@ words! {
         /// weight.
         Muon = "muon",
     }
-}
 
-words! {
     /// The schedule of the learning rate after the warmup.
     #[derive(Default)]
     pub enum Schedule {

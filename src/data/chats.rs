@@ -9,6 +9,7 @@
 
 use super::grammar::{Grammar, Rng};
 use super::{CharVocab, ChatTemplate, DataError, Message, Role, TextTokenizer};
+use crate::text::capitalize;
 
 pub(super) const TRAIN_SEED: u64 = 3;
 pub(super) const TRAIN_CONVERSATIONS: usize = 20_000;
@@ -55,7 +56,7 @@ fn grammar() -> Grammar {
         words.extend(typed);
         words.extend((0..MADE_UP).map(|_| make(&mut rng)));
     };
-    add("name", MADE_UP / 3, &|rng| capitalized(&made_up(rng, 2..12)));
+    add("name", MADE_UP / 3, &|rng| capitalize(&made_up(rng, 2..12)));
     add("thing", MADE_UP / 2, &|rng| made_up(rng, 3..10));
     add("phrase", 0, &|rng| match rng.below(2) {
         0 => made_up(rng, 3..10),
@@ -86,10 +87,6 @@ fn made_up(rng: &mut Rng, lengths: std::ops::Range<u64>) -> String {
         word += &letters[at..=at];
     }
     word
-}
-
-fn capitalized(word: &str) -> String {
-    word[..1].to_uppercase() + &word[1..]
 }
 
 /// Makes up a calculation without an answer here: a number is larger than [`LARGEST_TERM`].

@@ -79,11 +79,15 @@ impl Tokenizer {
 
     /// Returns the bytes of a token, see [`TextTokenizer::bytes`].
     fn bytes(&self, id: u32) -> Option<Cow<'_, [u8]>> {
-        let mut specials = self.chat().into_iter().flat_map(ChatTemplate::specials);
-        match specials.find(|(special, _)| *special == id) {
+        match self.specials().find(|(special, _)| *special == id) {
             Some((_, name)) => Some(name.as_bytes().into()),
             None => self.base().bytes(id),
         }
+    }
+
+    /// Returns the tokens of conversations, none for a tokenizer of text.
+    fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.chat().into_iter().flat_map(ChatTemplate::specials)
     }
 
     pub fn vocab_size(&self) -> u32 {
@@ -133,20 +137,13 @@ impl Tokenizer {
 
     /// Returns true if every id stands for the same text as in `other`.
     pub fn has_tokens_of(&self, other: &Self) -> bool {
-        let has_specials = match (self.chat(), other.chat()) {
-            (Some(a), Some(b)) => a.specials().eq(b.specials()),
-            (a, b) => a.is_none() && b.is_none(),
-        };
-        has_specials && self.base().has_tokens_of(other.base())
+        self.specials().eq(other.specials()) && self.base().has_tokens_of(other.base())
     }
 
     /// Returns true if text has the same ids in both, and conversations too if both have their tokens.
     pub fn has_text_of(&self, other: &Self) -> bool {
-        let has_specials = match (self.chat(), other.chat()) {
-            (Some(a), Some(b)) => a.specials().eq(b.specials()),
-            _ => true,
-        };
-        has_specials && self.base().has_text_of(other.base())
+        let is_text = self.chat().is_none() || other.chat().is_none();
+        (is_text || self.specials().eq(other.specials())) && self.base().has_text_of(other.base())
     }
 
     /// Returns the tokenizer of text.
