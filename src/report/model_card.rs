@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::chart::chart;
-use super::page::{fill, write_picture};
+use super::page::{MARK, fill, write};
 use super::record::{Over, RunRecord};
 use crate::data::Tokenizer;
 use crate::disk;
@@ -45,7 +45,7 @@ pub(crate) fn write_model_card(
     let loss = |run: &RunRecord| chart("tokens", "loss", &run.losses(Over::Tokens));
     let svg = run.as_ref().map_or_else(String::new, loss);
     if !svg.is_empty() {
-        write_picture(&folder.join(PICTURE), &svg)?;
+        write(&folder.join(PICTURE), &format!("{MARK}\n{svg}"))?;
     }
     let name = output.file_name().map_or("model".into(), |name| name.to_string_lossy());
     let has_chat = tokenizer.is_some_and(|tokenizer| tokenizer.chat().is_some());

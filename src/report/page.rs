@@ -9,7 +9,7 @@ use crate::text::escape_html;
 use crate::version::VERSION;
 
 /// The mark of every page and picture of wgpt. Files without it are not overwritten.
-const MARK: &str = "<!-- made by wgpt -->";
+pub(super) const MARK: &str = "<!-- made by wgpt -->";
 
 /// The page about a run, in its folder.
 pub(crate) const REPORT_FILE: &str = "report.html";
@@ -47,11 +47,6 @@ pub(super) fn fill(
 pub(super) fn page(title: &str, content: &str) -> String {
     let values = [("title", title), ("content", content), ("version", VERSION)];
     fill(include_str!("../../assets/pages/page.html"), escape_html, &values)
-}
-
-/// Writes a chart as [`write`] does a page.
-pub(super) fn write_picture(path: &Path, svg: &str) -> Result<(), Failure> {
-    write(path, &format!("{MARK}\n{svg}"))
 }
 
 /// Writes a page or a table, also over a former one of wgpt.

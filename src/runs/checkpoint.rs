@@ -133,11 +133,6 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Opens the newest checkpoint in `folder` with a readable state.
-    pub(super) fn newest_unverified(folder: &Path) -> Option<Self> {
-        states(folder).next()
-    }
-
     pub(super) fn open_unverified(path: &Path) -> Result<Self, Failure> {
         let file = path.join(STATE_FILE);
         let text = disk::read_regular(&file).map_err(Failure::io("read", &file))?;
@@ -272,7 +267,7 @@ pub fn newest_first(folder: &Path) -> Result<impl Iterator<Item = PathBuf> + use
 }
 
 /// Opens the checkpoints in `folder` with a readable state, the newest first.
-fn states(folder: &Path) -> impl Iterator<Item = Checkpoint> + use<> {
+pub(super) fn states(folder: &Path) -> impl Iterator<Item = Checkpoint> + use<> {
     let paths = newest_first(folder).into_iter().flatten();
     paths.filter_map(|path| Checkpoint::open_unverified(&path).ok())
 }

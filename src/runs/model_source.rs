@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 
-use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file};
+use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file, states};
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
 use crate::config::{Arch, Config};
@@ -227,7 +227,7 @@ pub fn has_chat(path: &Path) -> bool {
 pub(super) fn recorded(path: &Path) -> Option<Checkpoint> {
     let checkpoints = path.join(CHECKPOINTS_FOLDER);
     if disk::is_dir(&checkpoints) {
-        Checkpoint::newest_unverified(&checkpoints)
+        states(&checkpoints).next()
     } else {
         Checkpoint::open_unverified(path).ok()
     }
