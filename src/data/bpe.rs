@@ -86,11 +86,6 @@ impl Bpe {
         self.tokens.len() as u32
     }
 
-    /// Returns true if both files describe the same words, tokens and merges in whatever form.
-    pub(super) fn has_tokens_of(&self, other: &Self) -> bool {
-        self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
-    }
-
     /// Returns true if text has the same ids in both. Other tokens, like padding, may differ.
     pub(super) fn has_text_of(&self, other: &Self) -> bool {
         self.ids == other.ids && self.ids.iter().all(|&id| self.bytes(id) == other.bytes(id))
@@ -150,9 +145,10 @@ impl Bpe {
     }
 }
 
+/// Two files are equal if they describe the same words, tokens and merges in whatever form.
 impl PartialEq for Bpe {
     fn eq(&self, other: &Self) -> bool {
-        self.file == other.file
+        self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
     }
 }
 

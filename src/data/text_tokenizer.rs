@@ -87,14 +87,6 @@ impl TextTokenizer {
         }
     }
 
-    /// Returns true if every id stands for the same text as in `other`.
-    pub fn has_tokens_of(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Bpe(a), Self::Bpe(b)) => a.has_tokens_of(b),
-            _ => self == other,
-        }
-    }
-
     /// Returns true if text has the same ids in both.
     pub(super) fn has_text_of(&self, other: &Self) -> bool {
         match (self, other) {

@@ -135,11 +135,6 @@ impl Tokenizer {
         }
     }
 
-    /// Returns true if every id stands for the same text as in `other`.
-    pub fn has_tokens_of(&self, other: &Self) -> bool {
-        self.specials().eq(other.specials()) && self.base().has_tokens_of(other.base())
-    }
-
     /// Returns true if text has the same ids in both, and conversations too if both have their tokens.
     pub fn has_text_of(&self, other: &Self) -> bool {
         let is_text = self.chat().is_none() || other.chat().is_none();

@@ -205,7 +205,7 @@ impl ModelSource {
         let have = self.architecture.vocab_size;
         let lacks = have < template.vocab_size as usize;
         match &self.tokenizer {
-            Some(tokenizer) if tokenizer.base().has_tokens_of(&template.base) => Ok(lacks),
+            Some(tokenizer) if *tokenizer.base() == template.base => Ok(lacks),
             None if !lacks || have == template.base.vocab_size() as usize => Ok(lacks),
             _ => Err(Failure::other_tokenizer(&self.path)),
         }
