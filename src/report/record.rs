@@ -70,14 +70,10 @@ impl RunRecord {
         }
         let record = run.join(EVENTS_FILE);
         let (progress, _) = runs::follow(run).map_err(Failure::file(record))?;
-        let listed = runs::list(run).unwrap_or_default();
-        let summary = listed.into_iter().find(|summary| summary.path == run);
-        let (title, state) = match &summary {
-            Some(summary) => (summary.title().to_string(), summary.state.name()),
-            None => (run.file_name().unwrap_or_default().to_string_lossy().into_owned(), "unknown"),
-        };
+        let summary = runs::summary(run.to_path_buf());
         let config = progress.config.as_deref().cloned().or_else(|| runs::config(run));
-        Ok(Self { title, state, progress, config })
+        let title = summary.title().to_string();
+        Ok(Self { title, state: summary.state.name(), progress, config })
     }
 
     /// Returns the iteration and the loss of the best evaluation.

@@ -161,7 +161,8 @@ impl Tail {
     }
 }
 
-fn summary(path: PathBuf) -> RunSummary {
+/// Summarizes a run from the ends of its record.
+pub fn summary(path: PathBuf) -> RunSummary {
     let record = path.join(EVENTS_FILE);
     let (ends, failed) = match ends(&record) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
