@@ -40,18 +40,14 @@ impl Conversations {
         Ok(Self { template, bounds, packed: Mutex::new(None) })
     }
 
-    /// Returns the number of tokens before each conversation that separate it from others. Windows leave out the
-    /// first.
-    fn separator(&self) -> u64 {
-        u64::from(self.template.is_separated())
-    }
-
     fn pack(&self, block_size: u64) -> Arc<Packing> {
         // The content is valid even if a thread has panicked.
         let mut packed = self.packed.lock().unwrap_or_else(PoisonError::into_inner);
         packed.take_if(|packing| packing.block_size != block_size);
+        // No window begins with the token that separates conversations.
+        let separator = u64::from(self.template.is_separated());
         packed
-            .get_or_insert_with(|| Packing::new(&self.bounds, self.separator(), block_size).into())
+            .get_or_insert_with(|| Packing::new(&self.bounds, separator, block_size).into())
             .clone()
     }
 }
