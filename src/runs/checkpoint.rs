@@ -16,11 +16,11 @@ use crate::data::Tokenizer;
 use crate::disk;
 use crate::model::{
     ARCHITECTURE_FILE, Architecture, LossScale, Parameter, TensorFile, WeightFile, WeightFolder,
-    saved_shape, write_architecture, write_weights,
+    WeightSource, saved_shape, write_architecture, write_weights,
 };
 use crate::plan::Plan;
 use crate::protocol::Failure;
-use crate::ranks::{Group, OtherStates, SharedWeights};
+use crate::ranks::OtherStates;
 
 /// The file that makes a Hugging Face folder a checkpoint.
 pub const STATE_FILE: &str = "state.json";
@@ -188,19 +188,12 @@ impl Checkpoint {
         }
     }
 
-    /// Opens the optimizer's states, which rank 0 of `group` reads and sends to the others.
-    pub fn shared_states<'a>(&self, group: &'a mut Group) -> Result<SharedWeights<'a>, Failure> {
-        let file = self.path.join(OPTIMIZER_FILE);
-        SharedWeights::new(group, || Ok(Box::new(WeightFile::open(&file)?)))
+    pub fn optimizer_states(&self) -> Result<Box<dyn WeightSource>, Failure> {
+        Ok(Box::new(WeightFile::open(&self.path.join(OPTIMIZER_FILE))?))
     }
 
-    /// Opens the weights of the model, which rank 0 of `group` reads and sends to the others.
-    pub fn shared_weights<'a>(
-        &self,
-        architecture: &Architecture,
-        group: &'a mut Group,
-    ) -> Result<SharedWeights<'a>, Failure> {
-        SharedWeights::new(group, || Ok(Box::new(WeightFolder::open(&self.path, architecture)?)))
+    pub fn weights(&self, architecture: &Architecture) -> Result<Box<dyn WeightSource>, Failure> {
+        Ok(Box::new(WeightFolder::open(&self.path, architecture)?))
     }
 }
 

@@ -44,15 +44,12 @@ impl Learner {
         let offloads = steps.plan().offload_optimizer;
         let mut masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
-        let mut weights = match (&origin.loaded, &origin.source) {
-            (Some((checkpoint, _)), _) => {
-                checkpoint.shared_weights(architecture, &mut ranks.group)?
-            }
-            (None, source) => SharedWeights::new(&mut ranks.group, || match source {
-                Some(source) => source.weights(),
-                None => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
-            })?,
-        };
+        let mut weights =
+            SharedWeights::new(&mut ranks.group, || match (&origin.loaded, &origin.source) {
+                (Some((checkpoint, _)), _) => checkpoint.weights(architecture),
+                (None, Some(source)) => source.weights(),
+                (None, None) => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
+            })?;
         let precision = mode.precision;
         let mut model = match &mut masters {
             Some(masters) => {
@@ -105,7 +102,7 @@ fn open_optimizer(setup: &mut Setup, model: &Gpt, masters: Option<Masters>) -> R
     let Some((checkpoint, _)) = &origin.loaded else {
         return Ok(Optimizer::new(config, model, masters, sharding, *mode));
     };
-    let mut shared = checkpoint.shared_states(group)?;
+    let mut shared = SharedWeights::new(group, || checkpoint.optimizer_states())?;
     let saved = |name: &str, shape: &[usize]| {
         let values = shared.weight(name, &saved_shape(architecture, name, shape))?;
         Ok::<_, WeightError>(Some(values))
