@@ -94,7 +94,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
     output!(
         "vocabulary: {} ({}), {:.2} bytes per token",
         tokens(meta.vocab_size.into()),
-        meta.tokenizer.kind(),
+        meta.tokenizer.base().kind(),
         text_bytes as f64 / (meta.train_tokens + meta.val_tokens) as f64,
     );
     if let Some(ConversationCounts { train, val, longest }) = meta.conversations {

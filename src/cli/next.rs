@@ -35,7 +35,7 @@ pub(super) fn train_on(folder: &Path, meta: &Meta) -> String {
     let program = program();
     let data = quoted(&folder.display().to_string());
     // Conversations are too little text to learn a language from.
-    if meta.conversations.is_some() && meta.tokenizer.kind() == TokenizerKind::Gpt2 {
+    if meta.conversations.is_some() && meta.tokenizer.base().kind() == TokenizerKind::Gpt2 {
         let model = "--init_from=hf:openai-community/gpt2";
         return format!(
             "fine-tune GPT-2 on it with: {program} train {model} --data={data} --time=1h"

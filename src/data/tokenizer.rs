@@ -9,7 +9,7 @@ use super::bpe::Bpe;
 use super::chat::WrittenTemplate;
 use super::spelling::END_OF_TEXT;
 use super::text_tokenizer::decoded;
-use super::{CharVocab, ChatTemplate, DataError, TextTokenizer, TokenizerKind};
+use super::{CharVocab, ChatTemplate, DataError, TextTokenizer};
 
 /// A tokenizer.
 ///
@@ -147,10 +147,6 @@ impl Tokenizer {
             Self::Text(base) => base,
             Self::Chat(template) => &template.base,
         }
-    }
-
-    pub fn kind(&self) -> TokenizerKind {
-        self.base().kind()
     }
 }
 

@@ -272,7 +272,7 @@ mod tests {
             let back = read(&file).unwrap();
             assert_eq!(back.vocab_size(), chat.vocab_size());
             assert!(back.chat().unwrap().specials().eq(template.specials()));
-            assert_eq!(back.kind(), chat.kind());
+            assert_eq!(back.base().kind(), chat.base().kind());
             let settings = settings(&chat);
             assert_eq!(settings["bos_token"], END_OF_TEXT);
             assert_eq!(settings["eos_token"], END_OF_MESSAGE);

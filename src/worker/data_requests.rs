@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{BUILTIN_STORIES, file_name};
 use crate::data::{
-    self, DataError, Dataset, PrepareOptions, PrepareProgress, Tokenizer, TokenizerKind, stories,
+    self, DataError, Dataset, PrepareOptions, PrepareProgress, TokenizerKind, stories,
 };
 use crate::disk;
 use crate::protocol::{DataInfo, Failure, Reply, Texts};
@@ -29,7 +29,7 @@ pub(crate) fn describe(spec: &str) -> Result<DataInfo, String> {
             vocab_size: data.vocab_size,
             train_tokens: data.train.len(),
             val_tokens: data.val.len(),
-            tokenizer: data.tokenizer.as_ref().map(Tokenizer::kind),
+            tokenizer: data.tokenizer.as_ref().map(|tokenizer| tokenizer.base().kind()),
             excerpt: excerpt(&data).map_err(|error| advised(&error))?,
         }),
         // The hint of the error is a command, which a browser does not have.
