@@ -317,7 +317,7 @@ mod tests {
             let room = block_size + 1;
             let long = answers.iter().filter(|&&answer| answer + 6 > room).count();
             prop_assert_eq!(packing.cut, long as u64);
-            // The answer and its end, of which a window can hold so many targets.
+            // A window can hold this many targets of the answer and its end.
             let expected: usize = answers.iter().map(|answer| (answer + 1).min(block_size)).sum();
             prop_assert_eq!(counted, expected);
         }

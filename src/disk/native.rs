@@ -57,7 +57,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
 #[cfg(unix)]
 fn temporary(folder: &Path, path: &Path) -> io::Result<tempfile::NamedTempFile> {
     use std::os::unix::fs::PermissionsExt;
-    // The system takes the umask off. Without this, only the owner could read the file.
+    // The system applies the umask. Without this, only the owner could read the file.
     let usual = fs::Permissions::from_mode(0o666);
     let file = tempfile::Builder::new().permissions(usual).tempfile_in(folder)?;
     if let Ok(former) = fs::symlink_metadata(path)
@@ -180,8 +180,7 @@ impl HeldFolder {
         })
     }
 
-    /// Returns false if the folder was deleted, or moved, with or without another one in its place. Windows
-    /// moves no folder with open files.
+    /// Returns false if the folder was deleted, moved or replaced. Windows moves no folder with open files.
     pub fn is_in_place(&self) -> bool {
         match fs::metadata(&self.path) {
             #[cfg(unix)]

@@ -217,7 +217,7 @@ mod tests {
         let zeros = vec![0; most + 1];
         let text = &zeros[..=MOST_TEXT as usize];
         let config = ("config.json", CONFIG.as_bytes());
-        // A size of its header in place of the true one, of which the directory at the end has a copy.
+        // A wrong size in the header. The directory at the end has a copy of the true one.
         let mut understated = zip_of(&[config, ("model.safetensors", &zeros)]).into_inner();
         let size = (most as u32 + 1).to_le_bytes();
         let places: Vec<usize> =

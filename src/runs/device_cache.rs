@@ -42,7 +42,7 @@ pub(super) fn read<T: DeserializeOwned>(name: &str) -> BTreeMap<String, T> {
     folder().map(|folder| read_file(&folder.join(name))).unwrap_or_default()
 }
 
-/// Changes the values in the file `name`, and drops those of other versions.
+/// Changes the values in the file `name`, and drops values from other versions.
 pub(super) fn change<T: Serialize + DeserializeOwned>(
     name: &str,
     change: impl FnOnce(&mut BTreeMap<String, T>),

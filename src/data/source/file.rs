@@ -102,7 +102,7 @@ impl SourceFile {
 
 pub(super) fn file_type(path: &Path) -> (Format, Compression) {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    // A dot at the start is that of a hidden file.
+    // A dot at the start marks a hidden file.
     let extension = |name| str::rsplit_once(name, '.').filter(|(stem, _)| !stem.is_empty());
     let (stem, compression) = match extension(&name) {
         Some((stem, "gz")) => (stem, Compression::Gzip),
