@@ -86,14 +86,18 @@ fn a_run_that_is_told_to_finish_decays_through_a_stop_and_can_also_continue() {
     assert!(run.join("checkpoints/decayed-00000025/state.json").exists());
 }
 
+/// On a busy machine the decay may get no update before the time is over, so a longer one is tried.
 #[test]
 fn a_run_that_is_slower_than_planned_decays_before_its_time_is_over() {
-    let (_folder, run) = new_run();
-    let events = alone(&constant(&run, &[("max_iters", "10000000"), ("max_time", "2s")]));
-    let begun = each!(&events, Event::Finishing { iter, .. } => *iter).next().unwrap();
-    let rates = rates(&events);
-    assert!(begun > 0 && rates.len() as u64 > begun, "{begun} of {}", rates.len());
-    assert!(rates[rates.len() - 1] < 0.9 * rates[0], "{:?}", rates.last());
+    let has_decayed = |time: &&str| {
+        let (_folder, run) = new_run();
+        let events = alone(&constant(&run, &[("max_iters", "10000000"), ("max_time", time)]));
+        let begun = each!(&events, Event::Finishing { iter, .. } => *iter).next().unwrap();
+        let rates = rates(&events);
+        assert!(begun > 0 && rates.len() as u64 >= begun, "{begun} of {}", rates.len());
+        rates[rates.len() - 1] < 0.9 * rates[0]
+    };
+    assert!(["2s", "8s", "30s"].iter().any(has_decayed));
 }
 
 #[test]
