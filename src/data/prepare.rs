@@ -4,14 +4,15 @@
 //! vocabulary, or the words that byte pairs are trained on. The second pass tokenizes and writes.
 //!
 //! Text is split into train and val as follows:
-//! - **fewer than 100 documents**: by position. The first `1 - val_fraction` of the characters of
-//!   each document are train and the rest is val, as nanoGPT splits Shakespeare;
-//! - **100 documents or more**: by document, with a hash of the index and the seed. Below 1,000
-//!   documents exactly `val_fraction` of them go to val, from there on `val_fraction` on average.
+//! - **one document**: by position. The first `1 - val_fraction` of its characters are train and the rest is
+//!   val, as nanoGPT splits Shakespeare;
+//! - **several documents**: by document, with a hash of the index and the seed. Below 1,000 documents
+//!   exactly `val_fraction` of them go to val, from there on `val_fraction` on average.
 //!
-//! Below 1,000 documents all their lengths are known: if a split by document would give val less
-//! than half or more than double of its share, because a few documents are most of the text, the
-//! split is by position. Conversations are never split.
+//! Below 1,000 documents all their lengths are known: if a split by document would give val less than
+//! half or more than double of its share, because a few documents are most of the text, the split is by
+//! position in all of the text. So at most one document is cut, and each end of a document is a real one.
+//! Conversations are never split.
 
 mod router;
 mod stop;
@@ -29,7 +30,7 @@ use super::{DataError, Meta, TokenDtype, Tokenizer, TokenizerChoice};
 use crate::text::percent;
 use router::Router;
 pub use stop::StopRequest;
-use survey::{SplitRule, Survey};
+use survey::Survey;
 
 #[derive(Clone, Debug)]
 pub struct PrepareOptions {
@@ -176,8 +177,10 @@ pub fn prepare(
     let mut output = FolderWriter::create(out, dtype, begin)?;
 
     let stop = &options.stop;
-    let (router, bad) = tokenize(&sources, &tokenizer, rule, &mut output, stop, &mut reporter)?;
+    let router = Router::new(rule, &tokenizer, survey.separator(&tokenizer));
+    let (router, bad) = tokenize(&sources, router, &mut output, stop, &mut reporter)?;
     survey.check_unchanged(&router)?;
+    let joined = router.joins_documents();
     let Router { documents, chars, bytes: text_bytes, .. } = router;
     for (split, tokens) in [("train", output.train.tokens), ("val", output.val.tokens)] {
         if tokens == 0 {
@@ -194,7 +197,7 @@ pub fn prepare(
     reporter.last.tokens = meta.train_tokens + meta.val_tokens;
     reporter.report(Phase::Done, sources.bytes(), documents);
     let skipped = sources.skipped_files().into_iter().map(|files| format!("skipped {files}"));
-    let others = [skipped_lines(&bad), off_share(&meta, options), few_pairs(&meta, choice)];
+    let others = [skipped_lines(&bad), joined, off_share(&meta, options), few_pairs(&meta, choice)];
     let warnings = skipped.chain(others.into_iter().flatten()).collect();
     Ok(Prepared { meta, files: sources.len(), text_bytes, chosen, warnings })
 }
@@ -259,16 +262,14 @@ fn is_off(share: f64, wanted: f64) -> bool {
 
 fn tokenize<'a>(
     sources: &Sources,
-    tokenizer: &'a Tokenizer,
-    rule: SplitRule,
+    mut router: Router<'a>,
     output: &mut FolderWriter,
     stop: &StopRequest,
     reporter: &mut Reporter<'_>,
 ) -> Result<(Router<'a>, BadLines), DataError> {
     thread::scope(|scope| {
         let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let mut pool = EncoderPool::new(scope, tokenizer, threads);
-        let mut router = Router::new(rule, tokenizer);
+        let mut pool = EncoderPool::new(scope, router.tokenizer, threads);
         let bad = sources.read(&mut |part, bytes| {
             router.route(part)?;
             for batch in router.batcher.ready.drain(..) {

@@ -46,8 +46,8 @@ pub(in crate::cli) struct PrepareArgs {
     /// Leave out and count lines of .jsonl files that cannot be used, instead of ending with an error
     #[arg(long)]
     pub skip_bad_lines: bool,
-    /// Share of the text for the validation split: the end of each document, or whole documents
-    /// where there are 100 or more, and whole conversations always
+    /// Share of the text for the validation split: whole documents, or the end of the text where a few
+    /// documents are most of it. Conversations are always whole
     #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
     pub val_fraction: f64,
     /// Seed of the choice of validation documents

@@ -9,26 +9,42 @@ use super::survey::SplitRule;
 
 pub(super) struct Router<'a> {
     rule: SplitRule,
-    tokenizer: &'a Tokenizer,
+    pub(super) tokenizer: &'a Tokenizer,
+    /// Between documents, if the tokenizer has no token that ends one.
+    separator: Option<char>,
     pub(super) batcher: Batcher,
     pub(super) documents: u64,
     pub(super) chars: u64,
     /// Bytes of text, as UTF-8.
     pub(super) bytes: u64,
-    position: u64,
+    /// The split that the text of the current document went to last, and its last character.
+    split: SplitKind,
+    last: Option<char>,
 }
 
 impl<'a> Router<'a> {
-    pub(super) fn new(rule: SplitRule, tokenizer: &'a Tokenizer) -> Self {
+    pub(super) fn new(rule: SplitRule, tokenizer: &'a Tokenizer, separator: Option<char>) -> Self {
         Self {
             rule,
             tokenizer,
+            separator,
             batcher: Batcher::default(),
             documents: 0,
             chars: 0,
             bytes: 0,
-            position: 0,
+            split: SplitKind::Train,
+            last: None,
         }
+    }
+
+    /// Returns a warning if nothing separates the documents.
+    pub(super) fn joins_documents(&self) -> Option<String> {
+        let ends = self.tokenizer.end_of_text().is_some() || self.separator.is_some();
+        (self.documents > 1 && !ends).then(|| {
+            "the documents follow each other without a mark: the tokenizer has neither a token that ends a \
+             document nor one for a line break"
+                .to_owned()
+        })
     }
 
     pub(super) fn route(&mut self, part: DocumentPart<'_>) -> Result<(), DataError> {
@@ -43,7 +59,7 @@ impl<'a> Router<'a> {
     /// Sends the tokens of `ChatTemplate::conversation`, after the one that separates conversations.
     fn route_conversation(&mut self, messages: &[Message]) -> Result<(), DataError> {
         let Some(template) = self.tokenizer.chat() else { return Ok(()) };
-        let split = self.split();
+        let split = self.document_split();
         if template.is_separated() {
             self.batcher.end(split, Some(template.begin));
         }
@@ -58,52 +74,50 @@ impl<'a> Router<'a> {
     }
 
     fn route_text(&mut self, text: &str) {
-        let chars = text.chars().count() as u64;
-        let before = self.position;
-        self.position += chars;
-        self.chars += chars;
+        let before = self.chars;
+        self.chars += text.chars().count() as u64;
         self.bytes += text.len() as u64;
-        match self.train_chars() {
-            // The two parts of a document are tokenized independently.
-            Some(train_chars) if before < train_chars && self.position >= train_chars => {
-                let (train, val) = split_at_char(text, train_chars - before);
-                self.batcher.push(train, SplitKind::Train);
-                let end = self.tokenizer.end_of_text().filter(|_| self.separates_parts());
-                self.batcher.end(SplitKind::Train, end);
-                self.batcher.push(val, SplitKind::Val);
+        self.last = text.chars().last().or(self.last);
+        match self.rule {
+            SplitRule::Position { train_chars } if before >= train_chars => {
+                self.push(text, SplitKind::Val);
             }
-            Some(train_chars) if before < train_chars => self.batcher.push(text, SplitKind::Train),
-            Some(_) => self.batcher.push(text, SplitKind::Val),
-            None => self.batcher.push(text, self.split()),
+            SplitRule::Position { train_chars } => {
+                let (train, val) = split_at_char(text, train_chars - before);
+                self.push(train, SplitKind::Train);
+                if !val.is_empty() {
+                    self.push(val, SplitKind::Val);
+                }
+            }
+            SplitRule::Documents { .. } => self.push(text, self.document_split()),
         }
+    }
+
+    /// The parts of a document in two splits are tokenized independently.
+    fn push(&mut self, text: &str, split: SplitKind) {
+        if split != self.split {
+            self.batcher.end(self.split, None);
+            self.split = split;
+        }
+        self.batcher.push(text, split);
     }
 
     fn end_document(&mut self) {
-        match self.train_chars() {
-            // The whole document is in train, and has ended there.
-            Some(train_chars) if self.position <= train_chars => {}
-            Some(_) => self.batcher.end(SplitKind::Val, self.tokenizer.end_of_text()),
-            None => self.batcher.end(self.split(), self.tokenizer.end_of_text()),
+        let split = match self.rule {
+            SplitRule::Position { .. } => self.split,
+            SplitRule::Documents { .. } => self.document_split(),
+        };
+        if let (Some(separator), Some(last)) = (self.separator, self.last.take())
+            && last != separator
+        {
+            self.push(separator.encode_utf8(&mut [0; 4]), split);
         }
+        self.batcher.end(split, self.tokenizer.end_of_text());
         self.documents += 1;
-        self.position = 0;
-    }
-
-    /// Returns the characters of the current document that are train, if it is split by position.
-    fn train_chars(&self) -> Option<u64> {
-        let SplitRule::Position { train_chars } = &self.rule else { return None };
-        // The input may have grown since the survey, which is an error at the end.
-        Some(train_chars.get(self.documents as usize).copied().unwrap_or(0))
-    }
-
-    /// Returns true if the part of a document in train needs an end, as the next document follows
-    /// it there. A single document ends once, in val.
-    fn separates_parts(&self) -> bool {
-        matches!(&self.rule, SplitRule::Position { train_chars } if train_chars.len() > 1)
     }
 
     /// Returns the split of the current document, if documents are not split.
-    fn split(&self) -> SplitKind {
+    fn document_split(&self) -> SplitKind {
         match self.rule {
             SplitRule::Documents { seed, below } if hash([seed, self.documents]) < below => {
                 SplitKind::Val

@@ -3,19 +3,16 @@
 use super::super::bpe::trainer::WordCounts;
 use super::super::source::{DocumentPart, Sources};
 use super::super::windows::hash;
-use super::super::{CharVocab, DataError, TextTokenizer, TokenizerChoice};
+use super::super::{CharVocab, DataError, TextTokenizer, Tokenizer, TokenizerChoice};
 use super::{Phase, Reporter, Router, is_off};
-
-/// With fewer documents than this, each is split.
-const FEW: u64 = 100;
 
 /// With this many documents, the split needs no exact count.
 const MANY: u64 = 1_000;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum SplitRule {
-    /// The first characters of each document are train: this many of each document.
-    Position { train_chars: Vec<u64> },
+    /// The first characters of the text are train: this many.
+    Position { train_chars: u64 },
     /// Documents whose hash is below a bound are val.
     Documents { seed: u64, below: u64 },
 }
@@ -114,6 +111,10 @@ impl Survey {
         Ok(match self.words.take() {
             Some(words) => TextTokenizer::Bpe(words.train()?.into()),
             None => {
+                if self.documents > 1 {
+                    // It will separate them.
+                    self.seen['\n' as usize] = true;
+                }
                 let codes = (0_u32..).zip(&self.seen).filter(|(_, seen)| **seen);
                 let characters = codes.filter_map(|(code, _)| char::from_u32(code));
                 TextTokenizer::Char(CharVocab::new(characters)?)
@@ -121,37 +122,30 @@ impl Survey {
         })
     }
 
+    /// Returns what ends documents if the tokenizer has no token for it: a line break, if it has that.
+    pub(super) fn separator(&self, tokenizer: &Tokenizer) -> Option<char> {
+        let needed = self.documents > 1 && tokenizer.end_of_text().is_none();
+        (needed && tokenizer.encode("\n").is_ok()).then_some('\n')
+    }
+
     /// Chooses how to split, see [`super`].
     pub(super) fn rule(&self, val_fraction: f64, seed: u64) -> SplitRule {
-        let by_position = || SplitRule::Position { train_chars: self.train_chars(val_fraction) };
-        if self.are_conversations {
-            // A single one cannot be in both splits, so it goes to train.
-            let below = if self.documents > 1 { self.val_bound(val_fraction, seed) } else { 0 };
-            return SplitRule::Documents { seed, below };
-        }
-        if self.documents < FEW {
-            return by_position();
+        // Like nanoGPT's `int(n * 0.9)`.
+        let train_chars = (self.chars as f64 * (1.0 - val_fraction)) as u64;
+        let by_position = SplitRule::Position { train_chars };
+        if self.documents == 1 {
+            // A conversation is never split, so a single one goes to train.
+            let train = SplitRule::Documents { seed, below: 0 };
+            return if self.are_conversations { train } else { by_position };
         }
         let below = self.val_bound(val_fraction, seed);
         let of_val = (0..).zip(&self.lengths).filter(|(index, _)| hash([seed, *index]) < below);
         let val: u64 = of_val.map(|(_, length)| length).sum();
-        let is_off = self.documents < MANY && is_off(val as f64 / self.chars as f64, val_fraction);
-        if is_off { by_position() } else { SplitRule::Documents { seed, below } }
-    }
-
-    /// Returns the characters of each document that are train. They are rounded so that their sum
-    /// is exact, like nanoGPT's `int(n * 0.9)`, for many short documents too.
-    fn train_chars(&self, val_fraction: f64) -> Vec<u64> {
-        let mut chars = 0;
-        let mut train = 0_u64;
-        let of_document = |length: &u64| {
-            chars += length;
-            let until = (chars as f64 * (1.0 - val_fraction)) as u64;
-            let part = until.saturating_sub(train).min(*length);
-            train += part;
-            part
-        };
-        self.lengths.iter().map(of_document).collect()
+        let is_off = || is_off(val as f64 / self.chars as f64, val_fraction);
+        if !self.are_conversations && self.documents < MANY && is_off() {
+            return by_position;
+        }
+        SplitRule::Documents { seed, below }
     }
 
     /// Returns the bound below which the hash of a document sends it to val.

@@ -71,33 +71,70 @@ fn a_document_is_split_before_it_is_tokenized() {
     assert_eq!(prepared.val, val, "the document ends once, in val");
 }
 
-/// Two equal books, and a long file next to a file of one line.
+/// Two equal books, of which neither is a tenth of the text, and a long file next to a file of one line.
 #[test]
-fn a_few_documents_are_each_split_by_position() {
+fn only_the_document_at_the_split_is_cut() {
     let [a, b] = ["a", "b"].map(|c| c.repeat(1_000));
     let prepared = run(&[("a.txt", &a), ("b.txt", &b)], &options(TokenizerChoice::Byte)).unwrap();
     let end = "<|endoftext|>";
     let text = |ids: &[u32]| Tokenizer::BYTE.decode(ids);
-    let [train, val] = [900, 100].map(|n| format!("{0}{end}{1}{end}", &a[..n], &b[..n]));
+    let train = format!("{a}{end}{}", &b[..800]);
+    let val = format!("{}{end}", &b[800..]);
     assert_eq!((text(&prepared.train), text(&prepared.val)), (train, val));
     assert_eq!(prepared.meta.documents, 2);
 
     let line = "short\n";
     for files in [[("a.txt", line), ("b.txt", &a[..])], [("a.txt", &a[..]), ("b.txt", line)]] {
         let prepared = run(&files, &options(TokenizerChoice::Char)).unwrap();
-        assert_eq!((prepared.train.len(), prepared.val.len()), (905, 101));
+        // A line break ends the long file.
+        assert_eq!((prepared.train.len(), prepared.val.len()), (905, 102));
         assert_eq!(prepared.warnings, [""; 0]);
     }
 }
 
+/// A model learns from each end of a document where text ends.
 #[test]
-fn short_documents_round_to_the_right_share() {
-    let documents = "abc<|endoftext|>".repeat(99);
-    let prepared = run_on("a.txt", &documents, TokenizerChoice::Byte);
-    let count = |ids: &[u32], end: bool| ids.iter().filter(|&&id| (id == 256) == end).count();
-    assert_eq!((count(&prepared.train, false), count(&prepared.val, false)), (267, 30));
-    // A document that is in one split only ends only there.
-    assert_eq!((count(&prepared.train, true), count(&prepared.val, true)), (99, 30));
+fn documents_end_where_they_end() {
+    let lines =
+        |n| (0..n).map(|n| format!("{{\"text\":\"Story {n}. THE END.\"}}\n")).collect::<String>();
+    for documents in [2, 5, 10, 40, 99] {
+        let prepared = run_on("s.jsonl", &lines(documents), TokenizerChoice::Byte);
+        let ends = [&prepared.train, &prepared.val].map(|ids| {
+            let text = Tokenizer::BYTE.decode(ids);
+            let cut = text.split("<|endoftext|>").filter(|d| !d.is_empty() && !d.ends_with("END."));
+            (ids.iter().filter(|&&id| id == 256).count(), cut.count())
+        });
+        // Half of two documents would be too many for val, so it gets the end of the second.
+        let expected = match documents {
+            2 => [(1, 1), (1, 0)],
+            n => {
+                let val = (n as f64 / 10.0).round().max(1.0) as usize;
+                [(n - val, 0), (val, 0)]
+            }
+        };
+        assert_eq!(ends, expected, "{documents}");
+    }
+}
+
+/// Without a token for it, a line break ends a document.
+#[test]
+fn characters_have_line_breaks_between_documents() {
+    let names: String = ["emma", "olivia\\n", "ava"]
+        .iter()
+        .cycle()
+        .take(30)
+        .map(|name| format!("{{\"text\":\"{name}\"}}\n"))
+        .collect();
+    let prepared = run_on("names.jsonl", &names, TokenizerChoice::Char);
+    let text = [&prepared.train, &prepared.val].map(|ids| prepared.meta.tokenizer.decode(ids));
+    let mut lines: Vec<_> = text.iter().flat_map(|text| text.lines()).collect();
+    assert!(text.iter().all(|text| text.ends_with('\n')), "{text:?}");
+    lines.sort();
+    assert_eq!(lines.len(), 30);
+    lines.dedup();
+    assert_eq!(lines, ["ava", "emma", "olivia"]);
+    // One text has none that it lacks.
+    assert_eq!(run_on("a.txt", &"emma".repeat(9), TokenizerChoice::Char).meta.vocab_size, 3);
 }
 
 #[test]
