@@ -43,14 +43,21 @@ impl Drop for CreatedFolders {
     }
 }
 
-/// Returns an error if the folder already holds data, unless `force` is set.
+/// Returns an error if the folder already holds data, unless `force` is set, or files of a tokenizer that
+/// belong to no data.
 pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> {
-    let has = |name: &&str| !force && disk::exists(&folder.join(name));
-    let Some(found) = [META, TRAIN, VAL, META_TEMPORARY].into_iter().find(has) else {
-        return Ok(());
+    let data = disk::first_in(folder, [META, TRAIN, VAL, META_TEMPORARY]);
+    let (found, hint) = match (data, disk::first_in(folder, DATA_FILES)) {
+        (Some(found), _) if !force => {
+            (found, "choose another folder, or replace the data with --force")
+        }
+        (None, Some(found)) => {
+            (found, "choose another folder: this is a model's, or another program's")
+        }
+        _ => return Ok(()),
     };
     let problem = format!("{} already contains {found}", folder.display());
-    Err(DataError::usage(problem, "choose another folder, or replace the data with --force"))
+    Err(DataError::usage(problem, hint))
 }
 
 impl FolderWriter {
@@ -300,5 +307,17 @@ mod tests {
         let error = check_vacant(folder.path(), false).unwrap_err();
         assert!(error.to_string().contains(VAL) && error.hint().contains("--force"), "{error}");
         check_vacant(folder.path(), true).unwrap();
+    }
+
+    #[test]
+    fn the_tokenizer_of_a_model_is_never_replaced() {
+        for name in DATA_FILES {
+            let model = folder(&[(name, "x")]);
+            for force in [false, true] {
+                let error = check_vacant(model.path(), force).unwrap_err();
+                assert!(error.to_string().contains(name), "{error}");
+                assert!(!error.hint().contains("--force"), "{}", error.hint());
+            }
+        }
     }
 }

@@ -36,6 +36,12 @@ pub fn try_exists(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Returns the first of these names that a folder has. A command that would write files of these names into a
+/// folder that it has not made would replace what another program, or a person, has written.
+pub fn first_in<'a>(folder: &Path, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    names.into_iter().find(|name| exists(&folder.join(name)))
+}
+
 /// Reads a file of wgpt's own folders, see [`open_own`].
 pub fn read_own(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_all(open_own(path)?)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use web_time::SystemTime;
 
 use super::has_checkpoints;
-use super::scalars::{Continued, Logs};
+use super::scalars::{Continued, Logs, SCALARS_FILE};
 use super::thinning::{MOST, thinned, thinned_log};
 use crate::config::Config;
 use crate::disk::{self, File, HeldFolder, TryLockError};
@@ -48,6 +48,9 @@ impl RunFolder {
     /// Locks a folder for a new run, or for a resumed one, and creates what is missing. The error is
     /// `RunExists` if a new run would overwrite another, `Locked` if another process trains in it.
     pub fn open(path: &Path, resume: bool) -> Result<Self, Failure> {
+        if !resume {
+            check_vacant(path)?;
+        }
         disk::create_dir_all(path).map_err(Failure::io("create", path))?;
         own_folder(path, CHECKPOINTS_FOLDER)?;
         let lock_path = path.join(LOCK_FILE);
@@ -203,6 +206,18 @@ impl RunFolder {
     }
 }
 
+/// Returns an error if a folder that is no run's has a file that a run would replace or append to.
+fn check_vacant(path: &Path) -> Result<(), Failure> {
+    if disk::first_in(path, [LOCK_FILE, EVENTS_FILE]).is_some() {
+        return Ok(());
+    }
+    let names = [CONFIG_FILE, LOG_FILE, COMMANDS_FILE, SCALARS_FILE, CHECKPOINTS_FOLDER];
+    disk::first_in(path, names).map_or(Ok(()), |name| {
+        let text = format!("{}: {name} is not a run's, and would be replaced", path.display());
+        Err(Failure::usage(text, "give a new folder with --run, or leave it out"))
+    })
+}
+
 fn append(path: &Path) -> Result<File, Failure> {
     disk::append_own(path).map_err(Failure::io("open", path))
 }
@@ -303,6 +318,22 @@ mod tests {
                 // One who followed the file has read some steps before they were thinned.
                 assert!((read - all).abs() < all * 1e-5, "{read} {all}");
             }
+        }
+    }
+
+    #[test]
+    fn a_new_run_replaces_nobodys_files() {
+        for name in [CONFIG_FILE, LOG_FILE, COMMANDS_FILE, SCALARS_FILE, CHECKPOINTS_FOLDER] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path();
+            std::fs::write(path.join(name), "# my settings").unwrap();
+            let error = RunFolder::open(path, false).unwrap_err();
+            assert!(error.text.contains(name) && error.exit == Exit::Usage, "{error}");
+            assert_eq!(std::fs::read_dir(path).unwrap().count(), 1, "nothing is written");
+            // A run that failed before its first checkpoint is begun again.
+            std::fs::remove_file(path.join(name)).unwrap();
+            RunFolder::open(path, false).unwrap().write_config(&Config::default()).unwrap();
+            RunFolder::open(path, false).unwrap();
         }
     }
 

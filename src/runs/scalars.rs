@@ -11,6 +11,7 @@ use std::path::Path;
 
 use crate::disk::File;
 use crate::protocol::Event;
+pub use csv::SCALARS_FILE;
 
 struct Scalars {
     iter: u64,

@@ -63,9 +63,9 @@ impl fmt::Display for ProcessEnd {
     }
 }
 
-/// Returns true for a launcher's code of a rank that a signal has ended, except for the two that stop a run.
+/// Returns true for a launcher's code of a rank that a signal has ended, except for those that stop a run.
 fn is_kill(code: u8) -> bool {
-    code >= 128 && ![130, 143].contains(&code)
+    code >= 128 && ![129, 130, 143].contains(&code)
 }
 
 pub(super) struct Supervisor<T> {

@@ -7,13 +7,13 @@ use std::path::Path;
 use super::{Continued, Scalars};
 use crate::disk::{self, File};
 
-const FILE: &str = "scalars.csv";
+pub const SCALARS_FILE: &str = "scalars.csv";
 const COLUMNS: [&str; 8] =
     ["iter", "loss", "lr", "grad_norm", "tokens_per_s", "vram_bytes", "train_loss", "val_loss"];
 
 /// Opens the table, with its rows up to the point that the run continues from.
 pub fn open(folder: &Path, from: Continued) -> io::Result<File> {
-    let path = folder.join(FILE);
+    let path = folder.join(SCALARS_FILE);
     let former = if disk::exists(&path) { disk::read_own(&path)? } else { Vec::new() };
     let kept = kept(&String::from_utf8_lossy(&former), from);
     if kept.as_bytes() != former {

@@ -23,9 +23,11 @@ const LAUNCHER_SIGNALS: Duration = Duration::from_secs(10);
 
 /// Returns true if `signal`, a time after the first, belongs to the same stop. Otherwise the user wants the
 /// process to end at once. mpirun sends SIGTERM after a SIGINT, Slurm another SIGTERM at the end of a job's
-/// time. To end a process at once, a launcher kills it.
+/// time. To end a process at once, a launcher kills it. When a terminal closes, the kernel and the shell each
+/// send a signal.
 fn is_same_stop(by_launcher: bool, signal: i32, since_first: Duration) -> bool {
-    by_launcher && (signal != signals::INTERRUPT || since_first < LAUNCHER_SIGNALS)
+    signal == signals::HANGUP
+        || by_launcher && (signal != signals::INTERRUPT || since_first < LAUNCHER_SIGNALS)
 }
 
 /// The commands to the run of this process, and the signals that stop it.
@@ -72,7 +74,7 @@ impl Control {
     }
 
     /// Returns the exit code of this process after a stopped run. After a signal it is the code that a shell
-    /// reports: 130 or 143.
+    /// reports: 129, 130 or 143.
     pub fn exit_code(&self) -> u8 {
         let signal = self.signal.load(Ordering::SeqCst);
         if signal == 0 { 0 } else { 128 + signal as u8 }
@@ -146,6 +148,7 @@ mod tests {
             assert!(!is_same_stop(false, signal, soon), "a second Ctrl-C ends at once");
             assert!(is_same_stop(true, signal, soon));
         }
+        assert!(is_same_stop(false, signals::HANGUP, soon));
         // Slurm's at the end of the time, for which the first was a warning.
         assert!(is_same_stop(true, TERMINATE, late));
         assert!(!is_same_stop(true, INTERRUPT, late));

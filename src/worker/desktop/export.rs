@@ -4,11 +4,18 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::config::Gelu;
-use crate::data::{TOKENIZER_FILE, Tokenizer};
+use crate::data::{TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
+<<<<<<< HEAD
 use crate::model::{Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters};
 use crate::protocol::{ExportFormat, Failure};
+=======
+use crate::model::{
+    ARCHITECTURE_FILE, Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters,
+};
+use crate::protocol::{ExportFormat, Failure};
+>>>>>>> 27b580cd (fix: no command replaces what another has written)
 use crate::report::{CARD, write_model_card};
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::worker::answer::name_of;
@@ -66,10 +73,11 @@ fn fill(
     write: impl FnOnce(&Path) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let part = folder.join(UNFINISHED);
-    // A killed process may have left it.
+    // A killed export has left it, and may have moved some of its files.
+    let is_own = disk::exists(&part);
     let _ = disk::remove_dir_all(&part);
     disk::create_dir_all(&part).map_err(Failure::file(&part))?;
-    let filled = write(&part).and_then(|()| move_files(&part, folder, last));
+    let filled = write(&part).and_then(|()| move_files(&part, folder, last, is_own));
     let _ = disk::remove_dir_all(&part);
     if filled.is_err() {
         // Keeps a folder with files.
@@ -78,12 +86,16 @@ fn fill(
     filled
 }
 
-fn move_files(from: &Path, to: &Path, last: &[&str]) -> Result<(), Failure> {
+/// Moves all files, but none if `to` has one of them, unless it `is_own`.
+fn move_files(from: &Path, to: &Path, last: &[&str], is_own: bool) -> Result<(), Failure> {
     let mut files = Vec::new();
     for entry in disk::read_dir(from).map_err(Failure::file(from))? {
         let name = entry.map_err(Failure::file(from))?.file_name();
         disk::sync_file(&from.join(&name)).map_err(Failure::file(&from.join(&name)))?;
         files.push(name);
+    }
+    if let Some(name) = files.iter().find(|name| !is_own && disk::exists(&to.join(name))) {
+        return Err(occupied(to, &name.to_string_lossy()));
     }
     files.sort_by_key(|name: &OsString| last.iter().position(|last| name == last));
     for name in files {
@@ -93,7 +105,13 @@ fn move_files(from: &Path, to: &Path, last: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a model as a Hugging Face folder, which must have no model yet.
+fn occupied(folder: &Path, name: &str) -> Failure {
+    let text = format!("{}: this folder already has a file {name}", folder.display());
+    Failure::usage(text, "give another folder, which may have a README.md; no file is replaced")
+}
+
+/// Writes a model as a Hugging Face folder, which must have no model yet. Replaces no file, and keeps a card
+/// that is there.
 pub(crate) fn write_model_folder(
     source: &ModelSource,
     tokenizer: Option<&Tokenizer>,
@@ -103,7 +121,17 @@ pub(crate) fn write_model_folder(
         let text = format!("{}: this folder already has a model", output.display());
         return Err(Failure::usage(text, "give another folder"));
     }
+<<<<<<< HEAD
     // An export does not overwrite a model card, so the card comes after its picture.
+=======
+    // The names are checked again, but a large model takes minutes until then.
+    let names = [ARCHITECTURE_FILE].into_iter().chain(TOKENIZER_FILES);
+    if let Some(name) = disk::first_in(output, names).filter(|_| !output.join(UNFINISHED).exists())
+    {
+        return Err(occupied(output, name));
+    }
+    // An export does not write a card again that is there, so its picture must be there, too.
+>>>>>>> 27b580cd (fix: no command replaces what another has written)
     fill(output, &[CARD, WEIGHTS_FILE], |folder| {
         write_model(source, tokenizer, folder)?;
         write_model_card(source, tokenizer, folder, output)
@@ -275,6 +303,10 @@ mod tests {
         assert_eq!(moves, [rename("c"), sync(), rename("b"), sync(), rename("a"), sync()]);
         assert_eq!(disk::read_dir(&out).unwrap().count(), 3);
         let failed = fill(&folder.path().join("none"), &["a"], |_| Err(Failure::new("full", "")));
+        // The folder has files of these names now, which may be anybody's.
+        let failed_again = fill(&out, &["a"], write).unwrap_err();
+        assert!(failed_again.text.contains("already has a file a"), "{failed_again}");
+        assert_eq!(disk::read_to_string(out.join("a")).unwrap(), "a");
         assert!(failed.is_err() && !folder.path().join("none").exists());
     }
 }

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::protocol::Failure;
 
 pub(crate) const INTERRUPT: i32 = 2;
-/// The request to end: SIGTERM on Unix, a console that closes on Windows.
+/// The request to end: SIGTERM on Unix; on Windows a console that closes, or the end of the session.
 pub(crate) const TERMINATE: i32 = 15;
+/// The terminal of a process has closed, on Unix.
+pub(crate) const HANGUP: i32 = 1;
 
 /// Calls `handle` with the number of each signal, on a thread. The signals no longer end the process.
 ///
@@ -21,8 +23,21 @@ pub(crate) fn listen(handle: impl FnMut(i32) + Send + 'static) -> Result<(), Fai
 #[cfg(unix)]
 fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([INTERRUPT, TERMINATE])?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if hears_hangup(&status) {
+        signals.add_signal(HANGUP)?;
+    }
     std::thread::spawn(move || signals.forever().for_each(&mut handle));
     Ok(())
+}
+
+/// Returns true unless the process ignores that its terminal closes, as `nohup` makes it, or if nothing says
+/// whether it does. `status` is that of proc(5).
+#[cfg(unix)]
+fn hears_hangup(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (HANGUP - 1) & 1 == 0)
 }
 
 #[cfg(windows)]
@@ -35,6 +50,8 @@ fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut interrupts = windows::ctrl_c()?;
     let mut breaks = windows::ctrl_break()?;
     let mut closes = windows::ctrl_close()?;
+    let mut logoffs = windows::ctrl_logoff()?;
+    let mut shutdowns = windows::ctrl_shutdown()?;
     std::thread::spawn(move || {
         loop {
             let next = poll_fn(|context| {
@@ -43,7 +60,12 @@ fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
                 if is_interrupted | breaks.poll_recv(context).is_ready() {
                     return Poll::Ready(INTERRUPT);
                 }
-                closes.poll_recv(context).map(|_| TERMINATE)
+                let ends = [
+                    closes.poll_recv(context),
+                    logoffs.poll_recv(context),
+                    shutdowns.poll_recv(context),
+                ];
+                if ends.iter().any(Poll::is_ready) { Poll::Ready(TERMINATE) } else { Poll::Pending }
             });
             handle(pollster::block_on(next));
         }
@@ -86,5 +108,19 @@ impl Interrupts {
     /// Returns true once the generation is to stop.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_terminal_is_heard_unless_nohup_asked_not_to() {
+        let status =
+            |mask: &str| format!("Name:\twgpt\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(hears_hangup(&status("0000000000001000")));
+        assert!(!hears_hangup(&status("0000000000001001")));
+        assert!(!hears_hangup(""), "as before on systems that do not say");
     }
 }
