@@ -74,12 +74,38 @@ impl WeightFolder {
         Ok(false)
     }
 
-    /// Reads a tensor by its name in the files.
-    fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
-        match self.files.iter_mut().find(|file| file.has(name)) {
-            Some(file) => file.weight(name, shape),
-            None => Err(WeightError::missing(&self.path, name)),
+    /// Returns true if the files have a head other than the embedding, although the model has one table for both:
+    /// a merge of an adapter changes it without the configuration.
+    pub fn has_other_head(&mut self) -> Result<bool, WeightError> {
+        let embedding = self.embedding();
+        if self.architecture.has_own_head() || ![HEAD, &embedding].iter().all(|name| self.has(name))
+        {
+            return Ok(false);
         }
+        let head = self.file(HEAD)?.raw(HEAD)?;
+        Ok(self.file(&embedding)?.raw(&embedding)? != head)
+    }
+
+    /// Returns the name of the embedding of tokens in the files.
+    fn embedding(&self) -> String {
+        tensors_of(&self.architecture, "wte.weight").remove(0).name
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.files.iter().any(|file| file.has(name))
+    }
+
+    fn file(&mut self, name: &str) -> Result<&mut WeightFile, WeightError> {
+        let file = self.files.iter_mut().find(|file| file.has(name));
+        file.ok_or_else(|| WeightError::missing(&self.path, name))
+    }
+
+    /// Reads a tensor by its name in the files. A table that is both the embedding and the head may have either name.
+    fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let is_head =
+            !self.has(name) && !self.architecture.has_own_head() && name == self.embedding();
+        let file_name = if is_head && self.has(HEAD) { HEAD } else { name };
+        self.file(file_name)?.weight(file_name, shape)
     }
 }
 

@@ -176,7 +176,9 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
     let n_head = size("num_attention_heads", MAX_WIDTH)?;
     let n_embd = size("hidden_size", MAX_WIDTH)?;
     let of_width = if is_qwen3 { 128 } else { n_embd / n_head };
-    let default_kv_heads = if is_qwen3 { 32 } else { n_head };
+    // A null means one for each head, as without a key in Llama; Qwen3 has 32 then.
+    let is_missing = config.get("num_key_value_heads").is_none();
+    let default_kv_heads = if is_qwen3 && is_missing { 32 } else { n_head };
     let kv_heads = optional("num_key_value_heads", MAX_WIDTH, default_kv_heads)?;
     let head_size = optional("head_dim", MAX_HEAD, of_width)?;
     if !n_head.is_multiple_of(kv_heads) {
@@ -230,9 +232,9 @@ fn rope_theta(config: &Value) -> Result<f64, String> {
             return Err(format!("`{key}` is {rope}; only angles without scaling are supported"));
         }
     }
-    let rope = &config["rope_parameters"];
-    let place = if rope.get("rope_theta").is_some() { rope } else { config };
-    positive(place, "rope_theta", 1e4)
+    let places = [&config["rope_parameters"], &config["rope_scaling"]];
+    let place = places.into_iter().find(|rope| rope.get("rope_theta").is_some());
+    positive(place.unwrap_or(config), "rope_theta", 1e4)
 }
 
 #[cfg(test)]
@@ -300,10 +302,29 @@ mod tests {
             r#""rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"}"#,
         );
         assert_eq!(read(&five).unwrap(), smollm2);
+        let scaling = SMOLLM2
+            .replace(
+                r#""rope_scaling": null"#,
+                r#""rope_scaling": {"type": "default", "rope_theta": 1e5}"#,
+            )
+            .replace(r#""rope_theta": 100000,"#, "");
+        assert_eq!(read(&scaling).unwrap(), smollm2);
         let Blocks::Llama(LlamaBlocks { rope_theta, head_size, .. }) = smollm2.blocks else {
             panic!("{smollm2:?}");
         };
         assert_eq!((rope_theta, head_size), (1e5, 64));
+    }
+
+    #[test]
+    fn null_heads_of_keys_and_values_are_as_many_as_heads() {
+        for model_type in ["llama", "qwen3"] {
+            let mut config: Value = serde_json::from_str(SMOLLM2).unwrap();
+            config["model_type"] = json!(model_type);
+            config["num_key_value_heads"] = Value::Null;
+            config["head_dim"] = json!(64);
+            let Blocks::Llama(shape) = read(config.to_string()).unwrap().blocks else { panic!() };
+            assert_eq!(shape.kv_heads, 9, "{model_type}");
+        }
     }
 
     #[test]

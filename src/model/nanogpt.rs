@@ -9,7 +9,7 @@ use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
 use safetensors::tensor::Dtype;
 use zip::{CompressionMethod, ZipArchive};
 
-use super::weights::{to_f32, transpose};
+use super::weights::{plain_name, to_f32, transpose};
 use super::{Architecture, WeightError, WeightSource};
 use crate::config::{GPT2_VOCABULARY, Gelu};
 use crate::disk;
@@ -20,9 +20,6 @@ const MAX_BYTES: u64 = 24 << 30;
 /// The longest list of tensors. That of GPT-2 XL with its optimizer has 300 kB; it takes much more memory once
 /// it is read.
 const MAX_PICKLE: u64 = 4 << 20;
-
-/// Prefixes that `torch.compile` and DDP add to the names of weights.
-const PREFIXES: [&str; 2] = ["_orig_mod.", "module."];
 
 #[derive(Debug)]
 pub struct NanoGptCheckpoint {
@@ -60,7 +57,7 @@ impl NanoGptCheckpoint {
         let tensors = reader
             .into_tensors()
             .into_iter()
-            .filter_map(|(name, tensor)| Some((plain_name(&name)?, tensor)))
+            .map(|(name, tensor)| (plain_name(&name), tensor))
             .collect();
         let architecture = architecture(args).map_err(wrong)?;
         Ok(Self { path: path.to_path_buf(), tensors, architecture })
@@ -85,17 +82,6 @@ fn check_archive(path: &Path) -> Result<(), WeightError> {
         }
     }
     Ok(())
-}
-
-/// Returns `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`. Returns `None`
-/// for tensors that are not weights: the tied head, and the causal mask that old versions saved.
-fn plain_name(name: &str) -> Option<String> {
-    let mut name = name;
-    while let Some(rest) = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) {
-        name = rest;
-    }
-    let name = name.strip_prefix("transformer.")?;
-    (!name.ends_with(".attn.bias")).then(|| name.to_string())
 }
 
 fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, String> {
@@ -135,13 +121,14 @@ impl WeightSource for NanoGptCheckpoint {
         let bytes = tensor.read().map_err(|error| WeightError::corrupt(path, error))?;
         // The reader returns the native byte order, which is little-endian on every system of wgpt.
         let values = match tensor.dtype() {
+            DType::F64 => to_f32(&bytes, Dtype::F64),
             DType::F32 => to_f32(&bytes, Dtype::F32),
             DType::F16 => to_f32(&bytes, Dtype::F16),
             DType::BF16 => to_f32(&bytes, Dtype::BF16),
             _ => None,
         };
         let mut values = values.ok_or_else(|| {
-            let reason = format!("`{name}` is {:?}, not f32, f16 or bf16", tensor.dtype());
+            let reason = format!("`{name}` is {:?}, not f64, f32, f16 or bf16", tensor.dtype());
             WeightError::corrupt(path, reason)
         })?;
         values.truncate(need.iter().product());

@@ -1,6 +1,6 @@
 //! Reads and writes weights in safetensors files, one tensor at a time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -77,12 +77,12 @@ pub struct WeightFile {
     metadata: Metadata,
     /// The offset of the tensors' values.
     data_start: u64,
-    /// Begins every name in the file.
-    prefix: &'static str,
+    /// The names in the file by their [`plain_name`].
+    names: BTreeMap<String, String>,
 }
 
 impl WeightFile {
-    /// Opens a file and checks its header. Names may have Hugging Face's prefix `transformer.`.
+    /// Opens a file and checks its header. Its tensors have [`plain_name`]s from here on.
     ///
     /// # Errors
     /// If the file cannot be read, is not a safetensors file, or is truncated.
@@ -109,23 +109,39 @@ impl WeightFile {
                 format!("{len} bytes, but its header describes {end}: cut short or damaged");
             return Err(WeightError::corrupt(path, reason));
         }
-        let prefixed = metadata.tensors().keys().any(|name| name.starts_with("transformer."));
-        let prefix = if prefixed { "transformer." } else { "" };
-        Ok(Self { path: path.to_path_buf(), file, metadata, data_start, prefix })
+        let names = metadata.tensors().into_keys().map(|name| (plain_name(&name), name)).collect();
+        Ok(Self { path: path.to_path_buf(), file, metadata, data_start, names })
     }
 
     /// Returns true if the file has the tensor `name`.
     pub fn has(&self, name: &str) -> bool {
-        self.metadata.info(&format!("{}{name}", self.prefix)).is_some()
+        self.names.contains_key(name)
+    }
+
+    fn info(&self, name: &str) -> Result<&TensorInfo, WeightError> {
+        let info = self.names.get(name).and_then(|name| self.metadata.info(name));
+        info.ok_or_else(|| WeightError::missing(&self.path, name))
+    }
+
+    /// Returns the shape of a tensor, its type, and its bytes.
+    pub fn raw(&mut self, name: &str) -> Result<(Vec<usize>, Dtype, Vec<u8>), WeightError> {
+        let TensorInfo { shape, dtype, data_offsets: (from, to) } = self.info(name)?.clone();
+        let mut bytes = vec![0u8; to - from];
+        self.file
+            .seek(SeekFrom::Start(self.data_start + from as u64))
+            .and_then(|_| self.file.read_exact(&mut bytes))
+            .map_err(WeightError::io(&self.path))?;
+        Ok((shape, dtype, bytes))
     }
 
     /// Returns true if the file has a bias other than zero.
     pub fn has_biases(&mut self) -> Result<bool, WeightError> {
-        for (name, info) in self.metadata.clone().tensors() {
-            let Some(name) = name.strip_prefix(self.prefix) else { continue };
-            // Old files store the causal mask as `attn.bias`.
-            let is_bias = name.ends_with(".bias") && !name.ends_with(".attn.bias");
-            if is_bias && self.weight(name, &info.shape)?.iter().any(|&value| value != 0.0) {
+        // Old files store the causal mask as `attn.bias`.
+        let is_bias = |name: &&String| name.ends_with(".bias") && !name.ends_with(".attn.bias");
+        let biases: Vec<String> = self.names.keys().filter(is_bias).cloned().collect();
+        for name in biases {
+            let shape = self.info(&name)?.shape.clone();
+            if self.weight(&name, &shape)?.iter().any(|&value| value != 0.0) {
                 return Ok(true);
             }
         }
@@ -135,29 +151,41 @@ impl WeightFile {
 
 impl WeightSource for WeightFile {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
-        let path = &self.path;
-        let info = self.metadata.info(&format!("{}{name}", self.prefix));
-        let info = info.ok_or_else(|| WeightError::missing(path, name))?;
+        let info = self.info(name)?;
         if info.shape != shape {
-            return Err(WeightError::shape(path, name, &info.shape, shape));
+            return Err(WeightError::shape(&self.path, name, &info.shape, shape));
         }
-        let (from, to) = info.data_offsets;
-        let mut bytes = vec![0u8; to - from];
-        self.file
-            .seek(SeekFrom::Start(self.data_start + from as u64))
-            .and_then(|_| self.file.read_exact(&mut bytes))
-            .map_err(WeightError::io(path))?;
-        to_f32(&bytes, info.dtype).ok_or_else(|| {
-            let reason = format!("`{name}` is {:?}, not f32, f16 or bf16", info.dtype);
-            WeightError::corrupt(path, reason)
+        let (_, dtype, bytes) = self.raw(name)?;
+        to_f32(&bytes, dtype).ok_or_else(|| {
+            let reason = format!("`{name}` is {dtype:?}, not f64, f32, f16 or bf16");
+            WeightError::corrupt(&self.path, reason)
         })
     }
+}
+
+/// Prefixes that `torch.compile` and DDP add to the names of weights.
+const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
+
+/// Returns the name that a weight has in GPT-2's files at OpenAI, or in those of `LlamaForCausalLM`:
+/// `h.0.attn.c_attn.weight` for `_orig_mod.transformer.h.0.attn.c_attn.weight`, and
+/// `model.norm.weight` for `norm.weight`, as `LlamaModel` by itself is saved.
+pub(super) fn plain_name(name: &str) -> String {
+    let mut name = name;
+    while let Some(rest) = WRAPPERS.iter().find_map(|prefix| name.strip_prefix(prefix)) {
+        name = rest;
+    }
+    let name = name.strip_prefix("transformer.").unwrap_or(name);
+    let is_bare = ["layers.", "embed_tokens.", "norm."].iter().any(|part| name.starts_with(part));
+    if is_bare { format!("model.{name}") } else { name.to_string() }
 }
 
 /// Converts little-endian elements to f32; `None` for dtypes that no weight has.
 pub(super) fn to_f32(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     let halves = || bytes.as_chunks::<2>().0.iter().copied();
     Some(match dtype {
+        Dtype::F64 => {
+            bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+        }
         Dtype::F32 => bytes.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect(),
         Dtype::F16 => halves().map(|b| half::f16::from_le_bytes(b).to_f32()).collect(),
         Dtype::BF16 => halves().map(|b| half::bf16::from_le_bytes(b).to_f32()).collect(),

@@ -73,6 +73,17 @@ impl ModelSource {
                 let bias = WeightFolder::open(path, &architecture)?.has_biases()?;
                 architecture.blocks = Blocks::Gpt2 { bias, gelu };
             }
+            if WeightFolder::open(path, &architecture)?.has_other_head()? {
+                match &mut architecture.blocks {
+                    Blocks::Llama(shape) => shape.tied = false,
+                    Blocks::Gpt2 { .. } => {
+                        return Err(Failure::bad_data(
+                            format!("{}: its `{HEAD}` is not its embedding", path.display()),
+                            "wgpt's GPT-2 has one table for both: merge an adapter without its head",
+                        ));
+                    }
+                }
+            }
             let plain = Self::plain(path, architecture);
             return Ok(match read_tokenizer(path)? {
                 None => plain,
@@ -357,7 +368,8 @@ mod tests {
         let write = |name: &str, text: &str| disk::write(folder.path().join(name), text).unwrap();
         let config = r#"{"n_layer":1,"n_head":1,"n_embd":2,"n_positions":4,"vocab_size":50257}"#;
         write("config.json", config);
-        write(WEIGHTS_FILE, "");
+        // A header without tensors.
+        write(WEIGHTS_FILE, "\u{2}\0\0\0\0\0\0\0{}");
         let open = || ModelSource::open(folder.path()).unwrap();
         let guess = open();
         assert_eq!((&guess.tokenizer, guess.warnings.len()), (&Some(Tokenizer::GPT2), 0));
@@ -378,6 +390,107 @@ mod tests {
         assert_eq!((&known.tokenizer, known.warnings.len()), (&Some(Tokenizer::BYTE), 0));
         assert!(known.has_text_of(Some(&Tokenizer::BYTE)) && known.has_text_of(None));
         assert!(!known.has_text_of(Some(&Tokenizer::GPT2)));
+    }
+
+    /// Writes a small Llama whose tensors are called and shaped as `change` makes them. Returns the model that it
+    /// opens as.
+    fn reopened(
+        architecture: &Architecture,
+        change: impl Fn(&str, Vec<f32>) -> Vec<(String, Vec<f32>, bool)>,
+    ) -> Result<(ModelSource, Vec<Vec<f32>>), Failure> {
+        use burn::tensor::Device;
+        use safetensors::{Dtype, SafeTensors, tensor::TensorView};
+
+        let folder = tempfile::tempdir().unwrap();
+        let device = Device::flex();
+        let model = Gpt::new(architecture, &mut RandomWeights::new(architecture, 1), &device)?;
+        let weights = crate::model::parameters(&model);
+        let written =
+            super::super::checkpoint::write_model(folder.path(), architecture, weights, None);
+        pollster::block_on(written)?;
+        let file = folder.path().join(WEIGHTS_FILE);
+        let bytes = std::fs::read(&file).unwrap();
+        let mut changed = Vec::new();
+        for (name, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+            let values = view.data().as_chunks::<4>().0.iter().map(|v| f32::from_le_bytes(*v));
+            for (name, values, is_double) in change(&name, values.collect()) {
+                let bytes: Vec<u8> = match is_double {
+                    true => values.iter().flat_map(|v| f64::from(*v).to_le_bytes()).collect(),
+                    false => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+                };
+                let dtype = if is_double { Dtype::F64 } else { Dtype::F32 };
+                changed.push((name, dtype, view.shape().to_vec(), bytes));
+            }
+        }
+        let views = changed.iter().map(|(name, dtype, shape, bytes)| {
+            (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        });
+        std::fs::write(&file, safetensors::serialize(views, None).unwrap()).unwrap();
+        let source = ModelSource::open(folder.path())?;
+        let read = crate::model::parameters(&source.model(&device)?);
+        let values = |part: &burn::tensor::Tensor<1>| part.to_data().try_into_vec::<f32>().unwrap();
+        let read = read.iter().map(|weight| weight.parts.iter().flat_map(values).collect());
+        Ok((source, read.collect()))
+    }
+
+    #[test]
+    fn the_names_and_types_of_other_programs_are_read() {
+        let llama = Architecture::tiny_llama(false, true);
+        let same = |name: &str, values| vec![(name.to_string(), values, false)];
+        let (_, expected) = reopened(&llama, same).unwrap();
+        let variants: [fn(&str, Vec<f32>) -> Vec<(String, Vec<f32>, bool)>; 5] = [
+            |name, values| vec![(format!("_orig_mod.{name}"), values, false)],
+            // LlamaModel by itself.
+            |name, values| vec![(name.replacen("model.", "", 1), values, false)],
+            |name, values| vec![(name.to_string(), values, true)],
+            // One table, saved as the head, and as both.
+            |name, values| vec![(name.replace("model.embed_tokens", "lm_head"), values, false)],
+            |name, values| {
+                let head = (name.replace("model.embed_tokens", "lm_head"), values.clone(), false);
+                vec![(name.to_string(), values, false), head]
+            },
+        ];
+        for (index, variant) in variants.into_iter().enumerate() {
+            // A name that does not change is written once.
+            let variant = |name: &str, values| {
+                let mut tensors = variant(name, values);
+                tensors.dedup_by(|a, b| a.0 == b.0);
+                tensors
+            };
+            let (source, read) = reopened(&llama, variant).unwrap();
+            assert_eq!((source.architecture, read == expected), (llama.clone(), true), "{index}");
+        }
+    }
+
+    /// A merge of an adapter changes the head, and leaves `tie_word_embeddings` as it was.
+    #[test]
+    fn a_head_of_its_own_is_used() {
+        let tied = Architecture::tiny_llama(true, true);
+        let with_head = |name: &str, values: Vec<f32>| {
+            let mut tensors = vec![(name.to_string(), values.clone(), false)];
+            if name == "model.embed_tokens.weight" {
+                let head = values.iter().map(|value| value + 1.0).collect();
+                tensors.push((HEAD.to_string(), head, false));
+            }
+            tensors
+        };
+        let (source, weights) = reopened(&tied, with_head).unwrap();
+        assert!(source.architecture.has_own_head());
+        let [first, .., last] = &weights[..] else { panic!("{weights:?}") };
+        let raised: Vec<f32> = first.iter().map(|value| value + 1.0).collect();
+        // Rows of padding follow those of the tokens.
+        let tokens = tied.vocab_size * tied.n_embd;
+        assert_eq!(last[..tokens], raised[..tokens]);
+
+        let gpt2 = |name: &str, values: Vec<f32>| {
+            let mut tensors = vec![(name.to_string(), values.clone(), false)];
+            if name == "transformer.wte.weight" {
+                tensors.push((HEAD.to_string(), values.iter().map(|v| v + 1.0).collect(), false));
+            }
+            tensors
+        };
+        let failure = reopened(&Architecture::tiny(), gpt2).unwrap_err();
+        assert!(failure.text.contains(HEAD) && failure.hint.contains("one table"), "{failure}");
     }
 
     #[test]
