@@ -16,11 +16,11 @@ use super::args::{Global, SweepArgs};
 use super::{recipe, train};
 use crate::config::{ConfigSource, KEYS, ValueKind};
 use crate::disk;
-use crate::protocol::{Failure, Progress, RunPhase, StartRun, StopReason};
+use crate::protocol::{Exit, Failure, Progress, RunPhase, StartRun, StopReason};
 use crate::ranks::Group;
 use crate::report::{RunRecord, SWEEP_FILE, Sweep};
 use crate::runs::has_checkpoint;
-use crate::worker::start_silently;
+use crate::worker::{Ended, start_silently};
 
 /// Typed values of settings.
 type Values = Vec<(String, String)>;
@@ -272,7 +272,10 @@ fn train_run(
         RunPhase::Finished(StopReason::Finished | StopReason::MaxTime) => Ok(true),
         // A learning rate that is too high, for example.
         RunPhase::Failed(_) if progress.iteration > 0 => Ok(true),
-        RunPhase::Failed(error) => Err(Failure::new(error.text, &error.hint)),
+        RunPhase::Failed(error) => {
+            let code = if let Some(Ended::Code(code)) = ended { code } else { 1 };
+            Err(Failure::new(error.text, &error.hint).with_exit(Exit::of_code(code)))
+        }
         _ => Ok(false),
     }
 }

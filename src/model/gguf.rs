@@ -49,6 +49,15 @@ impl GgufType {
         }
     }
 
+    /// Returns the largest magnitude of a weight. The scales of `q8_0` are f16.
+    fn most(self) -> f32 {
+        match self {
+            Self::F32 => f32::MAX,
+            Self::F16 => f16::MAX.to_f32(),
+            Self::Q8_0 => f16::MAX.to_f32() * 127.0,
+        }
+    }
+
     fn encode(self, values: &[f32], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => values.iter().for_each(|x| bytes.extend(x.to_le_bytes())),
@@ -104,6 +113,10 @@ impl GgufFile<'_> {
         for (index, tensor) in tensors.iter().enumerate() {
             progress(index, tensors.len());
             let values = tensor.values(weights)?;
+            if let Some(value) = values.iter().find(|value| value.abs() > tensor.dtype.most()) {
+                let name = tensor.name.clone();
+                return Err(WeightError::TooLarge { name, value: *value });
+            }
             let mut bytes = Vec::with_capacity(tensor.bytes());
             tensor.dtype.encode(&values, &mut bytes);
             bytes.resize(tensor.bytes(), 0);

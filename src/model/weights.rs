@@ -22,6 +22,9 @@ pub enum WeightError {
     /// The content of the file is not valid, or does not fit the model.
     #[error("{}: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
+    /// The type of a file cannot hold a value of this size.
+    #[error("`{name}` has a value of {value:e}, which the type of the file cannot hold")]
+    TooLarge { name: String, value: f32 },
     /// A source of weights other than a file failed, like the connection to another process.
     #[error(transparent)]
     Source(Box<Failure>),
@@ -33,7 +36,7 @@ impl WeightError {
         |source| WeightError::Io { path, source }
     }
 
-    pub(super) fn corrupt(path: &Path, reason: impl Display) -> Self {
+    pub(crate) fn corrupt(path: &Path, reason: impl Display) -> Self {
         WeightError::Corrupt { path: path.to_path_buf(), reason: excerpt(reason) }
     }
 
@@ -56,6 +59,7 @@ impl From<WeightError> for Failure {
         let text = error.to_string();
         match error {
             WeightError::Source(failure) => *failure,
+            WeightError::TooLarge { .. } => Self::usage(text, "export with --type=f32"),
             WeightError::Corrupt { .. } => Self::bad_data(text, OTHER_MODEL),
             WeightError::Io { source, .. } => {
                 let hint = disk::hint(&source)

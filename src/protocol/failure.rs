@@ -45,6 +45,15 @@ pub enum Exit {
     Panic = 101,
 }
 
+impl Exit {
+    /// Returns the end that a process of wgpt had with this exit code.
+    pub fn of_code(code: i32) -> Self {
+        use Exit::*;
+        let known = [Success, Usage, DoesNotFit, NoDevice, DeviceFailed, NotFinite, BadData, Panic];
+        known.into_iter().find(|exit| *exit as i32 == code).unwrap_or(Failure)
+    }
+}
+
 impl Failure {
     /// A failure with exit code 1 that no device has caused.
     pub(crate) fn new(text: impl Into<String>, hint: impl Into<String>) -> Self {

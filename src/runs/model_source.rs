@@ -200,7 +200,8 @@ impl ModelSource {
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)
         };
-        Ok(Box::new(Fitted { weights, architecture: self.architecture.clone() }))
+        let path = self.path.clone();
+        Ok(Box::new(Fitted { weights, path, architecture: self.architecture.clone() }))
     }
 
     /// Returns false if the model is known to tokenize text differently than `data`. The size of a vocabulary
@@ -260,10 +261,25 @@ fn read_tokenizer(
     }
 }
 
-/// The weights of a model with its positions cropped and tokens added.
+/// The weights of a model with its positions cropped and tokens added. All are finite.
 struct Fitted {
     weights: Box<dyn WeightSource>,
+    path: PathBuf,
     architecture: Architecture,
+}
+
+impl Fitted {
+    /// Reads a weight of the file.
+    fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let values = self.weights.weight(name, shape)?;
+        match values.iter().filter(|value| !value.is_finite()).count() {
+            0 => Ok(values),
+            count => {
+                let reason = format!("`{name}` has {count} values that are not finite numbers");
+                Err(WeightError::corrupt(&self.path, reason))
+            }
+        }
+    }
 }
 
 impl WeightSource for Fitted {
@@ -271,12 +287,12 @@ impl WeightSource for Fitted {
         let Architecture { block_size, vocab_size, .. } = self.architecture;
         match (name, shape) {
             ("wpe.weight", &[positions, width]) => {
-                let mut values = self.weights.weight(name, &[block_size, width])?;
+                let mut values = self.read(name, &[block_size, width])?;
                 values.truncate(positions * width);
                 Ok(values)
             }
             ("wte.weight" | HEAD, &[tokens, width]) if tokens > vocab_size => {
-                let mut values = self.weights.weight(name, &[vocab_size, width])?;
+                let mut values = self.read(name, &[vocab_size, width])?;
                 let noise = RandomWeights::new(&self.architecture, 0)
                     .weight(name, &[tokens - vocab_size, width])?;
                 let mean = mean_row(&values, width);
@@ -285,7 +301,7 @@ impl WeightSource for Fitted {
                 );
                 Ok(values)
             }
-            _ => self.weights.weight(name, shape),
+            _ => self.read(name, shape),
         }
     }
 }
@@ -462,6 +478,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn weights_that_are_not_finite_are_refused() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            let spoilt = |name: &str, mut values: Vec<f32>| {
+                if name == "model.norm.weight" {
+                    values[3] = wrong;
+                }
+                vec![(name.to_string(), values, false)]
+            };
+            let failure = reopened(&Architecture::tiny_llama(false, true), spoilt).unwrap_err();
+            assert!(failure.text.contains("`ln_f.weight` has 1 values"), "{failure}");
+            assert_eq!(failure.exit, crate::protocol::Exit::BadData);
+        }
+    }
+
     /// A merge of an adapter changes the head, and leaves `tie_word_embeddings` as it was.
     #[test]
     fn a_head_of_its_own_is_used() {
@@ -503,7 +534,7 @@ mod tests {
             vocab_size: 3,
             blocks: Blocks::Gpt2 { bias: false, gelu: crate::config::Gelu::Tanh },
         };
-        let mut fitted = Fitted { weights: Box::new(Counting), architecture };
+        let mut fitted = Fitted { weights: Box::new(Counting), path: PathBuf::new(), architecture };
         assert_eq!(fitted.weight("wpe.weight", &[2, 2]).unwrap(), [0.0, 1.0, 2.0, 3.0]);
         assert_eq!(fitted.weight("ln_f.weight", &[2]).unwrap(), [0.0, 1.0]);
         let rows = fitted.weight("wte.weight", &[5, 2]).unwrap();

@@ -210,7 +210,7 @@ impl Optimizer {
     ) -> Tensor<1> {
         let scales_loss = self.mode.precision.scales_loss();
         let settings = UpdateSettings {
-            grad_clip: self.config.grad_clip as f32,
+            grad_clip: clip_norm(self.config.grad_clip),
             divisor: if scales_loss { tokens as f32 } else { 1.0 },
             step,
             learning_rate,
@@ -294,4 +294,8 @@ impl Optimizer {
 /// biases and layer norms do not.
 fn decays(dimensions: usize) -> bool {
     dimensions >= 2
+}
+/// Returns the norm as the kernels have it, where 0 is off: GPUs take a smaller number than these for 0.
+fn clip_norm(grad_clip: f64) -> f32 {
+    if grad_clip > 0.0 { (grad_clip as f32).max(f32::MIN_POSITIVE) } else { 0.0 }
 }

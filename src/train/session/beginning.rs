@@ -11,6 +11,7 @@ use crate::train::Result;
 use crate::train::measurement::{device_speed, micro_batch_time, pace_of_ranks};
 use crate::train::pace::{totals, update_work};
 use crate::train::training::Training;
+use crate::train::warnings::about_warmup;
 
 /// The operations of a run that is measured before it starts: two days on a small CPU, minutes on a
 /// GPU, where a measurement of a second or two does not count.
@@ -112,6 +113,7 @@ impl Session<'_> {
             return Ok(());
         }
         let config = &training.inputs.config;
+        let about_warmup = about_warmup(config);
         let mut speed = known_speed(&training.learner.device.info, training.inputs.mode);
         let flop = update_work(training).flop * config.max_iters.get() as f64;
         if speed.is_none() && flop >= MUCH_WORK && config.max_time.is_none() {
@@ -121,7 +123,7 @@ impl Session<'_> {
         let totals = totals(training, speed.as_ref());
         let free = disk::free_space(&journal.folder.path);
         let about_disk = free.and_then(|free| totals.about_disk(free));
-        for text in totals.advice(config).into_iter().chain(about_disk) {
+        for text in totals.advice(config).into_iter().chain(about_disk).chain(about_warmup) {
             journal.warn(text);
         }
         Ok(())
