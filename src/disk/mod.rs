@@ -42,24 +42,47 @@ pub fn first_in<'a>(folder: &Path, names: impl IntoIterator<Item = &'a str>) -> 
     names.into_iter().find(|name| exists(&folder.join(name)))
 }
 
-/// Reads a file of wgpt's own folders, see [`open_own`].
+/// The most bytes of a file that is read as a whole. A sparse file of many gigabytes costs whoever makes it
+/// nothing. The largest tokenizers have 35 MB.
+const MAX_FILE: u64 = 64 << 20;
+
+/// The same for the record of a run, which is thinned from 64 MiB on, and its tables, which are not.
+const MAX_RECORD: u64 = 1 << 30;
+
+/// Reads a file of wgpt's own folders, of at most 64 MiB, see [`open_own`].
 pub fn read_own(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    read_all(open_own(path)?)
+    read_all(open_own(path)?, MAX_FILE)
 }
 
-/// Reads the text of a file of wgpt's own folders, see [`open_own`].
+/// Reads the text of a file of wgpt's own folders, of at most 64 MiB, see [`open_own`].
 pub fn read_own_text(path: impl AsRef<Path>) -> io::Result<String> {
-    io::read_to_string(open_own(path)?)
+    let text = String::from_utf8(read_own(path)?);
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Reads a file of a model or a data folder, see [`open_regular`].
+/// Reads a record of wgpt's own folders, of at most 1 GiB, see [`open_own`].
+pub fn read_record(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_all(open_own(path)?, MAX_RECORD)
+}
+
+/// Reads a file of a model or a data folder, of at most 64 MiB, see [`open_regular`].
 pub fn read_regular(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    read_all(open_regular(path)?)
+    read_all(open_regular(path)?, MAX_FILE)
 }
 
-fn read_all(mut file: File) -> io::Result<Vec<u8>> {
+fn read_all(file: File, most: u64) -> io::Result<Vec<u8>> {
+    let length = file.metadata()?.len();
+    if length > most {
+        let text = format!(
+            "it has {} MiB, but files of its kind have at most {}",
+            length >> 20,
+            most >> 20
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut file, &mut bytes)?;
+    // It may grow.
+    io::Read::read_to_end(&mut io::Read::take(file, most), &mut bytes)?;
     Ok(bytes)
 }
 
@@ -179,6 +202,38 @@ mod tests {
         remove_file(&path).unwrap();
         own_folder(&path).unwrap();
         assert!(!held.is_in_place());
+    }
+
+    #[test]
+    fn a_file_that_is_too_long_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.json");
+        // It takes no space.
+        File::create(&path).unwrap().set_len(4 << 30).unwrap();
+        for read in [read_own(&path), read_regular(&path), read_record(&path)] {
+            let error = read.unwrap_err().to_string();
+            assert!(error.starts_with("it has 4096 MiB"), "{error}");
+        }
+        assert!(read_own_text(&path).is_err());
+    }
+
+    /// A backup may have the files of a run as second names, and an archive names of files elsewhere.
+    #[cfg(unix)]
+    #[test]
+    fn another_name_of_a_file_keeps_its_content() {
+        use std::io::Write;
+
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other] = ["log.txt", "other"].map(|name| folder.path().join(name));
+        for write in [append_own, create_own] {
+            std::fs::write(&other, "one\n").unwrap();
+            std::fs::hard_link(&other, &path).unwrap();
+            write(path.clone()).unwrap().write_all(b"two\n").unwrap();
+            assert_eq!(read(&other).unwrap(), b"one\n");
+            let text = read_own_text(&path).unwrap();
+            assert!(["one\ntwo\n", "two\n"].contains(&&*text), "{text}");
+            remove_file(&path).unwrap();
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The files of the operating system.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -90,6 +90,17 @@ pub fn link_file(target: &Path, link: &Path) -> io::Result<()> {
         let target = link.with_file_name(target);
         fs::hard_link(&target, link).or_else(|_| fs::copy(&target, link).map(drop))
     })
+}
+
+/// Returns true if `link` is what [`link_file`] makes of `target`, and there is a file. A second name or a copy is
+/// only known by its length.
+pub fn leads_to(link: &Path, target: &Path) -> bool {
+    let length = |path: &Path| metadata(path).ok().filter(Metadata::is_file).map(|file| file.len());
+    let Some(here) = length(link) else { return false };
+    match fs::read_link(link) {
+        Ok(found) => found == target,
+        Err(_) => length(&link.with_file_name(target)) == Some(here),
+    }
 }
 
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {

@@ -6,11 +6,12 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::{cannot, usage};
-use super::hash::is_hash;
+use super::hash::{Hash, is_hash};
 use super::home::{home, variable};
 use super::listing::choose;
 use super::name::{RepoKind, RepoName, is_hub_name, is_safe_path};
@@ -62,22 +63,42 @@ impl RepoFolder {
         self.path.join("snapshots").join(commit)
     }
 
+    /// Returns true if the blob of a file is here. Its content is hashed once, and again after it has changed.
+    pub fn has(&self, hash: &Hash, size: u64) -> Result<bool, Failure> {
+        let blob = self.blob(hash.hex());
+        let found = disk::metadata(&blob).ok().filter(|found| found.is_file());
+        let Some(found) = found.filter(|found| found.len() == size) else { return Ok(false) };
+        let written = found.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let state = format!("{size} {}", written.unwrap_or_default().as_nanos());
+        let verified = self.locks.join(format!("{}.verified", hash.hex()));
+        if disk::read_own(&verified).is_ok_and(|known| known == state.as_bytes()) {
+            return Ok(true);
+        }
+        let is_right = hash.is_of(&blob)?;
+        if is_right {
+            // Without it, the blob is hashed again.
+            let _ = disk::create_dir_all(&self.locks)
+                .and_then(|()| disk::replace(&verified, state.as_bytes()));
+        }
+        Ok(is_right)
+    }
+
     /// Adds a file to a snapshot; its blob exists. Returns its path.
     pub fn add(&self, commit: &str, file: &str, hash: &str) -> Result<PathBuf, Failure> {
         let link = self.snapshot(commit).join(file);
-        if disk::is_file(&link) {
+        // With the separators of this system, which Windows insists on in a link.
+        let up: PathBuf = std::iter::repeat_n("..", 1 + file.split('/').count()).collect();
+        let target = up.join("blobs").join(hash);
+        if disk::leads_to(&link, &target) {
             return Ok(link);
         }
         let folder = link.parent().unwrap_or(&link);
         disk::create_dir_all(folder).map_err(cannot("create", folder))?;
-        // A link to a blob that was deleted.
+        // A link to another blob, or to one that was deleted.
         let _ = disk::remove_file(&link);
-        // With the separators of this system, which links on Windows need.
-        let up: PathBuf = std::iter::repeat_n("..", 1 + file.split('/').count()).collect();
-        let target = up.join("blobs").join(hash);
         match disk::link_file(&target, &link) {
             // Another process was faster.
-            Err(_) if disk::is_file(&link) => Ok(link),
+            Err(_) if disk::leads_to(&link, &target) => Ok(link),
             linked => linked.map(|()| link.clone()).map_err(cannot("create", &link)),
         }
     }
@@ -108,8 +129,9 @@ impl RepoFolder {
     /// Returns the snapshot and the files of a part, or all files that another program has fetched.
     fn find(&self, kind: RepoKind, name: &RepoName) -> Option<(PathBuf, Vec<String>)> {
         let part = name.part.as_deref();
-        let record: Option<Record> =
-            disk::read(self.record(part)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let record: Option<Record> = disk::read_own(self.record(part))
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
         if let Some(Record { commit, files }) = record {
             let snapshot = self.snapshot(&commit);
             let is_here = |file: &String| is_safe_path(file) && disk::is_file(&snapshot.join(file));
@@ -120,7 +142,8 @@ impl RepoFolder {
         if disk::exists(&self.path.join(RECORDS)) {
             return None;
         }
-        let commit = disk::read_to_string(self.path.join("refs").join("main")).ok()?;
+        let commit = disk::read_regular(self.path.join("refs").join("main")).ok()?;
+        let commit = String::from_utf8(commit).ok()?;
         let snapshot = Some(commit.trim()).filter(|commit| is_hash(commit, 40))?;
         let snapshot = self.snapshot(snapshot);
         let mut found = Vec::new();

@@ -107,6 +107,10 @@ impl HubClient {
         let mut url = url.clone();
         for _ in 0..REDIRECTS {
             let mut request = self.agent.get(url.as_str());
+            if is_loopback(&url) {
+                // No proxy is asked for a server of this machine, nor learns the token.
+                request = request.config().proxy(None).build();
+            }
             // Another host must not learn the token.
             let is_own = url.origin() == self.endpoint.origin();
             if let Some(token) = self.token.as_ref().filter(|_| is_own) {
@@ -216,7 +220,7 @@ fn token() -> Option<String> {
     let file = || {
         let path = variable("HF_TOKEN_PATH")
             .map_or_else(|| Some(home()?.join("token")), |path| Some(path.into()));
-        let text = disk::read_to_string(&path?).ok()?;
+        let text = String::from_utf8(disk::read_regular(path?).ok()?).ok()?;
         Some(text.trim().to_string()).filter(|token| !token.is_empty())
     };
     // Line breaks are not allowed in a header.

@@ -42,7 +42,7 @@ pub(super) type Begin<'a> = dyn FnMut(Option<&str>, Option<u64>) -> Result<(), F
 pub(super) fn lock(path: &Path, name: &str) -> Result<File, Failure> {
     let folder = path.parent().unwrap_or(path);
     disk::create_dir_all(folder).map_err(cannot("create", folder))?;
-    let file = disk::append(path).map_err(cannot("open", path))?;
+    let file = disk::append_own(path).map_err(cannot("open", path))?;
     match disk::lock(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Failure::new(
@@ -63,7 +63,7 @@ pub(super) fn fetch(
     begin: &mut Begin<'_>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), Failure> {
-    let mut file = disk::append(partial).map_err(cannot("open", partial))?;
+    let mut file = disk::append_own(partial).map_err(cannot("open", partial))?;
     if remote.hash.is_none() {
         let safe = file.metadata().and_then(|found| file.set_len(synced_part(found.len())));
         safe.map_err(cannot("read", partial))?;

@@ -226,13 +226,13 @@ fn fetch_blob(
 ) -> Result<PathBuf, Failure> {
     let hash = file.hash.hex();
     let blob = folder.blob(hash);
-    let is_here = || length(&blob) == Some(file.size);
-    if !is_here() {
+    let is_here = || folder.has(&file.hash, file.size);
+    if !is_here()? {
         let blobs = folder.path.join("blobs");
         disk::create_dir_all(&blobs).map_err(cannot("create", &blobs))?;
         let _lock = lock(&folder.lock(hash), &file.path)?;
         // Another process may have fetched it before we had the lock.
-        if !is_here() {
+        if !is_here()? {
             let prefix = match listing.kind {
                 RepoKind::Model => None,
                 RepoKind::Dataset => Some(listing.kind.plural()),
@@ -282,15 +282,14 @@ fn fetch_file(
     let _lock = lock(&lock_path, &name)?;
     // The version belongs to one URL.
     let stamp = |version: &str| format!("{url}\n{version}");
-    let version = disk::read_to_string(&stamp_path).ok();
+    let version = disk::read_own_text(&stamp_path).ok();
     let version = version.and_then(|text| text.strip_prefix(&stamp("")).map(str::to_string));
     let remote = Remote { url, name: &name, size: None, most, hash, version };
     let mut begin = |version: Option<&str>, missing| {
         check_room(path, missing)?;
         match version {
-            Some(version) => {
-                disk::write(&stamp_path, stamp(version)).map_err(cannot("write", &stamp_path))
-            }
+            Some(version) => disk::replace(&stamp_path, stamp(version).as_bytes())
+                .map_err(cannot("write", &stamp_path)),
             None => disk::remove_file(&stamp_path).or(Ok(())),
         }
     };

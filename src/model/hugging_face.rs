@@ -11,6 +11,9 @@ use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
 pub const ARCHITECTURE_FILE: &str = "config.json";
 
+/// The most bytes of a `config.json`. Each byte of JSON can become ten in memory.
+const MAX_BYTES: usize = 4 << 20;
+
 /// The largest width of a head and of an MLP.
 const MAX_HEAD: usize = 256;
 const MAX_FFN: usize = 1 << 18;
@@ -93,6 +96,9 @@ fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
 pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let path = folder.join(ARCHITECTURE_FILE);
     let text = disk::read_regular(&path).map_err(WeightError::io(&path))?;
+    if text.len() > MAX_BYTES {
+        return Err(WeightError::corrupt(&path, "too long for the configuration of a model"));
+    }
     let config: Value = serde_json::from_slice(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
     architecture(&config).map_err(|reason| WeightError::corrupt(&path, reason))

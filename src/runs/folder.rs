@@ -194,7 +194,7 @@ impl RunFolder {
         self.most = length / 2 * 3;
         let rewrite = |name, thinned: fn(&[u8]) -> Vec<u8>| {
             let path = self.path.join(name);
-            let record = thinned(&disk::read_own(&path)?);
+            let record = thinned(&disk::read_record(&path)?);
             disk::replace(&path, &record)?;
             Ok::<_, io::Error>((disk::append_own(&path)?, record.len() as u64))
         };

@@ -45,17 +45,40 @@ pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
     open(path.as_ref(), OpenOptions::new().read(true), Links::Followed)
 }
 
-/// Creates a file in one of wgpt's own folders, or empties the one that exists.
+/// Creates a file in one of wgpt's own folders, in place of one that exists. Another name of that one keeps its
+/// content.
 pub fn create_own(path: impl AsRef<Path>) -> io::Result<File> {
+    let path = path.as_ref();
+    if has_other_name(path) {
+        fs::remove_file(path)?;
+    }
     let mut options = OpenOptions::new();
-    open(path.as_ref(), options.write(true).create(true).truncate(true), Links::Refused)
+    open(path, options.write(true).create(true).truncate(true), Links::Refused)
 }
 
-/// Opens a file of wgpt's own folders for appending, and creates it if it does not exist.
+/// Opens a file of wgpt's own folders for appending, and creates it if it does not exist. A file with another
+/// name becomes a copy first, so that the other one keeps its content.
 pub fn append_own(path: impl AsRef<Path>) -> io::Result<File> {
+    let path = path.as_ref();
+    if has_other_name(path) {
+        super::replace(path, &super::super::read_record(path)?)?;
+    }
     let mut options = OpenOptions::new();
     // Windows locks a file only if it is open for more than appending.
-    open(path.as_ref(), options.read(true).append(true).create(true), Links::Refused)
+    open(path, options.read(true).append(true).create(true), Links::Refused)
+}
+
+/// Returns true for a file with several names (hard links), which a backup or a downloaded archive may have made:
+/// what is written to one is written to all.
+#[cfg(unix)]
+fn has_other_name(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.nlink() > 1)
+}
+
+#[cfg(not(unix))]
+fn has_other_name(_path: &Path) -> bool {
+    false
 }
 
 /// Checks that `path` is a regular file or a folder, and no link.

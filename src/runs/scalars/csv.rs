@@ -14,7 +14,7 @@ const COLUMNS: [&str; 8] =
 /// Opens the table, with its rows up to the point that the run continues from.
 pub fn open(folder: &Path, from: Continued) -> io::Result<File> {
     let path = folder.join(SCALARS_FILE);
-    let former = if disk::exists(&path) { disk::read_own(&path)? } else { Vec::new() };
+    let former = if disk::exists(&path) { disk::read_record(&path)? } else { Vec::new() };
     let kept = kept(&String::from_utf8_lossy(&former), from);
     if kept.as_bytes() != former {
         disk::replace(&path, kept.as_bytes())?;
