@@ -21,6 +21,9 @@ use crate::protocol::{
 /// The bytes at either end of a record that a summary reads: some hundred lines.
 const END_BYTES: u64 = 64 << 10;
 
+/// More bytes than any event or command has.
+const LONGEST_LINE: u64 = 16 << 20;
+
 /// The time that a restart may take before the run counts as crashed.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -137,7 +140,13 @@ impl Tail {
         let mut line = Vec::new();
         loop {
             line.clear();
-            file.read_until(b'\n', &mut line)?;
+            file.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+            if line.len() as u64 == LONGEST_LINE {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "one of its lines never ends",
+                ));
+            }
             if line.last() != Some(&b'\n') {
                 return Ok(());
             }
