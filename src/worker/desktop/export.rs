@@ -7,15 +7,10 @@ use crate::config::Gelu;
 use crate::data::{TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer};
 use crate::disk;
 use crate::gpu::{self, DeviceChoice};
-<<<<<<< HEAD
-use crate::model::{Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters};
-use crate::protocol::{ExportFormat, Failure};
-=======
 use crate::model::{
     ARCHITECTURE_FILE, Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters,
 };
 use crate::protocol::{ExportFormat, Failure};
->>>>>>> 27b580cd (fix: no command replaces what another has written)
 use crate::report::{CARD, write_model_card};
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::worker::answer::name_of;
@@ -121,17 +116,13 @@ pub(crate) fn write_model_folder(
         let text = format!("{}: this folder already has a model", output.display());
         return Err(Failure::usage(text, "give another folder"));
     }
-<<<<<<< HEAD
-    // An export does not overwrite a model card, so the card comes after its picture.
-=======
     // The names are checked again, but a large model takes minutes until then.
     let names = [ARCHITECTURE_FILE].into_iter().chain(TOKENIZER_FILES);
     if let Some(name) = disk::first_in(output, names).filter(|_| !output.join(UNFINISHED).exists())
     {
         return Err(occupied(output, name));
     }
-    // An export does not write a card again that is there, so its picture must be there, too.
->>>>>>> 27b580cd (fix: no command replaces what another has written)
+    // An export does not overwrite a model card, so the card comes after its picture.
     fill(output, &[CARD, WEIGHTS_FILE], |folder| {
         write_model(source, tokenizer, folder)?;
         write_model_card(source, tokenizer, folder, output)
