@@ -70,8 +70,9 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         message!("{NOTHING_WRITTEN}");
         signals::exit(128 + signals::INTERRUPT);
     }
-    let Prepared { meta, files, text_bytes, chosen, warnings } = prepared?;
+    let Prepared { meta, files, text_bytes, chosen, recognised, warnings } = prepared?;
     warn(&warnings);
+    recognised.iter().filter(|_| !global.quiet).for_each(|text| message!("{text}"));
     let some =
         |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     let document = if meta.conversations.is_some() { "conversation" } else { "document" };

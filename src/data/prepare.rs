@@ -113,6 +113,8 @@ pub struct Prepared {
     pub text_bytes: u64,
     /// The chosen tokenizer and the reason, if none was given.
     pub chosen: Option<(TokenizerChoice, &'static str)>,
+    /// What was found in files whose content decides how they are read.
+    pub recognised: Vec<String>,
     /// Sentences about skipped files and lines and the shares of the splits.
     pub warnings: Vec<String>,
 }
@@ -197,9 +199,16 @@ pub fn prepare(
     reporter.last.tokens = meta.train_tokens + meta.val_tokens;
     reporter.report(Phase::Done, sources.bytes(), documents);
     let skipped = sources.skipped_files().into_iter().map(|files| format!("skipped {files}"));
-    let others = [skipped_lines(&bad), joined, off_share(&meta, options), few_pairs(&meta, choice)];
+    let others = [
+        skipped_lines(&bad),
+        nulls(&bad),
+        joined,
+        off_share(&meta, options),
+        few_pairs(&meta, choice),
+    ];
     let warnings = skipped.chain(others.into_iter().flatten()).collect();
-    Ok(Prepared { meta, files: sources.len(), text_bytes, chosen, warnings })
+    let recognised = sources.recognised();
+    Ok(Prepared { meta, files: sources.len(), text_bytes, chosen, recognised, warnings })
 }
 
 fn stopped() -> DataError {
@@ -240,6 +249,14 @@ fn skipped_lines(bad: &BadLines) -> Option<String> {
         1 => format!("skipped 1 bad line: {first}"),
         count => format!("skipped {count} bad lines, the first: {first}"),
     })
+}
+
+fn nulls(bad: &BadLines) -> Option<String> {
+    match bad.nulls {
+        0 => None,
+        1 => Some("skipped 1 text that is null".to_owned()),
+        count => Some(format!("skipped {count} texts that are null")),
+    }
 }
 
 fn off_share(meta: &Meta, options: &PrepareOptions) -> Option<String> {

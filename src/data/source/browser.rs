@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use super::{DataError, Sink, Stop};
+use super::{BadLines, DataError, Sink, Stop};
 use crate::disk::File;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,12 +33,22 @@ impl TextDecoder {
     }
 }
 
-pub(super) fn read_parquet(path: &Path, _: u64, _: &str, _: &mut Sink<'_>) -> Result<(), Stop> {
+pub(super) fn read_parquet(
+    path: &Path,
+    _: u64,
+    _: &str,
+    _: &mut BadLines,
+    _: &mut Sink<'_>,
+) -> Result<(), Stop> {
     Err(unsupported(path).into())
 }
 
 pub(super) fn zstd(_: impl Read, path: &Path) -> Result<Box<dyn Read>, DataError> {
     Err(unsupported(path))
+}
+
+pub(super) fn encoding(_: &str) -> Option<TextEncoding> {
+    None
 }
 
 pub(super) fn copy_stdin(_: &Path, _: &mut dyn FnMut(u64)) -> Result<(File, u64), DataError> {

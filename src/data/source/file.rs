@@ -4,19 +4,20 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::input::{Compression, Input};
+use super::jsonl::{Dialect, Shape};
 use super::platform::{self, TextEncoding};
+use super::sniff::{self, Json, START};
 use super::{BadLines, Sink, Stop, jsonl, plain_text};
 use crate::data::{ChatTemplate, DataError};
 use crate::disk::File;
-
-/// Bytes at the start of a file that show if it is text.
-pub(super) const START: u64 = 8 << 10;
 
 #[derive(Debug)]
 pub struct SourceFile {
     pub path: PathBuf,
     pub format: Format,
     pub compression: Compression,
+    /// Of plain text.
+    pub encoding: TextEncoding,
     pub bytes: u64,
     /// The copy of stdin, which has no name.
     pub copy: Option<File>,
@@ -25,95 +26,158 @@ pub struct SourceFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
-    JsonLines,
-    /// JSON lines with conversations, see [`SourceFile::recognise`].
-    Conversations,
+    Documents(Json),
+    Conversations(Json, Dialect),
     Parquet,
 }
 
+/// Why a file is not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotText {
+    /// It is something else: "it is {..}".
+    Foreign(&'static str),
+    /// UTF-16 without a mark, with its label.
+    Unmarked(&'static str),
+    /// A zero byte, or bytes that are no text in the encoding.
+    Binary,
+}
+
+/// The endings of files with JSON lines.
+const LINES: [&str; 2] = ["jsonl", "ndjson"];
+
 impl SourceFile {
+    /// Creates the source of a file of plain text. [`recognise`](Self::recognise) finds out what else it is.
     pub fn new(path: &Path, bytes: u64) -> Self {
-        let (format, compression) = file_type(path);
-        Self { path: path.to_owned(), format, compression, bytes, copy: None }
+        Self {
+            path: path.to_owned(),
+            format: Format::Text,
+            compression: Compression::None,
+            encoding: TextEncoding::default(),
+            bytes,
+            copy: None,
+        }
     }
 
     pub fn is_compressed(&self) -> bool {
         self.compression != Compression::None || self.format == Format::Parquet
     }
 
-    /// Returns false if the beginning of the file is not text in `encoding`, or has a zero, as binary files do. A
-    /// file that cannot be read may be text: reading it reports the error.
-    pub fn may_be_text(&self, encoding: TextEncoding) -> bool {
-        if self.format != Format::Text {
-            return true;
-        }
-        let mut start = Vec::new();
-        let read = self.open().map(|input| input.reader.take(START).read_to_end(&mut start));
-        if !matches!(read, Ok(Ok(_))) {
-            return true;
-        }
-        if let Some(mut decoder) = encoding.decoder() {
-            let mut text = String::new();
-            return decoder.decode(&start, false, &mut text).is_ok() && !text.contains('\0');
-        }
-        let is_utf8 = match str::from_utf8(&start) {
-            Ok(_) => true,
-            // The last character may continue after the start.
-            Err(error) => error.error_len().is_none() && start.len() as u64 == START,
-        };
-        is_utf8 && !start.contains(&0)
+    pub fn has_conversations(&self) -> bool {
+        matches!(self.format, Format::Conversations(..))
     }
 
-    /// Finds out whether JSON lines are conversations or documents in the field `field`.
-    pub fn recognise(&mut self, field: &str) -> Result<(), DataError> {
-        if self.format == Format::JsonLines && jsonl::has_conversations(&mut self.open()?, field)? {
-            self.format = Format::Conversations;
+    /// Finds out what the file is, from its content. Plain text is in `encoding`, unless a mark says otherwise.
+    /// JSON objects are documents if they have the field `field`, or conversations; other objects are only taken for
+    /// documents if somebody has named the file, to say what they lack. A file that cannot be read is text: reading
+    /// it reports the error.
+    pub fn recognise(
+        &mut self,
+        encoding: TextEncoding,
+        field: &str,
+        is_named: bool,
+    ) -> Result<Option<NotText>, DataError> {
+        self.encoding = encoding;
+        let Some(raw) = self.raw_start() else { return Ok(None) };
+        if sniff::is_parquet(&raw) {
+            self.format = Format::Parquet;
+            return Ok(None);
         }
-        Ok(())
+        self.compression = sniff::compression(&raw);
+        let mut start = Vec::new();
+        let read = self.open().map(|input| input.reader.take(START as u64).read_to_end(&mut start));
+        if !matches!(read, Ok(Ok(_))) {
+            return Ok(None);
+        }
+        if let Some(name) = sniff::foreign(&start) {
+            return Ok(Some(NotText::Foreign(name)));
+        }
+        if let Some(marked) = sniff::marked(&start) {
+            self.encoding = marked;
+        } else if let Some(layout) = sniff::json(&start).filter(|_| encoding.is_utf8()) {
+            let ending = self.ending();
+            let is_lines = layout == Json::Lines && LINES.contains(&&*ending);
+            let is_json = is_lines || is_named && (ending == "json" || self.copy.is_some());
+            let shape = jsonl::shape(&mut self.open()?, layout, field);
+            self.format = match shape {
+                Ok(Some(Shape::Conversations(dialect))) => Format::Conversations(layout, dialect),
+                Ok(Some(Shape::Texts)) => Format::Documents(layout),
+                // An object over several lines is one text, like the settings of a program.
+                Ok(Some(Shape::Other)) if is_json => Format::Documents(layout),
+                _ if is_lines => Format::Documents(layout),
+                _ => Format::Text,
+            };
+        } else if LINES.contains(&&*self.ending()) {
+            self.format = Format::Documents(Json::Lines);
+        }
+        Ok(if self.format == Format::Text { self.no_text(&start) } else { None })
+    }
+
+    /// Returns why the beginning of a file is no text in its encoding, if it is none.
+    fn no_text(&self, start: &[u8]) -> Option<NotText> {
+        let is_text = if let Some(mut decoder) = self.encoding.decoder() {
+            let mut text = String::new();
+            decoder.decode(start, false, &mut text).is_ok() && !text.contains('\0')
+        } else {
+            let is_utf8 = match str::from_utf8(start) {
+                Ok(_) => true,
+                // The last character may continue after the start.
+                Err(error) => error.error_len().is_none() && start.len() == START,
+            };
+            is_utf8 && !start.contains(&0)
+        };
+        let wide = sniff::looks_like_utf16(start).filter(|_| self.encoding.is_utf8());
+        (!is_text).then(|| wide.map_or(NotText::Binary, NotText::Unmarked))
+    }
+
+    /// Returns the first bytes on the disk, if they can be read.
+    fn raw_start(&self) -> Option<Vec<u8>> {
+        let mut start = Vec::new();
+        self.file().ok()?.take(16).read_to_end(&mut start).ok()?;
+        Some(start)
+    }
+
+    /// Returns the last part of the name, without that of a compression.
+    fn ending(&self) -> String {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let stem = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending));
+        let stem = stem.unwrap_or(&name);
+        // A dot at the start is that of a hidden file.
+        let ending = stem.rsplit_once('.').filter(|(stem, _)| !stem.is_empty());
+        ending.map_or(String::new(), |(_, ending)| ending.to_owned())
     }
 
     /// Reads every document into `sink`, from the field or column `field` if it has some, or every
-    /// conversation that `template` accepts. Plain text is in `encoding`.
+    /// conversation that `template` accepts.
     pub fn read(
         &self,
         field: &str,
-        encoding: TextEncoding,
         template: Option<&ChatTemplate>,
         bad: &mut BadLines,
         sink: &mut Sink<'_>,
     ) -> Result<(), Stop> {
         match self.format {
-            Format::Text => plain_text::read(&mut self.open()?, encoding, sink),
-            Format::JsonLines => jsonl::read(&mut self.open()?, Some(field), None, bad, sink),
-            Format::Conversations => jsonl::read(&mut self.open()?, None, template, bad, sink),
-            Format::Parquet => platform::read_parquet(&self.path, self.bytes, field, sink),
+            Format::Text => plain_text::read(&mut self.open()?, self.encoding, sink),
+            Format::Documents(layout) => {
+                jsonl::read(&mut self.open()?, layout, Some(field), None, bad, sink)
+            }
+            Format::Conversations(layout, _) => {
+                jsonl::read(&mut self.open()?, layout, None, template, bad, sink)
+            }
+            Format::Parquet => platform::read_parquet(&self.path, self.bytes, field, bad, sink),
         }
     }
 
     pub fn open(&self) -> Result<Input<'_>, DataError> {
-        let file = match &self.copy {
+        let compression =
+            self.raw_start().map_or(Compression::None, |raw| sniff::compression(&raw));
+        let file = self.file().map_err(DataError::io("read", &self.path))?;
+        Input::new(file, &self.path, compression)
+    }
+
+    fn file(&self) -> std::io::Result<File> {
+        match &self.copy {
             Some(copy) => platform::reopen(copy),
             None => File::open(&self.path),
-        };
-        let file = file.map_err(DataError::io("read", &self.path))?;
-        Input::new(file, &self.path, self.compression)
+        }
     }
-}
-
-pub(super) fn file_type(path: &Path) -> (Format, Compression) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    // A dot at the start marks a hidden file.
-    let extension = |name| str::rsplit_once(name, '.').filter(|(stem, _)| !stem.is_empty());
-    let (stem, compression) = match extension(&name) {
-        Some((stem, "gz")) => (stem, Compression::Gzip),
-        Some((stem, "zst")) => (stem, Compression::Zstd),
-        _ => (&*name, Compression::None),
-    };
-    let format = match extension(stem) {
-        Some((_, "jsonl")) => Format::JsonLines,
-        // Parquet compresses its own pages, and its reader needs to seek.
-        Some((_, "parquet")) if compression == Compression::None => Format::Parquet,
-        _ => Format::Text,
-    };
-    (format, compression)
 }

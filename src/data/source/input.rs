@@ -1,10 +1,11 @@
 //! The bytes of an input file, counted and decompressed.
 
 use std::cell::Cell;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::rc::Rc;
 
+use super::sniff::UTF8_MARK;
 use super::{DataError, platform};
 use crate::disk::File;
 
@@ -23,6 +24,8 @@ pub struct Input<'a> {
     count: Rc<Cell<u64>>,
     pub path: &'a Path,
     compression: Compression,
+    /// The bytes of UTF-8's byte order mark, which is not part of what `reader` reads: 0 or 3.
+    pub mark: u64,
 }
 
 impl<'a> Input<'a> {
@@ -35,8 +38,27 @@ impl<'a> Input<'a> {
             Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(file)),
             Compression::Zstd => platform::zstd(file, path)?,
         };
-        let reader = BufReader::with_capacity(BLOCK, reader);
-        Ok(Self { reader, count, path, compression })
+        let mut input = Self {
+            reader: BufReader::with_capacity(BLOCK, reader),
+            count,
+            path,
+            compression,
+            mark: 0,
+        };
+        if input.starts_with(UTF8_MARK)? {
+            input.reader.consume(UTF8_MARK.len());
+            input.mark = UTF8_MARK.len() as u64;
+        }
+        Ok(input)
+    }
+
+    fn starts_with(&mut self, bytes: &[u8]) -> Result<bool, DataError> {
+        // The first read fills the buffer, unless the input is shorter than any text.
+        match self.reader.fill_buf() {
+            Ok(block) => Ok(block.starts_with(bytes)),
+            // Whoever reads finds it again.
+            Err(_) => Ok(false),
+        }
     }
 
     pub fn bytes_read(&self) -> u64 {

@@ -1,66 +1,112 @@
-//! JSON lines: an object per line, with the document in one of its fields, or with a conversation.
+//! Objects of JSON files: a document in one of their fields, or a conversation.
 
 use std::io::{BufRead, Read};
 
 use serde_json::{Map, Value};
 
 use super::input::Input;
+use super::records::{Records, object};
+use super::sniff::Json;
 use super::{BadLines, DataError, DocumentPart, Sink, Stop};
 use crate::data::chat::refusal;
 use crate::data::error::FIX_LINE;
 use crate::data::{ChatTemplate, Message, Role};
 
-/// The field of conversations.
-const MESSAGES: &str = "messages";
-
 const FIX_TEXT_LINE: &str = "fix or remove the line, choose another field with --text-field, or leave \
                              such lines out with --skip-bad-lines";
 
-/// Largest line in bytes. A longer document belongs in a text file.
-const MAX_LINE: u64 = 256 << 20;
-
-/// Lines that are read to find out whether a file has conversations.
+/// Objects that are read to find out what a file has.
 const PEEKED: u64 = 100;
 
-/// Returns true if the first line of the file that is an object has messages and no text.
-pub(super) fn has_conversations(input: &mut Input<'_>, field: &str) -> Result<bool, DataError> {
-    let mut bytes = Vec::new();
-    for number in 1..=PEEKED {
-        if read_line(input, number, MAX_LINE, &mut bytes)? == 0 {
-            break;
-        }
-        let text = str::from_utf8(&bytes).unwrap_or_default();
-        if let Ok(Some(object)) = object(text, number) {
-            return Ok(object.contains_key(MESSAGES) && !object.contains_key(field));
+/// What the objects of a file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// A text in the field that was asked for.
+    Texts,
+    Conversations(Dialect),
+    /// None of these.
+    Other,
+}
+
+/// The forms in which conversations are published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `{"messages": [{"role": .., "content": ..}]}`.
+    Messages,
+    /// `{"conversations": [{"from": "human", "value": ..}]}`.
+    ShareGpt,
+    /// `{"instruction": .., "input": .., "output": ..}`.
+    Alpaca,
+    /// `{"prompt": .., "completion": ..}`.
+    Prompts,
+}
+
+impl Dialect {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Messages => "messages",
+            Self::ShareGpt => "conversations of ShareGPT",
+            Self::Alpaca => "instructions of Alpaca",
+            Self::Prompts => "prompts and completions",
         }
     }
-    Ok(false)
+
+    fn of(object: &Map<String, Value>) -> Option<Self> {
+        let has = |name: &str| object.contains_key(name);
+        if has("messages") {
+            Some(Self::Messages)
+        } else if has("conversations") {
+            Some(Self::ShareGpt)
+        } else if has("instruction") && has("output") {
+            Some(Self::Alpaca)
+        } else if has("prompt") && has("completion") {
+            Some(Self::Prompts)
+        } else {
+            None
+        }
+    }
+}
+
+/// Returns what the first object of a file is; `None` if there is none among its first lines.
+pub(super) fn shape(
+    input: &mut Input<'_>,
+    layout: Json,
+    field: &str,
+) -> Result<Option<Shape>, DataError> {
+    let mut records = Records::new(input, layout);
+    while records.number < PEEKED && records.next()? {
+        let text = str::from_utf8(&records.bytes).unwrap_or_default();
+        if let Ok(Some(object)) = object(text) {
+            return Ok(Some(match Dialect::of(&object) {
+                _ if object.contains_key(field) => Shape::Texts,
+                Some(dialect) => Shape::Conversations(dialect),
+                None => Shape::Other,
+            }));
+        }
+    }
+    Ok(None)
 }
 
 /// Reads the documents in `field`, or else conversations that `template` accepts, into `sink`. Leaves out blank
-/// lines and empty documents.
+/// lines and empty documents, and counts those that are null.
 pub(super) fn read(
     input: &mut Input<'_>,
+    layout: Json,
     field: Option<&str>,
     template: Option<&ChatTemplate>,
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
-    let mut bytes = Vec::new();
-    let mut offset = 0;
     let hint = if field.is_some() { FIX_TEXT_LINE } else { FIX_LINE };
-    for number in 1.. {
-        let length = read_line(input, number, MAX_LINE, &mut bytes)?;
-        if length == 0 {
-            break;
-        }
-        let content = match str::from_utf8(&bytes) {
+    let mut records = Records::new(input, layout);
+    while records.next()? {
+        let Records { input, number, bytes, offset, .. } = &records;
+        let content = match str::from_utf8(bytes) {
             Err(error) => Err(DataError::not_utf8(input.path, offset + error.valid_up_to() as u64)),
-            Ok(text) => content(text, number, field)
+            Ok(text) => content(text, field)
                 .and_then(|content| accepted(content, template))
-                .map_err(|reason| DataError::line(input.path, number, &reason, hint)),
+                .map_err(|reason| DataError::line(input.path, *number, &reason, hint)),
         };
-        offset += length;
         let content = match content {
             Ok(content) => content,
             Err(error) => {
@@ -70,6 +116,7 @@ pub(super) fn read(
         };
         let bytes_read = input.bytes_read();
         match content {
+            Content::Null => bad.nulls += 1,
             Content::Document(text) if text.is_empty() => {}
             Content::Document(text) => {
                 sink(DocumentPart::Text(&text), bytes_read)?;
@@ -104,6 +151,7 @@ pub fn read_line(
 
 enum Content {
     Document(String),
+    Null,
     Conversation(Vec<Message>),
 }
 
@@ -114,28 +162,18 @@ fn accepted(content: Content, template: Option<&ChatTemplate>) -> Result<Content
     Ok(content)
 }
 
-/// Parses a line. The error is a clause about the problem.
-fn content(text: &str, number: u64, field: Option<&str>) -> Result<Content, String> {
-    let Some(mut object) = object(text, number)? else {
+/// Parses an object. The error is a clause about the problem.
+fn content(text: &str, field: Option<&str>) -> Result<Content, String> {
+    let Some(mut object) = object(text)? else {
         return Ok(Content::Document(String::new()));
     };
     let Some(field) = field else { return conversation(&object).map(Content::Conversation) };
     match object.remove(field) {
         Some(Value::String(document)) => Ok(Content::Document(document)),
+        Some(Value::Null) => Ok(Content::Null),
         Some(_) => Err(format!("field {field:?} is not a string")),
         None => Err(no_field(field, &object)),
     }
-}
-
-/// Returns the object of a line; `None` for a blank line. The error is a clause about the problem.
-fn object(text: &str, number: u64) -> Result<Option<Map<String, Value>>, String> {
-    let mark = if number == 1 { "\u{feff}" } else { "" };
-    let text = text.strip_prefix(mark).unwrap_or(text);
-    if text.trim().is_empty() {
-        return Ok(None);
-    }
-    let object = serde_json::from_str(text);
-    object.map(Some).map_err(|error| format!("not a JSON object ({error})"))
 }
 
 /// Returns the clause about an object without the field `name`.
@@ -145,38 +183,104 @@ fn no_field(name: &str, object: &Map<String, Value>) -> String {
     format!("no field {name:?}; the line has {names}")
 }
 
-/// Returns the messages of a conversation, in the common form
-/// `{"messages":[{"role":"user","content":"Hello!"},{"role":"assistant","content":"Hi."}]}`. Those after the
-/// last one of the assistant are left out: nothing is learnt from them. The error is a clause about the
-/// problem.
+/// Returns the messages of a conversation in any [`Dialect`]. Those after the last one of the assistant are left
+/// out: nothing is learnt from them. The error is a clause about the problem.
 fn conversation(object: &Map<String, Value>) -> Result<Vec<Message>, String> {
-    let messages = match object.get(MESSAGES) {
-        Some(Value::Array(messages)) => messages,
-        Some(_) => return Err("`messages` is not a list".to_owned()),
-        None => return Err(no_field(MESSAGES, object)),
+    let dialect = Dialect::of(object).ok_or_else(|| no_field("messages", object))?;
+    let mut messages = match dialect {
+        Dialect::Messages => list(object, "messages")?,
+        Dialect::ShareGpt => list(object, "conversations")?,
+        Dialect::Alpaca => alpaca(object)?,
+        Dialect::Prompts => {
+            let prompt = side(object, "prompt", Role::User)?;
+            [prompt, side(object, "completion", Role::Assistant)?].concat()
+        }
     };
-    let parsed = messages.iter().zip(1..).map(|(value, number): (_, u32)| {
-        message(value).map_err(|reason| format!("message {number}: {reason}"))
-    });
-    let mut messages = parsed.collect::<Result<Vec<_>, _>>()?;
     let last = messages.iter().rposition(|message| message.role == Role::Assistant);
     let last = last.ok_or("no assistant message for a model to learn from")?;
     messages.truncate(last + 1);
     Ok(messages)
 }
 
-fn message(value: &Value) -> Result<Message, String> {
-    let Value::Object(fields) = value else { return Err("it is not an object".to_owned()) };
-    let text = |name: &str| match fields.get(name) {
+fn list(object: &Map<String, Value>, name: &str) -> Result<Vec<Message>, String> {
+    let Some(Value::Array(messages)) = object.get(name) else {
+        return Err(format!("`{name}` is not a list"));
+    };
+    let parsed = messages.iter().zip(1..).map(|(value, number): (_, u32)| {
+        message(value).map_err(|reason| format!("message {number}: {reason}"))
+    });
+    parsed.collect()
+}
+
+/// Returns one side of a pair: a text, or the messages of TRL's conversational form.
+fn side(object: &Map<String, Value>, name: &str, role: Role) -> Result<Vec<Message>, String> {
+    match object.get(name) {
+        Some(Value::Array(_)) => list(object, name),
+        _ => Ok(vec![Message::new(role, text(object, name)?)]),
+    }
+}
+
+/// Returns an instruction, with its input below it, and the answer.
+fn alpaca(object: &Map<String, Value>) -> Result<Vec<Message>, String> {
+    let optional = |name: &str| match object.get(name) {
+        None | Some(Value::Null) => Ok(""),
+        Some(_) => text(object, name),
+    };
+    let instruction = text(object, "instruction")?;
+    let question = match optional("input")? {
+        "" => instruction.to_owned(),
+        input => format!("{instruction}\n\n{input}"),
+    };
+    let system = optional("system")?;
+    let system = (!system.is_empty()).then(|| Message::new(Role::System, system));
+    let pair = [
+        Message::new(Role::User, &question),
+        Message::new(Role::Assistant, text(object, "output")?),
+    ];
+    Ok(system.into_iter().chain(pair).collect())
+}
+
+fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
+    match fields.get(name) {
         Some(Value::String(text)) => Ok(text),
         Some(_) => Err(format!("`{name}` is not a string")),
         None => Err(format!("it has no `{name}`")),
-    };
-    // As an ordinary message, it would teach the model what its author has left out.
+    }
+}
+
+/// Names of roles in other programs' files.
+const ROLES: [(&str, Role); 5] = [
+    ("human", Role::User),
+    ("gpt", Role::Assistant),
+    ("chatgpt", Role::Assistant),
+    ("model", Role::Assistant),
+    ("bot", Role::Assistant),
+];
+
+fn message(value: &Value) -> Result<Message, String> {
+    let Value::Object(fields) = value else { return Err("it is not an object".to_owned()) };
+    // Taken for an ordinary message, a model would learn what its author has left out.
     if fields.get("weight").is_some_and(|weight| weight.as_f64() != Some(1.0)) {
         return Err("a `weight` other than 1 is not supported".to_owned());
     }
-    Ok(Message::new(text("role")?.parse()?, text("content")?.as_str()))
+    let is_share_gpt = fields.contains_key("from") && !fields.contains_key("role");
+    let [role, content] = if is_share_gpt { ["from", "value"] } else { ["role", "content"] };
+    let role = text(fields, role)?;
+    let known = ROLES.iter().find(|(name, _)| *name == role);
+    let role = known.map_or_else(|| role.parse(), |(_, role)| Ok(*role))?;
+    match fields.get(content) {
+        Some(Value::Array(parts)) => Ok(Message::new(role, &parts_of(parts)?)),
+        _ => Ok(Message::new(role, text(fields, content)?)),
+    }
+}
+
+/// Joins the parts of a message, which may be pictures elsewhere.
+fn parts_of(parts: &[Value]) -> Result<String, String> {
+    let part = |(part, number): (&Value, u32)| match (&part["type"], &part["text"]) {
+        (Value::String(kind), Value::String(text)) if kind == "text" => Ok(text.clone()),
+        (kind, _) => Err(format!("part {number} is {kind}; only \"text\" is supported")),
+    };
+    parts.iter().zip(1..).map(part).collect()
 }
 
 #[cfg(test)]
@@ -207,7 +311,6 @@ mod tests {
             (b"{\"text\":3}", "a.jsonl:1: field \"text\" is not a string"),
             (b"\n{\"body\":\"a\"}", "a.jsonl:2: no field \"text\"; the line has body"),
             (b"[1]", "a.jsonl:1: not a JSON object"),
-            (b"{\"text\":\"\\ud800\"}", "a.jsonl:1: not a JSON object"),
             (b"{\"text\":\"a\"}\n{\"text\":\"\xff\"}", "a.jsonl: not UTF-8 at byte 22"),
         ] {
             assert_says(read(content, "text").unwrap_err(), expected);
@@ -216,13 +319,15 @@ mod tests {
 
     #[test]
     fn bad_lines_are_skipped_by_choice() {
-        let content = b"{\"text\":\"a\"}\n{\"text\":\n\xff\n{\"text\":\"b\"}\n{\"text\":1}";
+        let content =
+            b"{\"text\":\"a\"}\n{\"text\":\n\xff\n{\"text\":\"b\"}\n{\"text\":1}\n{\"text\":null}";
         let folder = folder(&[("a.jsonl", content)]);
         let sources = sources_of(folder.path().join("a.jsonl"), true);
         // Each pass counts them again.
         for _ in 0..2 {
             let (texts, _, bad) = contents(&sources).unwrap();
             assert_eq!((texts, bad.count), (vec!["a".to_owned(), "b".to_owned()], 3));
+            assert_eq!(bad.nulls, 1);
             assert_says(bad.first.unwrap(), "a.jsonl:2: not a JSON object");
         }
     }
@@ -243,6 +348,31 @@ mod tests {
             let messages = contents(&sources).unwrap().1;
             assert_eq!(messages, if expected { 2 } else { 0 }, "{content}");
         }
+    }
+
+    /// Each of the forms in which the same conversation is published.
+    #[test]
+    fn conversations_of_every_dialect_are_read() {
+        let pair = [Message::new(Role::User, "a"), Message::new(Role::Assistant, "b")];
+        for text in [
+            CHAT,
+            r#"{"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]}"#,
+            r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]},
+                {"role":"assistant","content":"b"}]}"#,
+            r#"{"instruction":"a","input":"","output":"b"}"#,
+            r#"{"prompt":"a","completion":"b"}"#,
+            r#"{"prompt":[{"role":"user","content":"a"}],
+                "completion":[{"role":"assistant","content":"b"}]}"#,
+        ] {
+            assert_eq!(messages(text).unwrap(), pair, "{text}");
+        }
+        let alpaca = r#"{"instruction":"a","input":"x","output":"b","system":"s"}"#;
+        let expected = [
+            Message::new(Role::System, "s"),
+            Message::new(Role::User, "a\n\nx"),
+            Message::new(Role::Assistant, "b"),
+        ];
+        assert_eq!(messages(alpaca).unwrap(), expected);
     }
 
     fn messages(text: &str) -> Result<Vec<Message>, String> {
@@ -270,6 +400,7 @@ mod tests {
             ("\"b\"", "\"b\",\"weight\":0", "message 2: a `weight` other than 1"),
             ("\"role\":\"user\",", "", "message 1: it has no `role`"),
             ("{\"role\":\"user\",\"content\":\"a\"}", "3", "message 1: it is not an object"),
+            ("\"b\"", "[{\"type\":\"image_url\"}]", "message 2: part 1 is \"image_url\"; only"),
         ] {
             let bad = CHAT.replace(from, to);
             assert_ne!(bad, CHAT, "{from}");

@@ -1,9 +1,9 @@
 //! Streams documents from files.
 //!
-//! `.jsonl` and `.parquet` files have a document per line or row; any other file is plain text. The
-//! lines of `.jsonl` files may be conversations instead, but then all files must have them.
-//! All but `.parquet` may be compressed as `.gz` or `.zst`. A folder means all files below it that
-//! are text, sorted by name.
+//! JSON and Parquet files have a document per object or row; any other file is plain text. The objects of JSON
+//! files may be conversations instead, but then all files must have them. All but Parquet may be compressed with
+//! gzip or Zstandard. What a file is, its first bytes show. A folder means all files below it that are text,
+//! sorted by name, without those that describe a data set or are to test with.
 
 mod file;
 mod input;
@@ -11,19 +11,38 @@ mod jsonl;
 mod plain_text;
 #[cfg_attr(target_arch = "wasm32", path = "browser.rs")]
 mod platform;
+mod records;
+mod sniff;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{ChatTemplate, DataError, Message, PrepareOptions};
 use crate::disk;
-use file::Format;
 pub(super) use file::SourceFile;
+use file::{Format, NotText};
 pub(super) use jsonl::read_line;
 pub use platform::TextEncoding;
 
 /// The input that means stdin.
 const STDIN: &str = "-";
+
+/// Words in the names of files that describe a data set, or load it.
+const ABOUT: [&str; 10] = [
+    "readme",
+    "license",
+    "licence",
+    "citation",
+    "notice",
+    "changelog",
+    "md",
+    "py",
+    "yaml",
+    "infos",
+];
+
+/// Words in the names of files that are not to train with.
+const OTHER_SPLITS: [&str; 6] = ["validation", "valid", "val", "dev", "test", "eval"];
 
 /// A part of the stream of documents.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,6 +66,8 @@ pub(super) type Sink<'a> = dyn FnMut(DocumentPart<'_>, u64) -> Result<(), Stop> 
 pub(super) struct BadLines {
     are_skipped: bool,
     pub count: u64,
+    /// Texts that are null.
+    pub nulls: u64,
     pub first: Option<DataError>,
 }
 
@@ -66,6 +87,10 @@ impl BadLines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SkipReason {
     NotText,
+    /// It is about the data, like a README.
+    AboutData,
+    /// Its name says that it is to validate or test with, next to one to train with.
+    OtherSplit,
     LinkToNothing,
     LinkToFolder,
     /// A socket, a pipe or a device.
@@ -75,8 +100,15 @@ pub(super) enum SkipReason {
 }
 
 impl SkipReason {
-    pub const ALL: [Self; 5] =
-        [Self::NotText, Self::LinkToNothing, Self::LinkToFolder, Self::NotAFile, Self::Unreadable];
+    pub const ALL: [Self; 7] = [
+        Self::NotText,
+        Self::AboutData,
+        Self::OtherSplit,
+        Self::LinkToNothing,
+        Self::LinkToFolder,
+        Self::NotAFile,
+        Self::Unreadable,
+    ];
 
     /// Returns the nouns for one and for several entries.
     pub fn words(self, encoding: TextEncoding) -> [String; 2] {
@@ -88,6 +120,8 @@ impl SkipReason {
                     format!("files that are not {name} text"),
                 ];
             }
+            Self::AboutData => ["file about the data", "files about the data"],
+            Self::OtherSplit => ["validation or test file", "validation or test files"],
             Self::LinkToNothing => ["link to a missing file", "links to missing files"],
             Self::LinkToFolder => ["link to a folder", "links to folders"],
             Self::NotAFile => ["entry that is not a file", "entries that are not files"],
@@ -130,14 +164,16 @@ impl Sources {
             if input.as_os_str() == STDIN {
                 let (copy, bytes) = platform::copy_stdin(&out, copied)?;
                 let file = SourceFile::new(Path::new("stdin"), bytes);
-                sources.files.push(SourceFile { copy: Some(copy), ..file });
+                sources.add_named(SourceFile { copy: Some(copy), ..file })?;
                 continue;
             }
             let metadata = disk::metadata(input).map_err(DataError::io("read", input))?;
             if metadata.is_dir() {
+                let first = sources.files.len();
                 sources.add_folder(input, &out)?;
+                sources.leave_out_companions(input, first);
             } else {
-                sources.files.push(SourceFile::new(input, metadata.len()));
+                sources.add_named(SourceFile::new(input, metadata.len()))?;
             }
         }
         if sources.files.is_empty() {
@@ -156,10 +192,7 @@ impl Sources {
             let problem = "--encoding is for plain text, and no input is plain text";
             return Err(DataError::usage(problem, "leave out --encoding: .jsonl files are UTF-8"));
         }
-        for file in &mut sources.files {
-            file.recognise(&options.text_field)?;
-        }
-        let is_chat = |file: &&SourceFile| file.format == Format::Conversations;
+        let is_chat = |file: &&SourceFile| file.has_conversations();
         let chat = sources.files.iter().find(is_chat);
         if let (Some(chat), Some(text)) = (chat, sources.files.iter().find(|file| !is_chat(file))) {
             let problem = format!(
@@ -171,6 +204,85 @@ impl Sources {
         }
         sources.has_conversations = chat.is_some();
         Ok(sources)
+    }
+
+    /// Adds a file that somebody has named.
+    fn add_named(&mut self, mut file: SourceFile) -> Result<(), DataError> {
+        let PrepareOptions { encoding, text_field, .. } = &self.options;
+        let not_text = file.recognise(*encoding, text_field, true)?;
+        let (reason, hint) = match not_text {
+            Some(NotText::Foreign(what)) => (
+                format!("this is {what}, which wgpt does not read"),
+                "unpack it, or save its text as .txt or .jsonl".to_owned(),
+            ),
+            Some(NotText::Unmarked(label)) => (
+                "not UTF-8: it looks like UTF-16".to_owned(),
+                format!("say so with --encoding={label}"),
+            ),
+            // Reading it says where.
+            Some(NotText::Binary) | None => {
+                self.files.push(file);
+                return Ok(());
+            }
+        };
+        Err(DataError::at(&file.path, reason, hint))
+    }
+
+    /// Leaves out those of the files from `first` on, which are below `folder`, that a data set is published with,
+    /// and that are not to train with.
+    fn leave_out_companions(&mut self, folder: &Path, first: usize) {
+        let is_data = |file: &SourceFile| file.format != Format::Text;
+        let has_data = self.files[first..].iter().any(is_data);
+        let words = |file: &SourceFile| {
+            let path = file.path.strip_prefix(folder).unwrap_or(&file.path).to_string_lossy();
+            let words = path.split(|c: char| !c.is_ascii_alphanumeric());
+            words.map(str::to_ascii_lowercase).collect::<Vec<_>>()
+        };
+        let has_one_of = |file: &SourceFile, names: &[&str]| {
+            words(file).iter().any(|word| names.contains(&word.as_str()))
+        };
+        let may_be_split = |file: &SourceFile| is_data(file) || has_one_of(file, &["txt"]);
+        let has_train = self.files[first..]
+            .iter()
+            .any(|file| may_be_split(file) && has_one_of(file, &["train"]));
+        let reason = |file: &SourceFile| {
+            if has_data && !is_data(file) && has_one_of(file, &ABOUT) {
+                Some(SkipReason::AboutData)
+            } else if has_train && may_be_split(file) && has_one_of(file, &OTHER_SPLITS) {
+                Some(SkipReason::OtherSplit)
+            } else {
+                None
+            }
+        };
+        let found = self.files.split_off(first);
+        for file in found {
+            match reason(&file) {
+                Some(reason) => self.skipped.push((file.path, reason)),
+                None => self.files.push(file),
+            }
+        }
+    }
+
+    /// Returns a sentence for each form of data that the names of the files do not tell.
+    pub(super) fn recognised(&self) -> Vec<String> {
+        let form = |file: &SourceFile| match file.format {
+            Format::Conversations(_, dialect) => Some(dialect.name()),
+            Format::Documents(_) => Some("documents in JSON"),
+            _ => None,
+        };
+        let mut forms: Vec<(&str, &SourceFile, usize)> = Vec::new();
+        for file in &self.files {
+            let Some(name) = form(file) else { continue };
+            match forms.iter_mut().find(|(known, ..)| *known == name) {
+                Some((.., others)) => *others += 1,
+                None => forms.push((name, file, 0)),
+            }
+        }
+        let sentence = |(name, file, others): (&str, &SourceFile, usize)| {
+            let more = if others == 0 { String::new() } else { format!(" and {others} more") };
+            format!("{}{more}: {name}", file.path.display())
+        };
+        forms.into_iter().map(sentence).collect()
     }
 
     /// Adds the text files below a folder. Skips hidden entries, and links to folders because they
@@ -195,8 +307,9 @@ impl Sources {
             }
             let reason = match disk::metadata(&path) {
                 Ok(metadata) if metadata.is_file() => {
-                    let file = SourceFile::new(&path, metadata.len());
-                    if file.may_be_text(self.options.encoding) {
+                    let mut file = SourceFile::new(&path, metadata.len());
+                    let PrepareOptions { encoding, text_field, .. } = &self.options;
+                    if file.recognise(*encoding, text_field, false)?.is_none() {
                         self.files.push(file);
                         continue;
                     }
@@ -259,13 +372,13 @@ impl Sources {
 
     /// Reads every document of every file into `sink`, in order. Returns the lines that were left out.
     pub(super) fn read(&self, sink: &mut Sink<'_>) -> Result<BadLines, DataError> {
-        let PrepareOptions { text_field, skip_bad_lines, encoding, .. } = &self.options;
+        let PrepareOptions { text_field, skip_bad_lines, .. } = &self.options;
         let mut bad = BadLines { are_skipped: *skip_bad_lines, ..BadLines::default() };
         let mut done = 0;
         for file in &self.files {
             let mut sink = |part: DocumentPart<'_>, bytes: u64| sink(part, done + bytes);
             let template = self.template.as_ref();
-            match file.read(text_field, *encoding, template, &mut bad, &mut sink) {
+            match file.read(text_field, template, &mut bad, &mut sink) {
                 Ok(()) => done += file.bytes,
                 Err(None) => break,
                 Err(Some(error)) => return Err(error),

@@ -1,8 +1,7 @@
 //! Reads plain text block by block.
 //!
 //! A file is one document, unless it contains the separator `<|endoftext|>`. One line break after a
-//! separator belongs to it, so it may have its own line. Empty documents and a byte order mark are
-//! skipped.
+//! separator belongs to it, so it may have its own line. Empty documents are skipped.
 
 use std::io::Read;
 
@@ -16,7 +15,9 @@ pub(super) fn read(
     encoding: TextEncoding,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
-    let mut splitter = Splitter { decoder: encoding.decoder(), ..Splitter::default() };
+    // A mark of UTF-8 decides.
+    let decoder = encoding.decoder().filter(|_| input.mark == 0);
+    let mut splitter = Splitter { decoder, offset: input.mark, ..Splitter::default() };
     loop {
         let read = (&mut input.reader).take(BLOCK as u64).read_to_end(&mut splitter.bytes);
         let end = read.map_err(|error| input.failed(error))? == 0;
@@ -62,8 +63,7 @@ impl Splitter {
             Err(error) => return Err(self.offset + error.valid_up_to() as u64),
         };
         let text = str::from_utf8(&self.bytes[..length]).unwrap_or_default();
-        let mark = if self.offset == 0 { "\u{feff}" } else { "" };
-        self.pending.push_str(text.strip_prefix(mark).unwrap_or(text));
+        self.pending.push_str(text);
         self.offset += length as u64;
         self.bytes.drain(..length);
         Ok(())
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn separators_are_found_in_blocks_of_any_size() {
-        let text = "\u{feff}One \u{e9}\n<|endoftext|>\r\nTwo<|endoftext|>\n\nThree <|end<|endoftext|>\
+        let text = "One \u{e9}\n<|endoftext|>\r\nTwo<|endoftext|>\n\nThree <|end<|endoftext|>\
                     <|endoftext|>\nFour<|endoftext|>\n";
         for size in 1..=text.len() {
             assert_eq!(

@@ -14,8 +14,17 @@ pub(super) use parquet::read as read_parquet;
 
 /// Decompresses Zstandard.
 pub(super) fn zstd(file: impl Read + 'static, path: &Path) -> Result<Box<dyn Read>, DataError> {
-    let decoder = zstd::stream::read::Decoder::new(file).map_err(DataError::io("read", path))?;
-    Ok(Box::new(decoder))
+    let decoder = zstd::stream::read::Decoder::new(file).and_then(|mut decoder| {
+        // As `zstd --long=31` compresses.
+        decoder.window_log_max(31)?;
+        Ok(decoder)
+    });
+    Ok(Box::new(decoder.map_err(DataError::io("read", path))?))
+}
+
+/// Returns the encoding of a label, for text other than UTF-8.
+pub(super) fn encoding(label: &str) -> Option<TextEncoding> {
+    label.parse().ok()
 }
 
 /// Copies stdin to a file without a name, which ends with this process; also returns its length.

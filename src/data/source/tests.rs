@@ -4,8 +4,7 @@ use std::fs;
 use std::io::Write;
 
 use super::super::testing::folder;
-use super::file::{Format, START, file_type};
-use super::input::Compression;
+use super::sniff::START;
 use super::*;
 
 /// Finds the sources of one file or folder.
@@ -47,22 +46,81 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+/// The same three documents in every form that they are published in, under names that do not tell.
 #[test]
-fn extensions_determine_the_file_type() {
-    for (name, expected) in [
-        ("a.txt", (Format::Text, Compression::None)),
-        ("a.rs", (Format::Text, Compression::None)),
-        ("LICENSE", (Format::Text, Compression::None)),
-        ("a.b.TXT.GZ", (Format::Text, Compression::Gzip)),
-        ("a.gz", (Format::Text, Compression::Gzip)),
-        ("a.jsonl", (Format::JsonLines, Compression::None)),
-        ("a.jsonl.zst", (Format::JsonLines, Compression::Zstd)),
-        ("a.parquet", (Format::Parquet, Compression::None)),
-        ("a.parquet.gz", (Format::Text, Compression::Gzip)),
-        ("parquet", (Format::Text, Compression::None)),
+fn the_content_of_a_file_decides_how_it_is_read() {
+    let lines = "{\"text\":\"one\"}\n{\"text\":null}\n{\"text\":\"two\",\"score\":NaN}\n";
+    let array = "[\n  {\"text\": \"one\"},\n  {\"text\": null}, {\"text\":\n\"two\"}\n]\n";
+    let marked = format!("\u{feff}{lines}");
+    let wide: Vec<u8> = "\u{feff}one".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let zst = zstd::encode_all(lines.as_bytes(), 1).unwrap();
+    let one_two = &["one", "two"][..];
+    for (name, content, expected) in [
+        ("a.jsonl", lines.as_bytes(), one_two),
+        ("a.json", lines.as_bytes(), one_two),
+        ("a.ndjson", marked.as_bytes(), one_two),
+        ("a.json.gz", &gzip(lines), one_two),
+        ("a", &gzip(array), one_two),
+        ("a.txt", &zst, one_two),
+        ("a.json", array.as_bytes(), one_two),
+        ("a.txt", &wide, &["one"]),
+        ("a.txt", b"\xef\xbb\xbfone", &["one"]),
+        ("a.txt", b"[one] and {two}", &["[one] and {two}"]),
+        ("package.json", b"{\n  \"name\": \"a\"\n}\n", &["{\n  \"name\": \"a\"\n}\n"]),
     ] {
-        assert_eq!(file_type(Path::new(name)), expected, "{name}");
+        let folder = folder(&[(name, content)]);
+        for input in [folder.path().to_owned(), folder.path().join(name)] {
+            assert_eq!(documents(input, "text").unwrap(), expected, "{name} {content:?}");
+        }
     }
+}
+
+#[test]
+fn what_is_not_read_is_named() {
+    let wide: Vec<u8> = "one two".encode_utf16().flat_map(u16::to_be_bytes).collect();
+    for (name, content, problem, hint) in [
+        ("a.txt", &b"%PDF-1.4 x"[..], "this is a PDF document", "save its text"),
+        ("a.docx", b"PK\x03\x04 word/document.xml", "this is a Word document", "save its text"),
+        ("a.txt.bz2", b"BZh91AY&SYx", "this is compressed with bzip2", "unpack it"),
+        ("a.txt", &wide, "it looks like UTF-16", "--encoding=utf-16be"),
+        (
+            "a.json",
+            b"{\"body\":\"x\"}\n",
+            "a.json:1: no field \"text\"; the line has body",
+            "--text-field",
+        ),
+    ] {
+        let folder = folder(&[(name, content)]);
+        let error = documents(folder.path().join(name), "text").unwrap_err();
+        assert!(error.to_string().contains(problem), "{error}");
+        assert!(error.hint().contains(hint), "{}", error.hint());
+    }
+}
+
+#[test]
+fn a_published_data_set_is_read_without_its_readme_and_its_tests() {
+    let line = |text: &str| format!("{{\"text\":\"{text}\"}}\n");
+    let folder = folder(&[
+        ("README.md", "# Stories".to_owned()),
+        ("dataset_infos.json", "{\n}".to_owned()),
+        ("load.py", "print()".to_owned()),
+        ("data/train-00000.jsonl", line("train")),
+        ("data/validation-00000.jsonl", line("val")),
+        ("test/a.jsonl", line("test")),
+        ("more.txt", "a text".to_owned()),
+    ]);
+    let sources = sources_of(folder.path().to_owned(), false);
+    assert_eq!(sources.names(), ["train-00000.jsonl", "more.txt"]);
+    let skipped = sources.skipped_files();
+    assert!(skipped[0].starts_with("3 files about the data: "), "{skipped:?}");
+    assert!(skipped[1].starts_with("2 validation or test files: "), "{skipped:?}");
+    // Without one to train with, and without data, nothing is left out.
+    fs::remove_file(folder.path().join("data/train-00000.jsonl")).unwrap();
+    assert_eq!(sources_of(folder.path().to_owned(), false).len(), 3);
+    for name in ["data/validation-00000.jsonl", "test/a.jsonl"] {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    assert_eq!(sources_of(folder.path().to_owned(), false).len(), 4);
 }
 
 #[test]
@@ -87,7 +145,7 @@ fn a_folder_is_read_recursively_and_in_order() {
 #[test]
 fn a_folder_skips_what_is_not_text() {
     // A character of three bytes across the end of the start.
-    let long = format!("{}\u{4e2d}.", "x".repeat(START as usize - 1));
+    let long = format!("{}\u{4e2d}.", "x".repeat(START - 1));
     let folder = folder(&[
         ("a.py", b"print('text')".as_slice()),
         ("b.png", b"\x89PNG\r\n"),
@@ -152,9 +210,9 @@ fn progress_counts_compressed_bytes_up_to_the_total() {
 fn errors_name_the_file() {
     let compressed = gzip(&"words ".repeat(1000));
     let half = &compressed[..compressed.len() / 2];
-    let folder = folder(&[("a.pdf", b"%PDF\xff\0".as_slice()), ("b/half.txt.gz", half)]);
+    let folder = folder(&[("a.bin", b"%BIN\xff\0".as_slice()), ("b/half.txt.gz", half)]);
     for (input, expected) in [
-        ("a.pdf", &["a.pdf: not UTF-8 at byte 4"][..]),
+        ("a.bin", &["a.bin: not UTF-8 at byte 4"][..]),
         ("none.txt", &["none.txt"]),
         ("b/half.txt.gz", &["cannot decompress", "half.txt.gz"]),
     ] {

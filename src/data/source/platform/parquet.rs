@@ -15,16 +15,17 @@ use ::parquet::schema::types::ColumnDescriptor;
 
 mod schema;
 
-use super::super::{DataError, DocumentPart, Sink, Stop};
+use super::super::{BadLines, DataError, DocumentPart, Sink, Stop};
 
 /// Rows per batch. Pages are read one by one, so this and the longest document bound the memory.
 const ROWS: usize = 64;
 
-/// Reads a document from column `field` of each row into `sink`. Skips null and empty values.
+/// Reads a document from column `field` of each row into `sink`. Skips empty values, and counts null ones.
 pub(in crate::data::source) fn read(
     path: &Path,
     bytes: u64,
     field: &str,
+    bad_lines: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
     let bad = |reason: String| {
@@ -68,6 +69,7 @@ pub(in crate::data::source) fn read(
                 break;
             }
             done += records as u64;
+            bad_lines.nulls += (records - documents.len()) as u64;
             // The reader seeks, so progress in bytes is estimated from the rows.
             let share = u128::from(bytes) * u128::from(done) / u128::from(rows.max(done));
             let bytes_read = u64::try_from(share).unwrap_or(bytes);
