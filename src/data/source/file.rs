@@ -93,9 +93,13 @@ impl SourceFile {
         }
         if let Some(marked) = sniff::marked(&start) {
             self.encoding = marked;
-        } else if let Some(layout) = sniff::json(&start).filter(|_| encoding.is_utf8()) {
-            let ending = self.ending();
-            let is_lines = layout == Json::Lines && LINES.contains(&&*ending);
+            return Ok(self.no_text(&start));
+        }
+        let ending = self.ending();
+        let is_lines = LINES.contains(&&*ending);
+        let layout = sniff::json(&start).filter(|_| encoding.is_utf8());
+        // The first of the lines may be a bad one.
+        if let Some(layout) = layout.or(is_lines.then_some(Json::Lines)) {
             let is_json = is_lines || is_named && (ending == "json" || self.copy.is_some());
             let shape = jsonl::shape(&mut self.open()?, layout, field);
             self.format = match shape {
@@ -106,8 +110,6 @@ impl SourceFile {
                 _ if is_lines => Format::Documents(layout),
                 _ => Format::Text,
             };
-        } else if LINES.contains(&&*self.ending()) {
-            self.format = Format::Documents(Json::Lines);
         }
         Ok(if self.format == Format::Text { self.no_text(&start) } else { None })
     }

@@ -28,18 +28,8 @@ pub use platform::TextEncoding;
 const STDIN: &str = "-";
 
 /// Words in the names of files that describe a data set, or load it.
-const ABOUT: [&str; 10] = [
-    "readme",
-    "license",
-    "licence",
-    "citation",
-    "notice",
-    "changelog",
-    "md",
-    "py",
-    "yaml",
-    "infos",
-];
+const ABOUT: [&str; 9] =
+    ["readme", "license", "licence", "citation", "notice", "changelog", "py", "yaml", "infos"];
 
 /// Words in the names of files that are not to train with.
 const OTHER_SPLITS: [&str; 6] = ["validation", "valid", "val", "dev", "test", "eval"];

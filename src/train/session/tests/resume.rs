@@ -83,6 +83,7 @@ fn a_checkpoint_takes_the_place_of_an_unfinished_one() {
         let run = folder.path().join("r");
         let unfinished = run.join("checkpoints/.writing-00000003");
         disk::create_dir_all(&unfinished).unwrap();
+        disk::write(run.join("lock"), "").unwrap();
         disk::write(unfinished.join("config.json"), "{").unwrap();
         let last = if resume { "4" } else { "2" };
         alone(&TrainRequest { resume, ..request(&run, &[("max_iters", last)]) });
