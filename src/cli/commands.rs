@@ -64,6 +64,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
             }
         });
     };
+    crate::gpu::start_compute_threads();
     let prepared = data::prepare(&inputs, &args.output, &options, &mut show);
     bar.finish_and_clear();
     if prepared.is_err() && options.stop.is_stopped() {

@@ -102,7 +102,14 @@ fn converse(
             match prompt_of(&line, &generator.tokenizer) {
                 Ok(typed) => prompt = typed.unwrap_or(prompt),
                 Err(error) => {
-                    super::print_failure(&error, false);
+                    if generator.writer.json {
+                        let Failure { text, hint, .. } = &error;
+                        generator
+                            .writer
+                            .line(&json!({ "error": { "text": text, "hint": hint } }))?;
+                    } else {
+                        super::print_failure(&error, false);
+                    }
                     continue;
                 }
             }

@@ -51,6 +51,7 @@ pub fn weight_files(folder: &Path) -> Result<Vec<PathBuf>, WeightError> {
 }
 
 /// The weights of a folder under the names of the model, read one at a time.
+#[derive(Debug)]
 pub struct WeightFolder {
     path: PathBuf,
     files: Vec<WeightFile>,

@@ -1,10 +1,13 @@
 //! Opens models: a run, a checkpoint, a Hugging Face folder, a nanoGPT checkpoint, a zip.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 
-use super::checkpoint::{Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file, states};
+use super::checkpoint::{
+    Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file, newest_first, states,
+};
 use super::data_path::find_data;
 use super::folder::CHECKPOINTS_FOLDER;
 use crate::config::{Arch, Config};
@@ -35,6 +38,8 @@ pub struct ModelSource {
     /// True if the tokenizer follows only from the size of the vocabulary.
     is_guess: bool,
     pub state: Option<CheckpointState>,
+    /// The open weights of a checkpoint, which its run may remove before they are read.
+    held: Mutex<Option<WeightFolder>>,
     /// Sentences about better checkpoints of the run that are damaged, and about a tokenizer that is
     /// not supported.
     pub warnings: Vec<String>,
@@ -52,8 +57,7 @@ impl ModelSource {
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
         let exists = disk::try_exists(&checkpoints).map_err(Failure::io("read", path))?;
         if exists && disk::is_dir(&checkpoints) {
-            let (checkpoint, damaged) = Checkpoint::best(&checkpoints)?;
-            return Self::checkpoint(checkpoint, damaged);
+            return Self::best(&checkpoints);
         }
         if disk::exists(&path.join(STATE_FILE)) {
             return Self::checkpoint(Checkpoint::open_model(path)?, Vec::new());
@@ -126,13 +130,36 @@ impl ModelSource {
         Ok(Self { _unpacked: Some(folder), ..source })
     }
 
+    /// Opens the best checkpoint of a run. While the run trains, a checkpoint may be removed at any moment, so
+    /// others are looked for then.
+    fn best(checkpoints: &Path) -> Result<Self, Failure> {
+        const TRIES: u32 = 3;
+        let mut tries = 1;
+        loop {
+            let before: Vec<_> = newest_first(checkpoints)?.collect();
+            let opened = Checkpoint::best(checkpoints).and_then(|(checkpoint, damaged)| {
+                let is_gone = damaged.iter().any(|damaged| !disk::exists(&damaged.path));
+                Ok((Self::checkpoint(checkpoint, damaged)?, is_gone))
+            });
+            match opened {
+                Ok((source, false)) => return Ok(source),
+                opened if tries == TRIES || newest_first(checkpoints)?.eq(before) => {
+                    return opened.map(|(source, _)| source);
+                }
+                _ => tries += 1,
+            }
+        }
+    }
+
     fn checkpoint(checkpoint: Checkpoint, damaged: Vec<Damaged>) -> Result<Self, Failure> {
         let taken = checkpoint.path.display();
         let warning = |damaged: &Damaged| format!("{}; using {taken} instead", damaged.error);
         let warnings = damaged.iter().map(warning).collect();
         let plain = Self::plain(&checkpoint.path, read_architecture(&checkpoint.path)?);
         let tokenizer = checkpoint.state.tokenizer.clone();
-        Ok(Self { tokenizer, is_guess: false, state: Some(checkpoint.state), warnings, ..plain })
+        let held = Mutex::new(Some(WeightFolder::open(&checkpoint.path, &plain.architecture)?));
+        let state = Some(checkpoint.state);
+        Ok(Self { tokenizer, is_guess: false, state, held, warnings, ..plain })
     }
 
     /// Creates the source of a model without a tokenizer. A vocabulary of GPT-2's size, also with
@@ -147,6 +174,7 @@ impl ModelSource {
             is_guess: tokenizer.is_some(),
             tokenizer,
             state: None,
+            held: Mutex::default(),
             warnings: Vec::new(),
             #[cfg(not(target_arch = "wasm32"))]
             _unpacked: None,
@@ -195,7 +223,10 @@ impl ModelSource {
     /// Opens the weights. A model with fewer positions gets the first ones, as nanoGPT crops a model. Additional
     /// tokens begin near the mean of all others.
     pub fn weights(&self) -> Result<Box<dyn WeightSource>, Failure> {
-        let weights: Box<dyn WeightSource> = if disk::is_dir(&self.path) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let weights: Box<dyn WeightSource> = if let Some(held) = held {
+            Box::new(held)
+        } else if disk::is_dir(&self.path) {
             Box::new(WeightFolder::open(&self.path, &self.architecture)?)
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)
@@ -476,6 +507,25 @@ mod tests {
             let (source, read) = reopened(&llama, variant).unwrap();
             assert_eq!((source.architecture, read == expected), (llama.clone(), true), "{index}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_weights_of_a_removed_checkpoint_are_still_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = folder.path().join("a");
+        let architecture = Architecture::tiny();
+        let device = burn::tensor::Device::flex();
+        let model = Gpt::new(&architecture, &mut RandomWeights::new(&architecture, 1), &device);
+        let weights = crate::model::parameters(&model.unwrap());
+        disk::own_folder(&held).unwrap();
+        let written = super::super::checkpoint::write_model(&held, &architecture, weights, None);
+        pollster::block_on(written).unwrap();
+        let open = WeightFolder::open(&held, &architecture).unwrap();
+        let source =
+            ModelSource { held: Mutex::new(Some(open)), ..ModelSource::plain(&held, architecture) };
+        disk::remove_dir_all(&held).unwrap();
+        source.model(&device).unwrap();
     }
 
     #[test]

@@ -26,7 +26,9 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
             "replace the link by the file or folder itself: wgpt follows no links inside its own \
              folders, because they may come from somebody else",
         ),
-        Some(Refused::Special) => Some("remove it: wgpt reads and writes only regular files there"),
+        Some(Refused::Special) => Some(
+            "give a regular file: this is a device, a pipe or a socket, which wgpt does not use here",
+        ),
         None if error.kind() == ErrorKind::PermissionDenied => {
             Some("check the owner and the permissions: it may belong to another user")
         }

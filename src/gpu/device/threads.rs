@@ -23,8 +23,14 @@ pub fn start_compute_threads() {
     let _ = compute_threads().build_global();
 }
 
+/// The most threads, whatever `RAYON_NUM_THREADS` says: each takes memory, and a system has an end of them.
+const MOST: usize = 1024;
+
 pub(super) fn compute_threads() -> ThreadPoolBuilder {
-    ThreadPoolBuilder::new().start_handler(|_| flush_denormals())
+    let asked = std::env::var("RAYON_NUM_THREADS").ok().and_then(|number| number.parse().ok());
+    // 0 is rayon's word for as many as there are cores, or as the variable says.
+    let threads = asked.filter(|threads: &usize| *threads > MOST).map_or(0, |_| MOST);
+    ThreadPoolBuilder::new().num_threads(threads).start_handler(|_| flush_denormals())
 }
 
 /// Makes this thread read and write denormals as zero.
