@@ -63,6 +63,9 @@ impl fmt::Display for ProcessEnd {
     }
 }
 
+/// The exit code of a process that SIGTERM has stopped.
+const TERMINATED: u8 = 143;
+
 /// Returns true for a launcher's code of a rank that a signal has ended, except for those that stop a run.
 fn is_kill(code: u8) -> bool {
     code >= 128 && ![129, 130, 143].contains(&code)
@@ -160,6 +163,11 @@ impl<T: Transport> Supervisor<T> {
         let end = self.end.take();
         let mut failure = take(&mut self.failure);
         let is_reported = matches!(end, Some(RunEnd::Failed(_)));
+        if self.has_ranks
+            && let Some(code) = self.end_of_launcher(end.as_ref(), process.code())
+        {
+            return self.finish(code);
+        }
         let code = match end {
             // The launcher exits with the code of the first rank that has failed.
             _ if self.has_ranks => process.code(),
@@ -206,6 +214,34 @@ impl<T: Transport> Supervisor<T> {
                 self.start.max_plan = plan.or(self.start.max_plan.take());
                 self.restart_at = Some(now + delay);
             }
+        }
+    }
+
+    /// Returns the exit code of a run on several ranks whose launcher has ended with `code`, if the ranks have been
+    /// stopped or were never started.
+    fn end_of_launcher(&mut self, end: Option<&RunEnd>, code: Option<u8>) -> Option<u8> {
+        match end {
+            Some(RunEnd::Stopped { reason: StopReason::Stopped })
+                if code == Some(0) && !self.commands.is_stopping =>
+            {
+                // A signal to one of the ranks, which this process did not get.
+                Some(TERMINATED)
+            }
+            None if !self.start.is_restart && code.is_some_and(|code| code < 128) => {
+                let text = match code {
+                    Some(0) => "the launcher has ended and started no rank".to_string(),
+                    _ => format!("the launcher has ended with exit code {}", code.unwrap_or(1)),
+                };
+                let hint = "the lines above may explain it; --mpirun names a program that starts others as \
+                            mpirun does";
+                self.transport.emit(Event::Error(RunError {
+                    text,
+                    hint: hint.into(),
+                    ..RunError::default()
+                }));
+                Some(code.filter(|code| *code != 0).unwrap_or(Exit::Failure as u8))
+            }
+            _ => None,
         }
     }
 

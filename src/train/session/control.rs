@@ -63,7 +63,8 @@ impl Session<'_> {
     }
 
     /// Returns the next command of rank 0, and true once the run has used up its `max_time` by the clock of
-    /// rank 0: all ranks apply the same commands between the same two updates.
+    /// rank 0: all ranks apply the same commands between the same two updates. A signal may stop any rank, which
+    /// stops all.
     fn next_command(
         &mut self,
         commands: &mut CommandQueue<'_, impl Commands>,
@@ -76,7 +77,14 @@ impl Session<'_> {
         } else {
             None
         };
-        Ok(ranks.group.share((command, is_late))?)
+        if ranks.group.is_alone() {
+            return Ok((command, is_late));
+        }
+        let stops = !ranks.group.is_first() && commands.wants_stop();
+        let all = ranks.group.collect(&(command, is_late, stops))?;
+        let stops = all.iter().any(|(.., stops)| *stops);
+        let (command, is_late, _) = all.into_iter().next().unwrap_or_default();
+        Ok((if stops { Some(Command::Stop) } else { command }, is_late))
     }
 
     /// Decays the learning rate over the next updates, after which the run ends. The checkpoint that it

@@ -184,9 +184,17 @@ fn a_driver_that_crashes_while_it_lists_is_a_device_that_is_not_there() {
 
 #[test]
 fn a_launcher_that_cannot_start_is_not_started_again() {
+    for (code, text) in [(1, "has ended with exit code 1"), (0, "started no rank")] {
+        let mut launcher = supervisor(true);
+        let events = run(&mut launcher, Vec::new(), Some(code));
+        assert!(events.len() == 1 && events[0].to_string().contains(text), "{events:?}");
+        assert_eq!(launcher.exit_code, Some(1));
+    }
+    // A signal to one of the ranks has stopped them all.
     let mut launcher = supervisor(true);
-    assert!(run(&mut launcher, Vec::new(), Some(1)).is_empty());
-    assert_eq!(launcher.exit_code, Some(1));
+    let stopped = FromWorker::Ended(RunEnd::Stopped { reason: StopReason::Stopped });
+    run(&mut launcher, vec![started(), stopped], Some(0));
+    assert_eq!(launcher.exit_code, Some(143));
     // A rank was killed before the run began. Only the launcher knows.
     for (code, exit, errors) in [(137, 1, 1), (143, 143, 0)] {
         let mut launcher = supervisor(true);
