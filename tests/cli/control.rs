@@ -23,6 +23,35 @@ fn a_signal_stops_with_a_checkpoint() {
     }
 }
 
+/// The kernel and the shell each send a signal when a terminal closes, and a run under nohup goes on.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_closed_terminal_stops_with_a_checkpoint_except_under_nohup() {
+    for (wrapper, signals, code) in [
+        (&["env", "--default-signal=HUP"][..], &["-HUP", "-HUP"][..], 129),
+        (&["nohup"], &["-HUP", "-TERM"], 143),
+    ] {
+        let folder = temporary();
+        let more = ["--max_iters=1000000", "--eval_interval=1000000"];
+        let mut command = started(wrapper[0], folder.path());
+        command.args(&wrapper[1..]).arg(env!("CARGO_BIN_EXE_wgpt"));
+        command.args(["train", "--json", "--run=r"]).args(TINY).args(more);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        wait_for(&folder.path().join("r/events.jsonl"), &mut child);
+        std::thread::sleep(Duration::from_millis(500));
+        let id = child.id().to_string();
+        for signal in signals {
+            // The last one may find that the process has ended.
+            let _ = Command::new("kill").args([signal, &*id]).stderr(Stdio::null()).status();
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{wrapper:?}");
+        let events = events(&text(&output.stdout));
+        assert_eq!(events.last().unwrap()["reason"], "stopped");
+        assert!(named(&events, "checkpoint").next().is_some(), "{wrapper:?}");
+    }
+}
+
 /// A second signal does not wait for the end of a long step.
 #[cfg(unix)]
 #[test]

@@ -224,6 +224,28 @@ fn mpirun_stops_with_a_checkpoint() {
     }
 }
 
+/// As a scheduler or a person may send it, who sees the process of one rank.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_signal_to_one_rank_stops_all() {
+    let folder = temporary();
+    let rarely = ["--log_interval=100000", "--eval_interval=1000"];
+    let args = [&["--run=r"], TINY, &CALM, &ENDLESS, &rarely].concat();
+    let mut job = mpirun(folder.path(), 2, &args).stdout(Stdio::null()).spawn().unwrap();
+    wait_for(&folder.path().join("r/checkpoints/00001000/state.json"), &mut job);
+    signal(&process_of_rank(&job.id().to_string(), 1), "-TERM");
+    job.wait().unwrap();
+    let recorded = fs::read_to_string(folder.path().join("r/events.jsonl")).unwrap();
+    let done: Value = serde_json::from_str(recorded.lines().last().unwrap()).unwrap();
+    assert_eq!((&done["event"], &done["reason"]), (&"done".into(), &"stopped".into()));
+
+    let launched = ["launch", "--ranks=2", "--mpirun=true", "--run=n", "--device=cpu"];
+    let output = wgpt(folder.path()).args(launched).args(TINY).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("started no rank"), "{said}");
+}
+
 #[test]
 #[ignore = "needs Open MPI"]
 fn mpirun_ranks_continue_a_run_of_another_number() {
