@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use tiktoken_rs::CoreBPE;
 
 use super::DataError;
+use super::special_names::SpecialNames;
 use super::spelling::{END_OF_TEXT, byte_character, bytes_of_characters, spelled};
 
 #[cfg_attr(target_arch = "wasm32", path = "bpe/no_trainer.rs")]
@@ -44,6 +45,7 @@ pub struct Bpe {
     /// The bytes of each id; empty where the file skips an id.
     tokens: Vec<Vec<u8>>,
     pub(super) end: Option<(u32, String)>,
+    pub(super) names: SpecialNames,
     added: Vec<Added>,
     words: Words,
 }
@@ -78,7 +80,32 @@ impl Bpe {
             let added = added.iter().find(|token| token.content == name).map(|token| token.id);
             Some((added.or_else(|| id(vocab.get(name)?))?, name.to_owned()))
         });
-        Ok(Self { file: file.to_owned(), core, ids, unknown, tokens, end, added, words })
+        let names = SpecialNames::default();
+        Ok(Self { file: file.to_owned(), core, ids, unknown, tokens, end, names, added, words })
+    }
+
+    /// Takes the names of the special tokens from the folder of the file, or of its data.
+    pub fn with_names(self, mut names: SpecialNames, has_template: bool) -> Self {
+        if names.document_end.is_none() {
+            let usual = self.end.as_ref().map(|(_, name)| name);
+            let named = names.tokens.get("eos_token").filter(|name| self.id_of(name).is_some());
+            let ends = if has_template { [usual, named] } else { [named, usual] };
+            names.document_end = ends.into_iter().flatten().next().cloned();
+        }
+        let end = names.document_end.as_ref();
+        let end = end.and_then(|name| Some((self.id_of(name)?, name.clone())));
+        Self { end, names, ..self }
+    }
+
+    fn id_of(&self, content: &str) -> Option<u32> {
+        let added = self.added.iter().find(|token| token.content == content).map(|token| token.id);
+        let of_table = || self.tokens.iter().position(|token| token == content.as_bytes());
+        added.or_else(|| of_table().map(|id| id as u32))
+    }
+
+    /// Returns the token of a role, like `bos_token`.
+    pub(super) fn named(&self, role: &str) -> Option<u32> {
+        self.id_of(self.names.tokens.get(role)?)
     }
 
     /// Returns the number of tokens: the highest id plus one.
@@ -145,10 +172,19 @@ impl Bpe {
     }
 }
 
-/// Two files are equal if they describe the same words, tokens and merges in whatever form.
+/// Two files are equal if they describe the same words, tokens and merges in whatever form, and use the same
+/// special tokens.
 impl PartialEq for Bpe {
     fn eq(&self, other: &Self) -> bool {
-        self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
+        let specials = |bpe: &Self| {
+            let end = bpe.end.as_ref().map(|(id, _)| *id);
+            let begin = bpe.named("bos_token").or(end);
+            (begin, end, bpe.named("pad_token"), bpe.names.adds_begin, bpe.names.stops.clone())
+        };
+        self.tokens == other.tokens
+            && self.ids == other.ids
+            && self.words == other.words
+            && specials(self) == specials(other)
     }
 }
 

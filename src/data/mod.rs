@@ -35,6 +35,7 @@ mod packing;
 mod pieces;
 mod prepare;
 mod source;
+mod special_names;
 mod spelling;
 pub mod stories;
 mod stream;
@@ -63,7 +64,9 @@ pub use stream::TextStream;
 pub use text_tokenizer::TextTokenizer;
 pub use tokenizer::Tokenizer;
 pub use tokenizer_choice::TokenizerChoice;
-pub use tokenizer_files::{FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES, TokenizerError};
+pub use tokenizer_files::{
+    FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES, TokenizerError, pairs_of_folder,
+};
 pub use tokens::Split;
 #[cfg(test)]
 pub(crate) use vocabulary::TokenKind;

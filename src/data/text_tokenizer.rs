@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::bpe::Bpe;
 use super::pieces::pieces;
+use super::special_names::SpecialNames;
 use super::spelling::END_OF_TEXT;
 use super::tokenizer_json::{byte_ids, byte_level_file, tokenizer_file};
 use super::{CharVocab, DataError, TokenizerKind, gpt2};
@@ -77,6 +78,29 @@ impl TextTokenizer {
             Self::Byte => Some((BYTE_END_OF_TEXT, END_OF_TEXT)),
             Self::Bpe(bpe) => bpe.end.as_ref().map(|(id, name)| (*id, name.as_str())),
         }
+    }
+
+    /// Returns the names of special tokens of a model folder; `None` for tokenizers without.
+    pub(super) fn names(&self) -> Option<&SpecialNames> {
+        if let Self::Bpe(bpe) = self {
+            Some(&bpe.names).filter(|names| !names.is_empty())
+        } else {
+            None
+        }
+    }
+
+    /// Takes the names of special tokens from the folder of a tokenizer that was just read.
+    pub(super) fn with_names(self, names: SpecialNames, has_template: bool) -> Self {
+        let Self::Bpe(bpe) = self else { return self };
+        match Arc::try_unwrap(bpe) {
+            Ok(bpe) => Self::Bpe(bpe.with_names(names, has_template).into()),
+            Err(shared) => Self::Bpe(shared),
+        }
+    }
+
+    /// Returns the token of a role, like `pad_token`, if a model folder names one.
+    pub(super) fn named(&self, role: &str) -> Option<u32> {
+        if let Self::Bpe(bpe) = self { bpe.named(role) } else { None }
     }
 
     /// Returns the tokens that text never becomes, with their names.

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::bpe::Bpe;
 use super::chat::WrittenTemplate;
+use super::special_names::SpecialNames;
 use super::spelling::END_OF_TEXT;
 use super::text_tokenizer::decoded;
 use super::{CharVocab, ChatTemplate, DataError, TextTokenizer};
@@ -58,10 +60,18 @@ impl Tokenizer {
 
     /// Encodes a prompt. Like [`Tokenizer::encode`], but a literal `<|endoftext|>` becomes the
     /// end-of-text token if the tokenizer has one; alone, it prompts an unconditional sample.
+    ///
+    /// Begins with the token that the model's own program puts before a text, if it does.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        let Some(end) = self.end_of_text() else { return self.encode(text) };
-        let parts = text.split(END_OF_TEXT).map(|part| self.encode(part));
-        Ok(parts.collect::<Result<Vec<_>, _>>()?.join(&end))
+        let ids = match self.end_of_text() {
+            Some(end) => {
+                let parts = text.split(END_OF_TEXT).map(|part| self.encode(part));
+                parts.collect::<Result<Vec<_>, _>>()?.join(&end)
+            }
+            None => self.encode(text)?,
+        };
+        let begin = self.added_begin().filter(|begin| !ids.is_empty() && ids[0] != *begin);
+        Ok(begin.into_iter().chain(ids).collect())
     }
 
     /// Returns the default prompt of samples: a line break, or the first character of a vocabulary
@@ -109,6 +119,43 @@ impl Tokenizer {
             Self::Chat(template) if !template.is_of_folder() => template.specials().next(),
             _ => self.base().end(),
         }
+    }
+
+    /// Returns the token that begins a text in the files of a model: its `bos_token`, else that of the end.
+    pub fn begin(&self) -> Option<u32> {
+        let named = self.chat().and_then(|template| template.named("bos_token"));
+        named.or(self.base().named("bos_token")).or(self.end_of_text())
+    }
+
+    /// Returns the token of a role, like `pad_token`, if a model folder names one.
+    pub fn named(&self, role: &str) -> Option<u32> {
+        self.chat().and_then(|template| template.named(role)).or(self.base().named(role))
+    }
+
+    /// Returns the token that begins each text and prompt, for models that were trained with one.
+    pub fn added_begin(&self) -> Option<u32> {
+        let adds = self.base().names().is_some_and(|names| names.adds_begin);
+        self.begin().filter(|_| adds)
+    }
+
+    /// Returns the tokens at which programs stop to generate: [`stop`](Self::stop) and the folder's own.
+    pub fn stops(&self) -> Vec<u32> {
+        let own = self.base().names().map_or(&[][..], |names| &names.stops);
+        let mut stops: Vec<u32> = self.stop().into_iter().collect();
+        let others = own.iter().filter(|id| Some(**id) != self.stop());
+        stops.extend(others);
+        stops
+    }
+
+    /// Returns the keys and values by which the files of a model name the ids of its special tokens.
+    pub fn special_ids(tokenizer: Option<&Self>) -> Vec<(&'static str, Value)> {
+        let stops = tokenizer.map(Self::stops).unwrap_or_default();
+        let eos = if let [stop] = stops[..] { json!(stop) } else { json!(stops) };
+        let eos = if stops.is_empty() { Value::Null } else { eos };
+        let padding = tokenizer.and_then(|tokenizer| tokenizer.named("pad_token"));
+        let padding = padding.map(|id| ("pad_token_id", json!(id)));
+        let begin = tokenizer.and_then(Self::begin);
+        [("bos_token_id", json!(begin)), ("eos_token_id", eos)].into_iter().chain(padding).collect()
     }
 
     /// Returns the token at which a model stops, if the tokenizer has one: the end of a message in a
@@ -161,6 +208,8 @@ enum WrittenTokenizer {
     Byte,
     Bpe {
         file: String,
+        #[serde(default, skip_serializing_if = "SpecialNames::is_empty")]
+        names: SpecialNames,
     },
     Chat {
         base: Box<WrittenTokenizer>,
@@ -175,7 +224,9 @@ impl From<&TextTokenizer> for WrittenTokenizer {
             TextTokenizer::Gpt2 => Self::Gpt2,
             TextTokenizer::Char(vocab) => Self::Char { chars: vocab.chars.iter().collect() },
             TextTokenizer::Byte => Self::Byte,
-            TextTokenizer::Bpe(bpe) => Self::Bpe { file: bpe.file.clone() },
+            TextTokenizer::Bpe(bpe) => {
+                Self::Bpe { file: bpe.file.clone(), names: bpe.names.clone() }
+            }
         }
     }
 }
@@ -198,8 +249,10 @@ impl TryFrom<WrittenTokenizer> for Tokenizer {
             WrittenTokenizer::Gpt2 => TextTokenizer::Gpt2,
             WrittenTokenizer::Char { chars } => TextTokenizer::Char(CharVocab::new(chars.chars())?),
             WrittenTokenizer::Byte => TextTokenizer::Byte,
-            WrittenTokenizer::Bpe { file } => {
-                TextTokenizer::Bpe(Bpe::parse(&file).map_err(DataError::vocabulary)?.into())
+            WrittenTokenizer::Bpe { file, names } => {
+                let bpe = Bpe::parse(&file).map_err(DataError::vocabulary)?;
+                let bpe = if names.is_empty() { bpe } else { bpe.with_names(names, false) };
+                TextTokenizer::Bpe(bpe.into())
             }
             WrittenTokenizer::Chat { base, template } => {
                 return match (Self::try_from(*base)?, template) {

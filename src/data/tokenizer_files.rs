@@ -5,28 +5,27 @@
 //! tokens of conversations are added to it. A folder's chat template is in `chat_template.jinja`, in older
 //! folders in `tokenizer_config.json`.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::chat::{self, WrittenTemplate};
+use super::special_names::{SETTINGS_FILE, SPECIALS_FILE, SpecialNames, named};
 use super::spelling::END_OF_TEXT;
+use super::tokenizer_json::{special, tokenizer_file};
 use super::{ChatTemplate, DataError, END_OF_MESSAGE, TextTokenizer, Tokenizer, gpt2};
 use crate::disk;
 
 /// The file of a tokenizer that is not GPT-2's.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// The file that names the class of the tokenizer.
-const SETTINGS_FILE: &str = "tokenizer_config.json";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
-/// The file of older folders that names the special tokens.
-const SPECIALS_FILE: &str = "special_tokens_map.json";
 
 /// GPT-2's tokenizer, which has two files in place of `tokenizer.json`.
 const VOCABULARY_FILE: &str = "vocab.json";
 const MERGES_FILE: &str = "merges.txt";
+/// Tokens that were added to these two.
+const ADDED_FILE: &str = "added_tokens.json";
 
 /// The files that a tokenizer can have in a model folder.
 pub const TOKENIZER_FILES: [&str; 6] =
@@ -65,10 +64,17 @@ impl Tokenizer {
             "model_input_names": ["input_ids", "attention_mask"],
         });
         let written = self.chat().and_then(ChatTemplate::written);
+        let names = self.base().names().filter(|_| self.chat().is_none());
         if let Some((_, end)) = self.end().filter(|_| written.is_none()) {
-            for name in ["bos_token", "eos_token", "unk_token"] {
-                settings[name] = json!(end);
+            let roles = ["bos_token", "eos_token", "unk_token"];
+            // A folder that names its tokens may have none for a role.
+            for role in if names.is_none() { &roles[..] } else { &["eos_token"] } {
+                settings[role] = json!(end);
             }
+        }
+        if let Some(names) = names {
+            names.tokens.iter().for_each(|(role, token)| settings[role] = json!(token));
+            settings["add_bos_token"] = json!(names.adds_begin);
         }
         if let Self::Chat(template) = self {
             let end = template.specials().find(|(id, _)| *id == template.end);
@@ -113,27 +119,36 @@ impl Tokenizer {
     pub fn open(path: &Path) -> Result<FolderTokenizer, DataError> {
         let folder = disk::is_dir(path).then_some(path);
         let path = folder.map_or(path.to_owned(), |folder| folder.join(TOKENIZER_FILE));
-        let file = disk::read_regular(&path).map_err(DataError::io("read", &path))?;
+        let of_pairs = folder.and_then(pairs_of_folder).transpose();
+        let file = match of_pairs.map_err(|error| DataError::unusable(&path, error, HINT))? {
+            Some(file) => file,
+            None => disk::read_regular(&path).map_err(DataError::io("read", &path))?,
+        };
         let tokenizer = match folder {
             Some(folder) => Self::in_folder(folder, &file),
             None => Self::from_hugging_face(&file)
                 .map(|tokenizer| FolderTokenizer { tokenizer, refused: None }),
         };
-        let hint = "choose another tokenizer, or train one with bpe:8192";
-        tokenizer.map_err(|error| DataError::unusable(&path, error, hint))
+        tokenizer.map_err(|error| DataError::unusable(&path, error, HINT))
     }
 
     /// Reads the `tokenizer.json` of a folder, `file`, and the chat template next to it.
     pub fn in_folder(folder: &Path, file: &[u8]) -> Result<FolderTokenizer, TokenizerError> {
-        let tokenizer = Self::from_hugging_face(file)?;
+        let json: Value = serde_json::from_slice(file)?;
         let template = read_template(folder);
+        let names = SpecialNames::read(folder, &json);
+        let has_template = !matches!(template, Ok(None));
+        let tokenizer = match Self::from_hugging_face(file)? {
+            Self::Text(text) => Self::Text(text.with_names(names.clone(), has_template)),
+            chat => chat,
+        };
         let is_own = |text: &str| tokenizer.chat().is_some_and(|chat| chat.jinja() == text);
         if template.as_ref().is_ok_and(|t| t.as_ref().is_none_or(|t| is_own(&t.text))) {
             return Ok(FolderTokenizer { tokenizer, refused: None });
         }
         // Another model may have tokens of the same names as wgpt's template.
         let text = match tokenizer {
-            Self::Chat(_) => text_of(&serde_json::from_slice(file)?, file)?,
+            Self::Chat(_) => text_of(&json, file)?.with_names(names, has_template),
             Self::Text(text) => text,
         };
         let chat = template.and_then(|template| {
@@ -147,6 +162,45 @@ impl Tokenizer {
             Err(reason) => FolderTokenizer { tokenizer: Self::Text(text), refused: Some(reason) },
         })
     }
+}
+
+const HINT: &str = "choose another tokenizer, or train one with bpe:8192";
+
+/// Returns the `tokenizer.json` that the two files of GPT-2's form stand for, as transformers reads them; `None` if
+/// the folder does not have both, or has a `tokenizer.json`.
+pub fn pairs_of_folder(folder: &Path) -> Option<Result<Vec<u8>, TokenizerError>> {
+    let has = |name: &str| disk::exists(&folder.join(name));
+    if has(TOKENIZER_FILE) || !(has(VOCABULARY_FILE) && has(MERGES_FILE)) {
+        return None;
+    }
+    let read = |name: &str| {
+        let failed = |error| TokenizerError::Unsupported(format!("cannot read {name}: {error}"));
+        disk::read_regular(folder.join(name)).map_err(failed)
+    };
+    let compose = || {
+        let ids: Map<String, Value> = serde_json::from_slice(&read(VOCABULARY_FILE)?)?;
+        let merges = String::from_utf8_lossy(&read(MERGES_FILE)?).into_owned();
+        let merges = merges.lines().filter(|line| !line.is_empty());
+        // A merge may begin with a #, too.
+        let merges: Vec<_> = merges.skip_while(|line| line.starts_with("#version")).collect();
+        let more = read(ADDED_FILE).ok().and_then(|file| serde_json::from_slice(&file).ok());
+        let more: Map<String, Value> = more.unwrap_or_default();
+        let named = SpecialNames::read(folder, &Value::Null).tokens;
+        let named = named.values().filter_map(|token| Some((token, ids.get(token)?)));
+        let mut added: Vec<Value> = Vec::new();
+        for (token, id) in named.chain(&more) {
+            let id = id.as_u64().and_then(|id| id.try_into().ok()).unwrap_or(u32::MAX);
+            let entry = special(id, token);
+            if !added.contains(&entry) {
+                added.push(entry);
+            }
+        }
+        let words = json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true,
+        });
+        Ok(tokenizer_file(ids, &json!(merges), &added, &words, &words).into_bytes())
+    };
+    Some(compose())
 }
 
 fn text_of(json: &Value, file: &[u8]) -> Result<TextTokenizer, TokenizerError> {
@@ -179,24 +233,21 @@ fn read_template(folder: &Path) -> Result<Option<WrittenTemplate>, String> {
     };
     let of_settings = of_settings.as_str().map(str::to_owned);
     let Some(text) = read(TEMPLATE_FILE)?.or(of_settings) else { return Ok(None) };
-    let mut names = BTreeMap::new();
-    for file in [json(SPECIALS_FILE)?, settings] {
-        for (name, token) in file.as_object().into_iter().flatten() {
-            let token = token.as_str().or(token["content"].as_str());
-            if let Some(token) = token.filter(|_| name.ends_with("_token")) {
-                names.insert(name.clone(), token.to_owned());
-            }
-        }
-    }
+    let mut names = named(&json(SPECIALS_FILE)?);
+    names.extend(named(&settings));
     Ok(Some(WrittenTemplate { text, names }))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{assert_says, characters, chat_ml, folder};
+    use std::collections::BTreeMap;
+
+    use super::super::testing::{
+        assert_says, characters, chat_ml, folder, folder as testing_folder,
+    };
     use super::*;
     use crate::data::bpe::Bpe;
-    use crate::data::tokenizer_json::{byte_ids, byte_level_file, special};
+    use crate::data::tokenizer_json::{byte_ids, byte_level_file};
 
     #[test]
     fn gpt2_has_the_published_files() {
@@ -278,6 +329,96 @@ mod tests {
             assert_eq!(settings["eos_token"], END_OF_MESSAGE);
             assert_eq!(settings["chat_template"], template.jinja());
         }
+    }
+
+    /// As transformers saved tokenizers before it had `tokenizer.json`.
+    #[test]
+    fn a_vocabulary_and_merges_in_two_files_are_read() {
+        let mut ids = byte_ids();
+        ids.insert("ab".to_owned(), json!(256));
+        ids.insert("<end>".to_owned(), json!(257));
+        let ids = Value::Object(ids).to_string();
+        let folder = folder(&[
+            (VOCABULARY_FILE, ids.as_str()),
+            (MERGES_FILE, "#version: 0.2\na b\n"),
+            (SPECIALS_FILE, r#"{"eos_token": "<end>", "bos_token": "<end>"}"#),
+            (ADDED_FILE, r#"{"<pad>": 258}"#),
+        ]);
+        let FolderTokenizer { tokenizer, refused } = Tokenizer::open(folder.path()).unwrap();
+        assert_eq!((tokenizer.vocab_size(), refused), (259, None));
+        assert_eq!(tokenizer.encode("abc").unwrap(), [256, 99]);
+        assert_eq!(tokenizer.end_of_text(), Some(257));
+        // What is written is the same tokenizer.
+        let files = tokenizer.hugging_face_files();
+        let again = Tokenizer::open(testing_folder(&files).path()).unwrap();
+        assert_eq!(again.tokenizer, tokenizer);
+        let gpt2 = Tokenizer::GPT2.hugging_face_files();
+        assert_eq!(
+            Tokenizer::open(testing_folder(&gpt2).path()).unwrap().tokenizer,
+            Tokenizer::GPT2
+        );
+    }
+
+    /// Llama 3 begins each text with a token, and its models stop at two.
+    #[test]
+    fn special_tokens_are_those_of_the_folder() {
+        let mut ids = byte_ids();
+        for (id, name) in (256..).zip(["<begin>", "<end>", "<pad>", "<turn>"]) {
+            ids.insert(name.to_owned(), json!(id));
+        }
+        let words = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
+        let added: Vec<_> = (256..)
+            .zip(["<begin>", "<end>", "<pad>", "<turn>"])
+            .map(|(id, name)| special(id, name))
+            .collect();
+        let text = tokenizer_file(ids, &json!([]), &added, &words, &words);
+        let mut file: Value = serde_json::from_str(&text).unwrap();
+        file["post_processor"] = json!({"type": "TemplateProcessing", "single": [
+            {"SpecialToken": {"id": "<begin>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+        ]});
+        let file = file.to_string();
+        let folder = testing_folder(&[
+            (TOKENIZER_FILE, file.clone()),
+            (
+                SETTINGS_FILE,
+                r#"{"bos_token": "<begin>", "eos_token": "<end>", "pad_token": "<pad>"}"#
+                    .to_owned(),
+            ),
+            ("generation_config.json", r#"{"eos_token_id": [257, 259]}"#.to_owned()),
+        ]);
+        let tokenizer = Tokenizer::open(folder.path()).unwrap().tokenizer;
+        assert_eq!(tokenizer.end_of_text(), Some(257));
+        assert_eq!(tokenizer.encode_prompt("a").unwrap(), [256, 97]);
+        assert_eq!(tokenizer.encode("a").unwrap(), [97]);
+        let expected = [
+            ("bos_token_id", json!(256)),
+            ("eos_token_id", json!([257, 259])),
+            ("pad_token_id", json!(258)),
+        ];
+        assert_eq!(Tokenizer::special_ids(Some(&tokenizer)), expected);
+        // They are kept in data and checkpoints.
+        let kept: Tokenizer = serde_json::from_value(json!(tokenizer)).unwrap();
+        assert_eq!(kept, tokenizer);
+        assert_eq!(Tokenizer::special_ids(Some(&kept)), expected);
+        let written = settings(&kept);
+        for (role, token) in
+            [("bos_token", "<begin>"), ("eos_token", "<end>"), ("pad_token", "<pad>")]
+        {
+            assert_eq!(written[role], token);
+        }
+        assert_eq!(
+            (&written["add_bos_token"], &written["unk_token"]),
+            (&json!(true), &Value::Null)
+        );
+        let vocabulary = kept.vocabulary().unwrap();
+        assert_eq!(
+            (vocabulary.begin, vocabulary.end, vocabulary.padding),
+            (Some(256), Some(257), Some(258))
+        );
+        assert!(vocabulary.adds_begin);
+        // A file by itself has no names.
+        let alone = Tokenizer::from_hugging_face(file.as_bytes()).unwrap();
+        assert_eq!((alone.end_of_text(), alone.added_begin()), (None, None));
     }
 
     #[test]

@@ -19,6 +19,10 @@ pub struct Vocabulary {
     pub words: &'static str,
     pub begin: Option<u32>,
     pub end: Option<u32>,
+    pub padding: Option<u32>,
+    pub unknown: Option<u32>,
+    /// True if text begins with `begin`.
+    pub adds_begin: bool,
     pub chat_template: Option<String>,
 }
 
@@ -57,13 +61,16 @@ impl Tokenizer {
             }
             _ => GPT2_NAME,
         };
-        (vocabulary.begin, vocabulary.end) = (self.end_of_text(), self.stop());
+        vocabulary.begin = self.begin();
+        vocabulary.end = self.stop();
+        vocabulary.padding = self.named("pad_token");
+        vocabulary.unknown = self.named("unk_token");
+        vocabulary.adds_begin = self.added_begin().is_some();
         if let Self::Chat(template) = self {
             vocabulary.pad(template.vocab_size as usize);
             for (id, name) in template.specials() {
                 vocabulary.tokens[id as usize] = (name.to_owned(), TokenKind::Control);
             }
-            vocabulary.begin = template.named("bos_token").or(vocabulary.begin);
             vocabulary.chat_template = Some(template.jinja());
         }
         Ok(vocabulary)

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use super::encode::Encoded;
 use super::tokenizer_files::DATA_FILES;
 use super::{
-    ConversationCounts, DataError, Meta, TOKENIZER_FILE, TextTokenizer, TokenDtype, Tokenizer,
+    ChatTemplate, ConversationCounts, DataError, Meta, TOKENIZER_FILE, TextTokenizer, TokenDtype,
+    Tokenizer,
 };
 use crate::disk::{self, File};
 
@@ -115,7 +116,7 @@ impl FolderWriter {
         let mut texts = vec![(META, json)];
         // For other programs, and to prepare other data: wgpt reads the tokenizer in `meta.json`.
         match &meta.tokenizer {
-            Tokenizer::Chat(chat) if chat.is_of_folder() => {
+            tokenizer if has_names(tokenizer) => {
                 let files = meta.tokenizer.hugging_face_files().into_iter();
                 texts.extend(files.map(|(name, text)| (name, text.into_bytes())));
             }
@@ -166,6 +167,12 @@ impl Drop for FolderWriter {
             }
         }
     }
+}
+
+/// Returns true for a tokenizer whose own file does not say all about it.
+fn has_names(tokenizer: &Tokenizer) -> bool {
+    let is_of_folder = tokenizer.chat().is_some_and(ChatTemplate::is_of_folder);
+    is_of_folder || tokenizer.chat().is_none() && tokenizer.base().names().is_some()
 }
 
 fn temporary(folder: &Path, name: &str) -> PathBuf {

@@ -200,7 +200,12 @@ impl GgufFile<'_> {
         tokens.iter().for_each(|(_, kind)| bytes.extend((*kind as i32).to_le_bytes()));
         let bytes = entries.array("tokenizer.ggml.merges", STRING, merges.len());
         merges.iter().for_each(|merge| put_text(bytes, merge));
-        for (key, token) in [("bos", vocabulary.begin), ("eos", vocabulary.end)] {
+        for (key, token) in [
+            ("bos", vocabulary.begin),
+            ("eos", vocabulary.end),
+            ("padding", vocabulary.padding),
+            ("unknown", vocabulary.unknown),
+        ] {
             if let Some(token) = token {
                 entries.number(&format!("tokenizer.ggml.{key}_token_id"), token);
             }
@@ -208,7 +213,7 @@ impl GgufFile<'_> {
         if let Some(template) = &vocabulary.chat_template {
             entries.text("tokenizer.chat_template", template);
         }
-        entries.key("tokenizer.ggml.add_bos_token", BOOL).push(u8::from(false));
+        entries.key("tokenizer.ggml.add_bos_token", BOOL).push(vocabulary.adds_begin.into());
         entries
     }
 }
@@ -290,7 +295,7 @@ mod tests {
         let tokens = ["a", "b", "c"].map(|text| (text.to_string(), TokenKind::Normal)).into();
         let merges = vec!["a b".into()];
         let (words, begin, end) = ("gpt-2", Some(2), Some(2));
-        Vocabulary { tokens, merges, words, begin, end, chat_template: None }
+        Vocabulary { tokens, merges, words, begin, end, ..Vocabulary::default() }
     }
 
     fn file(architecture: &Architecture, dtype: GgufType) -> Vec<u8> {

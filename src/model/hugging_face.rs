@@ -18,15 +18,19 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_HEAD: usize = 256;
 const MAX_FFN: usize = 1 << 18;
 
-/// Returns the text of a model's `config.json`, as transformers reads it. `ends` are the tokens that begin
-/// and end a document.
-pub fn write_architecture(architecture: &Architecture, ends: [Option<u32>; 2]) -> String {
+/// Returns the text of a model's `config.json`, as transformers reads it. `specials` are
+/// keys and values about the special tokens.
+pub fn write_architecture(
+    architecture: &Architecture,
+    specials: Vec<(&'static str, Value)>,
+) -> String {
     let mut config = match &architecture.blocks {
         Blocks::Gpt2 { bias, gelu } => gpt2_config(architecture, *bias, *gelu),
         Blocks::Llama(shape) => llama_config(architecture, shape),
     };
-    config["bos_token_id"] = json!(ends[0]);
-    config["eos_token_id"] = json!(ends[1]);
+    for (key, value) in specials {
+        config[key] = value;
+    }
     config["initializer_range"] = json!(0.02);
     config["torch_dtype"] = json!("float32");
     config["vocab_size"] = json!(architecture.vocab_size);
@@ -256,13 +260,16 @@ mod tests {
     #[test]
     fn a_written_architecture_reads_back() {
         let gpt2 = Architecture::tiny();
-        assert_eq!(read(write_architecture(&gpt2, [Some(50256); 2])).unwrap(), gpt2);
+        assert_eq!(
+            read(write_architecture(&gpt2, vec![("eos_token_id", json!(50256))])).unwrap(),
+            gpt2
+        );
         let blocks = Blocks::Gpt2 { bias: false, gelu: Gelu::Erf };
         let nanogpt = Architecture { blocks, ..gpt2 };
-        assert_eq!(read(write_architecture(&nanogpt, [None; 2])).unwrap(), nanogpt);
+        assert_eq!(read(write_architecture(&nanogpt, Vec::new())).unwrap(), nanogpt);
         for (has_head_norms, tied) in [(false, true), (true, false)] {
             let llama = Architecture::tiny_llama(has_head_norms, tied);
-            assert_eq!(read(write_architecture(&llama, [None; 2])).unwrap(), llama);
+            assert_eq!(read(write_architecture(&llama, Vec::new())).unwrap(), llama);
         }
     }
 
@@ -274,7 +281,7 @@ mod tests {
 
     #[test]
     fn other_architectures_are_rejected() {
-        let good = write_architecture(&Architecture::tiny(), [None; 2]);
+        let good = write_architecture(&Architecture::tiny(), Vec::new());
         for (from, to, word) in [
             (r#""n_head": 2"#, r#""n_head": 3"#, "multiple"),
             (r#""n_layer": 2"#, r#""n_layer": 0"#, "n_layer"),

@@ -55,14 +55,15 @@ pub(crate) fn write_model_card(
 
 /// Returns the settings of generation, which are the defaults of `wgpt sample`.
 fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
-    let settings = json!({
-        "bos_token_id": tokenizer.and_then(Tokenizer::end_of_text),
-        "eos_token_id": tokenizer.and_then(Tokenizer::stop),
+    let mut settings = json!({
         "do_sample": true,
         "temperature": 0.8,
         "top_k": source.architecture.vocab_size.min(200),
         "max_length": source.architecture.block_size,
     });
+    for (key, value) in Tokenizer::special_ids(tokenizer) {
+        settings[key] = value;
+    }
     format!("{settings:#}\n")
 }
 

@@ -366,8 +366,7 @@ pub async fn write_model(
     weights: Vec<Parameter>,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<(), Failure> {
-    let ends = [Tokenizer::end_of_text, Tokenizer::stop].map(|end| tokenizer.and_then(end));
-    let config = write_architecture(architecture, ends);
+    let config = write_architecture(architecture, Tokenizer::special_ids(tokenizer));
     let file = folder.join(ARCHITECTURE_FILE);
     disk::write(&file, config).map_err(Failure::io("write", &file))?;
     for (name, content) in tokenizer.map(Tokenizer::hugging_face_files).unwrap_or_default() {

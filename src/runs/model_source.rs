@@ -13,6 +13,7 @@ use super::folder::CHECKPOINTS_FOLDER;
 use crate::config::{Arch, Config};
 use crate::data::{
     ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Tokenizer, TokenizerError,
+    pairs_of_folder,
 };
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
@@ -282,11 +283,12 @@ fn read_tokenizer(
     folder: &Path,
 ) -> Result<Option<Result<FolderTokenizer, TokenizerError>>, Failure> {
     let path = folder.join(TOKENIZER_FILE);
-    if !disk::exists(&path) {
-        return Ok(None);
-    }
-    let file = disk::read_regular(&path).map_err(Failure::io("read", &path))?;
-    match Tokenizer::in_folder(folder, &file) {
+    let file = match pairs_of_folder(folder) {
+        Some(file) => file,
+        None if !disk::exists(&path) => return Ok(None),
+        None => Ok(disk::read_regular(&path).map_err(Failure::io("read", &path))?),
+    };
+    match file.and_then(|file| Tokenizer::in_folder(folder, &file)) {
         Err(error @ TokenizerError::NotJson(_)) => Err(Failure::checkpoint(&path, error)),
         read => Ok(Some(read)),
     }

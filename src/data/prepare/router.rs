@@ -20,6 +20,8 @@ pub(super) struct Router<'a> {
     /// The split that the text of the current document went to last, and its last character.
     split: SplitKind,
     last: Option<char>,
+    /// True within a document.
+    has_begun: bool,
 }
 
 impl<'a> Router<'a> {
@@ -34,6 +36,7 @@ impl<'a> Router<'a> {
             bytes: 0,
             split: SplitKind::Train,
             last: None,
+            has_begun: false,
         }
     }
 
@@ -99,6 +102,11 @@ impl<'a> Router<'a> {
             self.batcher.end(self.split, None);
             self.split = split;
         }
+        if !std::mem::replace(&mut self.has_begun, true)
+            && let Some(begin) = self.tokenizer.added_begin()
+        {
+            self.batcher.end(split, Some(begin));
+        }
         self.batcher.push(text, split);
     }
 
@@ -113,6 +121,7 @@ impl<'a> Router<'a> {
             self.push(separator.encode_utf8(&mut [0; 4]), split);
         }
         self.batcher.end(split, self.tokenizer.end_of_text());
+        self.has_begun = false;
         self.documents += 1;
     }
 
