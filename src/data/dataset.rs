@@ -145,7 +145,14 @@ impl Dataset {
         };
         let chats = meta.as_ref().filter(|meta| meta.conversations.is_some());
         let template = chats.and_then(|meta| meta.tokenizer.chat());
-        let dtype = meta.as_ref().map(|meta| meta.dtype);
+        if let Some(index) = names.iter().find(|name| name.ends_with(".idx")) {
+            let problem = "this is an index of Megatron, whose data wgpt does not read";
+            let hint = "write the tokens as nanoGPT does, or prepare the text with `wgpt prepare`";
+            return Err(DataError::at(&folder.join(index), problem, hint));
+        }
+        // Files without a description may have more tokens than 16 bits have values.
+        let is_wide = TokenDtype::for_vocab(vocab_size) == TokenDtype::U32;
+        let dtype = meta.as_ref().map(|meta| meta.dtype).or(is_wide.then_some(TokenDtype::U32));
         let open = |file, expected: Option<u64>| {
             let split = open_split(folder, &names, file, vocab_size, dtype)?;
             match expected.filter(|tokens| *tokens != split.len()) {

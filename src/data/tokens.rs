@@ -5,7 +5,7 @@
 //! several files, in the given order. Files are neither mapped nor kept in memory; reading a window
 //! is a seek and a read.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -56,7 +56,7 @@ impl Split {
         Self { len, store: Store::Memory(tokens), vocab_size, conversations: None }
     }
 
-    /// Opens a split in files. With `dtype` they are headerless; without, the layout follows from
+    /// Opens a split in files. With `dtype` they are headerless; without, the layout and the dtype follow from
     /// the first bytes of each file.
     pub(super) fn from_files(
         paths: Vec<PathBuf>,
@@ -170,7 +170,11 @@ impl TokenFile {
                 };
             }
         }
-        let dtype = dtype.unwrap_or(TokenDtype::U16);
+        let dtype = match dtype {
+            Some(dtype) => dtype,
+            None if is_wide(&mut file).map_err(io())? => TokenDtype::U32,
+            None => TokenDtype::U16,
+        };
         let width = dtype.width();
         if bytes % width != 0 {
             let problem = format!("{bytes} bytes are not a whole number of {width}-byte tokens");
@@ -221,6 +225,21 @@ fn shard_tokens(path: &Path, head: &[u8]) -> Result<Option<i32>, DataError> {
         }
         _ => Ok(None),
     }
+}
+
+/// Returns true if every second of the first numbers of 16 bits is zero: then they have 32.
+fn is_wide(file: &mut File) -> io::Result<bool> {
+    const SEEN: u64 = 16 << 10;
+    let mut head = Vec::new();
+    file.rewind()?;
+    file.take(SEEN).read_to_end(&mut head)?;
+    let (pairs, rest) = head.as_chunks::<4>();
+    let has_text = pairs.iter().any(|pair| pair[..2] != [0, 0]);
+    // Two tokens prove little.
+    Ok(pairs.len() >= 16
+        && rest.is_empty()
+        && has_text
+        && pairs.iter().all(|pair| pair[2..] == [0, 0]))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use super::{Architecture, Blocks, LlamaBlocks, WeightError};
 use crate::config::Gelu;
 use crate::disk;
 use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
+use crate::text::excerpt;
 
 pub const ARCHITECTURE_FILE: &str = "config.json";
 
@@ -105,7 +106,10 @@ pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     }
     let config: Value = serde_json::from_slice(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
-    architecture(&config).map_err(|reason| WeightError::corrupt(&path, reason))
+    architecture(&config).map_err(|reason| {
+        let hint = "give a GPT-2, a Llama or a Qwen3 without this; `wgpt get --list` names some";
+        WeightError::Unsupported { path, reason: excerpt(reason), hint }
+    })
 }
 
 /// Returns the architecture that a `config.json` describes, or the reason why wgpt has no such model.

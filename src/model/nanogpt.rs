@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
@@ -44,6 +44,15 @@ impl NanoGptCheckpoint {
             let reason = format!("{size} GiB, but a checkpoint may have at most {limit} GiB");
             return Err(wrong(reason));
         }
+        let unsupported = |reason: &str, hint| WeightError::Unsupported {
+            path: path.to_owned(),
+            reason: reason.to_owned(),
+            hint,
+        };
+        if !starts_as_zip(path)? {
+            let hint = "write it anew in Python, with torch.save(torch.load(FILE), FILE)";
+            return Err(unsupported("not a zip, as PyTorch writes files since version 1.6", hint));
+        }
         check_archive(path)?;
         let not_nanogpt = |error| wrong(format!("not a nanoGPT checkpoint: {error}"));
         let reader = PytorchReader::with_top_level_key(path, "model").map_err(not_nanogpt)?;
@@ -52,7 +61,9 @@ impl NanoGptCheckpoint {
             return Err(wrong("not a nanoGPT checkpoint: its content is not a dictionary".into()));
         };
         let Some(PickleValue::Dict(args)) = root.get("model_args") else {
-            return Err(wrong("not a nanoGPT checkpoint: no `model_args`".into()));
+            let reason = "no `model_args`, and weights alone do not tell the number of heads";
+            let hint = "save {'model': weights, 'model_args': sizes}, as nanoGPT does";
+            return Err(unsupported(reason, hint));
         };
         let tensors = reader
             .into_tensors()
@@ -62,6 +73,13 @@ impl NanoGptCheckpoint {
         let architecture = architecture(args).map_err(wrong)?;
         Ok(Self { path: path.to_path_buf(), tensors, architecture })
     }
+}
+
+fn starts_as_zip(path: &Path) -> Result<bool, WeightError> {
+    let mut start = Vec::new();
+    let file = disk::open_regular(path).map_err(WeightError::io(path))?;
+    file.take(4).read_to_end(&mut start).map_err(WeightError::io(path))?;
+    Ok(start == b"PK\x03\x04")
 }
 
 /// Refuses archives that PyTorch does not write. It compresses nothing, so that no entry is larger than the
@@ -138,7 +156,7 @@ impl WeightSource for NanoGptCheckpoint {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Cursor, Read, Write};
+    use std::io::{Cursor, Write};
 
     use zip::ZipWriter;
     use zip::write::SimpleFileOptions;

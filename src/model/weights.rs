@@ -22,6 +22,9 @@ pub enum WeightError {
     /// The content of the file is not valid, or does not fit the model.
     #[error("{}: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
+    /// A model of a kind that wgpt does not have. Another copy of it would be the same.
+    #[error("{}: {reason}", path.display())]
+    Unsupported { path: PathBuf, reason: String, hint: &'static str },
     /// The type of a file cannot hold a value of this size.
     #[error("`{name}` has a value of {value:e}, which the type of the file cannot hold")]
     TooLarge { name: String, value: f32 },
@@ -59,6 +62,7 @@ impl From<WeightError> for Failure {
         let text = error.to_string();
         match error {
             WeightError::Source(failure) => *failure,
+            WeightError::Unsupported { hint, .. } => Self::bad_data(text, hint),
             WeightError::TooLarge { .. } => Self::usage(text, "export with --type=f32"),
             WeightError::Corrupt { .. } => Self::bad_data(text, OTHER_MODEL),
             WeightError::Io { source, .. } => {
