@@ -167,7 +167,8 @@ impl Generator {
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(), Failure> {
         let Self { model, mode, tokenizer, options, tokens, writer } = self;
-        let mut sampler = Sampler::new(model, &prompt.ids, *options, *mode);
+        let mut sampler = Sampler::new(model, &prompt.ids, *options, *mode)
+            .drawing_from(tokenizer.vocab_size() as usize);
         options.seed = options.seed.wrapping_add(1);
         writer.begin();
         let mut stream = ScoredStream::new(tokenizer);

@@ -189,7 +189,8 @@ impl Conversation {
     ) -> ChatAnswer<'a> {
         ChatAnswer {
             template: &self.template,
-            sampler: Sampler::new(model, &prompt.ids, options, mode),
+            sampler: Sampler::new(model, &prompt.ids, options, mode)
+                .drawing_from(self.template.vocab_size as usize),
             room: prompt.room,
             ids: Vec::new(),
             text: TextStream::default(),

@@ -29,6 +29,8 @@ pub struct Sampler<'a> {
     tokens: Vec<u32>,
     /// The number of tokens in the cache, which are the last ones.
     cached: usize,
+    /// The tokens to draw from are those below this. Models often have rows of embeddings without a token.
+    drawn: usize,
     /// The cosines and sines of the new positions' angles, `[1, new, size / 2]`, if the model rotates.
     angles: Option<[Tensor<3>; 2]>,
 }
@@ -49,8 +51,14 @@ impl<'a> Sampler<'a> {
             cache: Vec::new(),
             tokens: prompt.to_vec(),
             cached: 0,
+            drawn: model.architecture.vocab_size,
             angles: None,
         }
+    }
+
+    /// Draws only from the first `tokens` of the vocabulary.
+    pub fn drawing_from(self, tokens: usize) -> Self {
+        Self { drawn: self.drawn.min(tokens).max(1), ..self }
     }
 
     pub async fn next_token(&mut self) -> u32 {
@@ -66,7 +74,7 @@ impl<'a> Sampler<'a> {
 
     async fn draw_next(&mut self) -> (Vec<f32>, u32) {
         let logits = self.last_logits().await;
-        let token = draw(&logits, &self.options, &mut self.rng);
+        let token = draw(&logits[..self.drawn.min(logits.len())], &self.options, &mut self.rng);
         self.tokens.push(token);
         (logits, token)
     }

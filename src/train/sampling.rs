@@ -2,6 +2,7 @@
 
 use super::journal::Journal;
 use super::training::Training;
+use crate::config::Config;
 use crate::data::{DataError, Dataset, Ending, Message, Role, Tokenizer};
 use crate::eval::ScoredStream;
 use crate::model::{SampleOptions, Sampler};
@@ -12,20 +13,26 @@ const DEFAULT_PROMPT: &str = "\n";
 
 /// Generates a sample from `sample_prompt`, always with the same seed, so that samples differ only as
 /// the weights do.
-pub(super) async fn sample_for_comparison(training: &Training, journal: &mut Journal<'_>) {
+pub(super) async fn sample_for_comparison(
+    training: &Training,
+    journal: &mut Journal<'_>,
+    wants_stop: impl FnMut() -> bool,
+) {
     let config = &training.inputs.config;
     if config.sample_tokens > 0 {
-        sample(training, journal, &config.sample_prompt, config.seed, false).await;
+        let Config { sample_prompt, seed, .. } = config;
+        sample(training, journal, sample_prompt, *seed, false, wants_stop).await;
     }
 }
 
-/// Generates a sample on rank 0, with the probabilities of its tokens if requested.
+/// Generates a sample on rank 0, with the probabilities of its tokens if requested, until the run is to stop.
 pub(super) async fn sample(
     training: &Training,
     journal: &mut Journal<'_>,
     prompt: &str,
     seed: u64,
     probabilities: bool,
+    mut wants_stop: impl FnMut() -> bool,
 ) {
     let Training { inputs, ranks, learner, position, .. } = training;
     let Some(tokenizer) = inputs.dataset.tokenizer.as_ref().filter(|_| ranks.group.is_first())
@@ -38,7 +45,8 @@ pub(super) async fn sample(
         Err(error) => return journal.warn(format!("no sample: {error}; {}", error.hint())),
     };
     let options = SampleOptions { temperature: 0.8, top_k: 200, seed };
-    let mut sampler = Sampler::new(&learner.model, &ids, options, inputs.mode);
+    let mut sampler = Sampler::new(&learner.model, &ids, options, inputs.mode)
+        .drawing_from(tokenizer.vocab_size() as usize);
     let count = inputs.config.sample_tokens;
     let mut reporter = journal.report(Task::Sample, count.into());
     let mut tokens = Vec::new();
@@ -46,6 +54,9 @@ pub(super) async fn sample(
     let mut stream = ScoredStream::new(tokenizer);
     for done in 0..count {
         reporter.report(done.into());
+        if wants_stop() {
+            return;
+        }
         let odds = if probabilities {
             Some(sampler.next_with_odds(tokenizer.vocab_size() as usize).await)
         } else {

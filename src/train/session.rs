@@ -179,7 +179,7 @@ impl<'a> Session<'a> {
         }
         // Before the evaluation, which takes longer: a sample is the first thing to see.
         if training.position.sample_is_due(&training.inputs.config) {
-            sample_for_comparison(training, journal).await;
+            sample_for_comparison(training, journal, || commands.wants_stop()).await;
         }
         if evaluates {
             self.evaluate_and_save(commands).await?;
@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
             return Ok(reason);
         }
         let Self { training, journal, .. } = self;
-        sample_for_comparison(training, journal).await;
+        sample_for_comparison(training, journal, || commands.wants_stop()).await;
         let best = Checkpoint::best_loss(&journal.folder.checkpoints());
         let warning = training.position.overfitting(best);
         if let Some(text) = warning.filter(|_| training.ranks.group.is_first()) {

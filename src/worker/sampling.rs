@@ -31,7 +31,8 @@ pub(super) async fn sample(
         SampleInput::Prompt(prompt) => {
             let (tokenizer, ids) = encode(&source, prompt)?;
             let (model, mode) = load(&source, &open().await?)?;
-            let mut sampler = Sampler::new(&model, &ids, options, mode);
+            let mut sampler = Sampler::new(&model, &ids, options, mode)
+                .drawing_from(tokenizer.vocab_size() as usize);
             let mut replied = Instant::now();
             let mut stream = ScoredStream::new(tokenizer);
             let mut scored = Vec::new();

@@ -55,7 +55,8 @@ impl Session<'_> {
                 Command::Checkpoint => checkpoints.save(training, journal).await?,
                 Command::Sample { prompt, probabilities } => {
                     let seed = training.inputs.config.seed.wrapping_add(iter);
-                    sample(training, journal, &prompt, seed, probabilities).await;
+                    let stop = || commands.wants_stop();
+                    sample(training, journal, &prompt, seed, probabilities, stop).await;
                 }
                 Command::Set(setting) => self.set(setting).await?,
             }
