@@ -173,6 +173,22 @@ pub fn lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
+/// Returns true if `path` leads to this open file. Windows removes no name of a file that is open.
+pub fn is_same(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let number = |found: fs::Metadata| (found.dev(), found.ino());
+        let own = file.metadata().map(number);
+        own.is_ok_and(|own| fs::symlink_metadata(path).is_ok_and(|found| number(found) == own))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, path);
+        true
+    }
+}
+
 /// A folder that this process works in, which may be moved or deleted meanwhile.
 #[derive(Debug)]
 pub struct HeldFolder {

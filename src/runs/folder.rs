@@ -41,7 +41,7 @@ pub struct RunFolder {
     /// `None` on ranks other than the first.
     place: Option<HeldFolder>,
     /// The operating system releases the lock when the process ends, even if it is killed.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl RunFolder {
@@ -53,16 +53,7 @@ impl RunFolder {
         }
         disk::create_dir_all(path).map_err(Failure::io("create", path))?;
         own_folder(path, CHECKPOINTS_FOLDER)?;
-        let lock_path = path.join(LOCK_FILE);
-        let lock = append(&lock_path)?;
-        disk::lock(&lock).map_err(|error| match error {
-            TryLockError::WouldBlock => {
-                let text = format!("{}: another process is training this run", path.display());
-                let hint = "stop that process, or give another folder with --run";
-                Failure::new(text, hint).with_exit(Exit::Usage)
-            }
-            TryLockError::Error(source) => Failure::io("lock", &lock_path)(source),
-        })?;
+        let lock = locked(path)?;
         // A run without a checkpoint has nothing to lose.
         if !resume && has_checkpoints(path)? {
             let text = format!("{}: this folder already has a run", path.display());
@@ -74,7 +65,7 @@ impl RunFolder {
             disk::open_own(&commands).map_err(Failure::io("open", &commands))?;
         }
         let place = HeldFolder::open(path).map_err(Failure::io("open", path))?;
-        Ok(Self { place: Some(place), _lock: Some(lock), ..Self::unlocked(path)? })
+        Ok(Self { place: Some(place), lock: Some(lock), ..Self::unlocked(path)? })
     }
 
     fn unlocked(path: &Path) -> Result<Self, Failure> {
@@ -92,7 +83,7 @@ impl RunFolder {
             skipped: 0,
             scalars: Logs::default(),
             place: None,
-            _lock: None,
+            lock: None,
         }
     }
 
@@ -102,6 +93,20 @@ impl RunFolder {
         disk::create_dir_all(path).map_err(Failure::io("create", path))?;
         let folder = own_folder(path, RANKS_FOLDER)?;
         Ok(Self::with_log(path, append(&folder.join(format!("{rank}.log")))?))
+    }
+
+    /// Checks that the lock file is still the one that this process has locked, and locks a new one in place of
+    /// one that was removed.
+    ///
+    /// # Errors
+    /// If another process has done that before, and trains the run, too.
+    pub fn keep_lock(&mut self) -> Result<(), Failure> {
+        if let Some(lock) = &self.lock
+            && !disk::is_same(lock, &self.path.join(LOCK_FILE))
+        {
+            self.lock = Some(locked(&self.path)?);
+        }
+        Ok(())
     }
 
     /// Returns true if the folder was deleted or moved since it was locked.
@@ -204,6 +209,25 @@ impl RunFolder {
         self.log = rewrite(LOG_FILE, thinned_log)?.0;
         Ok(())
     }
+}
+
+/// Locks the lock file of a run, which it creates.
+fn locked(run: &Path) -> Result<File, Failure> {
+    let path = run.join(LOCK_FILE);
+    let lock = append(&path)?;
+    disk::lock(&lock).map_err(|error| match error {
+        TryLockError::WouldBlock => {
+            let text = format!("{}: another process is training this run", run.display());
+            let hint = "stop that process, or give another folder with --run";
+            Failure::new(text, hint).with_exit(Exit::Usage)
+        }
+        TryLockError::Error(error) => {
+            let hint = "nothing else keeps two processes from training one run: give a folder on a disk that \
+                        has locks with --run";
+            Failure::new(format!("cannot lock {}: {error}", path.display()), hint)
+        }
+    })?;
+    Ok(lock)
 }
 
 /// Returns an error if a folder that is no run's has a file that a run would replace or append to.
@@ -319,6 +343,23 @@ mod tests {
                 assert!((read - all).abs() < all * 1e-5, "{read} {all}");
             }
         }
+    }
+
+    /// A person may take the lock file for one that a killed process has left.
+    #[cfg(unix)]
+    #[test]
+    fn two_processes_never_train_a_run_whose_lock_file_was_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let mut first = RunFolder::open(path, false).unwrap();
+        first.keep_lock().unwrap();
+        std::fs::remove_file(path.join(LOCK_FILE)).unwrap();
+        first.keep_lock().unwrap();
+        assert!(RunFolder::open(path, true).unwrap_err().text.contains("another process"));
+        std::fs::remove_file(path.join(LOCK_FILE)).unwrap();
+        let mut second = RunFolder::open(path, true).unwrap();
+        assert!(first.keep_lock().unwrap_err().text.contains("another process"));
+        second.keep_lock().unwrap();
     }
 
     #[test]

@@ -111,6 +111,7 @@ impl CheckpointWriter {
         training: &mut Training,
         journal: &mut Journal<'_>,
     ) -> Result<()> {
+        journal.folder.keep_lock()?;
         journal.folder.restore_config(&training.inputs.config)?;
         self.written = Instant::now();
         training.results(journal).await?;
