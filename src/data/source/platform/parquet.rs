@@ -20,6 +20,13 @@ use super::super::{BadLines, DataError, DocumentPart, Sink, Stop};
 /// Rows per batch. Pages are read one by one, so this and the longest document bound the memory.
 const ROWS: usize = 64;
 
+/// The most bytes of a text, as of a line of JSON.
+const MAX_TEXT: usize = 256 << 20;
+
+/// The most bytes of text for each byte of a file, beyond the first GiB. A dictionary lets a small file stand for
+/// terabytes, which nobody publishes: compression alone gives less than a thousand.
+const MAX_RATIO: u64 = 10_000;
+
 /// Reads a document from column `field` of each row into `sink`. Skips empty values, and counts null ones.
 pub(in crate::data::source) fn read(
     path: &Path,
@@ -53,6 +60,8 @@ pub(in crate::data::source) fn read(
         };
         DataError::at(path, format!("no text column {field:?}"), hint)
     })?;
+    let most = bytes.saturating_mul(MAX_RATIO).saturating_add(1 << 30);
+    let mut text_bytes = 0_u64;
     let mut done = 0_u64;
     for group in 0..reader.num_row_groups() {
         let pages = without_panic(|| reader.get_row_group(group)?.get_column_page_reader(index));
@@ -81,6 +90,11 @@ pub(in crate::data::source) fn read(
                     let at = error.valid_up_to();
                     bad(format!("rows {first} to {done}: not UTF-8 at byte {at} of a value"))
                 })?;
+                text_bytes += text.len() as u64;
+                if text.len() > MAX_TEXT || text_bytes > most {
+                    let reason = "its texts are far longer than the texts of such a file can be";
+                    return Err(bad(reason.to_owned()).into());
+                }
                 sink(DocumentPart::Text(text), bytes_read)?;
                 sink(DocumentPart::EndOfDocument, bytes_read)?;
             }
