@@ -139,7 +139,7 @@ impl SourceFile {
     }
 
     /// Returns the last part of the name, without that of a compression.
-    fn ending(&self) -> String {
+    pub fn ending(&self) -> String {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         let stem = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending));
         let stem = stem.unwrap_or(&name);

@@ -258,7 +258,14 @@ impl Sources {
         let form = |file: &SourceFile| match file.format {
             Format::Conversations(_, dialect) => Some(dialect.name()),
             Format::Documents(_) => Some("documents in JSON"),
-            _ => None,
+            Format::Text => match file.ending().as_str() {
+                "csv" | "tsv" => {
+                    Some("a table, read as plain text; as JSON lines each row is a document")
+                }
+                "json" => Some("JSON without a list of objects, read as plain text"),
+                _ => None,
+            },
+            Format::Parquet => None,
         };
         let mut forms: Vec<(&str, &SourceFile, usize)> = Vec::new();
         for file in &self.files {
