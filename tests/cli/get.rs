@@ -164,6 +164,65 @@ fn a_model_is_fetched_once_and_used_by_its_name() {
 }
 
 /// Cuts every second connection: each answer after it sends only the rest.
+/// Another program, or a disk, has changed what the cache has.
+#[test]
+fn a_damaged_blob_and_a_link_elsewhere_are_mended() {
+    let folder = temporary();
+    let repo = texts();
+    let content = repo.files["data/train.txt"].clone();
+    let served = repo.clone();
+    let server = Server::start(move |request, _| served.answer(request));
+    succeeded(&get(folder.path(), &server, &["hf:me/texts"]));
+    let blobs = blobs(folder.path(), "datasets--me--texts");
+    let blob = blobs.join(sha256(&content));
+    let fetched = || server.requests("train.txt").len();
+    let once = fetched();
+    // It is hashed once, and taken.
+    succeeded(&get(folder.path(), &server, &["hf:me/texts"]));
+    assert_eq!(fetched(), once);
+    std::thread::sleep(Duration::from_millis(20));
+    fs::write(&blob, content.to_ascii_uppercase()).unwrap();
+    succeeded(&get(folder.path(), &server, &["hf:me/texts"]));
+    assert!(fetched() > once && fs::read(&blob).unwrap() == content);
+
+    let link = folder.path().join("hf/hub/datasets--me--texts/snapshots").join(COMMIT);
+    let link = link.join("data/train.txt");
+    fs::write(blobs.join("other"), &content[1..]).unwrap();
+    fs::remove_file(&link).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("../../../blobs/other", &link).unwrap();
+    #[cfg(not(unix))]
+    fs::copy(blobs.join("other"), &link).unwrap();
+    succeeded(&get(folder.path(), &server, &["hf:me/texts"]));
+    assert!(fs::read(&link).unwrap() == content);
+}
+
+/// A link in the data folder could lead a write to any file, and a pipe would be waited for.
+#[cfg(unix)]
+#[test]
+fn links_and_pipes_in_place_of_files_are_not_followed() {
+    let folder = temporary();
+    let path = folder.path();
+    let server = Server::start(|request, _| Answer::file(request, STORY.as_bytes()));
+    fs::create_dir(path.join("data")).unwrap();
+    fs::write(path.join("precious"), "mine").unwrap();
+    for name in [".story.txt.incomplete", ".story.txt.version"] {
+        std::os::unix::fs::symlink("../precious", path.join("data").join(name)).unwrap();
+    }
+    let address = format!("{}/story.txt", server.address);
+    let output = get(path, &server, &[&address]);
+    assert_eq!(fs::read_to_string(path.join("precious")).unwrap(), "mine");
+    failed(&output, 1, &[".story.txt.incomplete", "it is a link"]);
+
+    let pipe = path.join("hf/token");
+    fs::create_dir_all(pipe.parent().unwrap()).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::remove_file(path.join("data/.story.txt.incomplete")).unwrap();
+    succeeded(&get(path, &server, &[&address]));
+    assert_eq!(fs::read_to_string(path.join("precious")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(path.join("data/story.txt")).unwrap(), STORY);
+}
+
 #[test]
 fn a_cut_connection_is_continued() {
     let folder = temporary();
