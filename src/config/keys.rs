@@ -92,6 +92,7 @@ pub const KEYS: &[Key] = &[
     key("rope_theta", Positive, MODEL, "10000.0", "with llama and qwen3: base of the angles by which positions rotate queries and keys"),
     key("norm_eps", Positive, MODEL, "1e-5", "with llama and qwen3: added to the mean square in a norm"),
     key("tie_embeddings", Bool, MODEL, "true", "with llama and qwen3: the output head is the token embedding"),
+    key("max_positions", count(0, 1 << 20), MODEL, "0", "with llama and qwen3: context that exports state, as of a model that was made for more than block_size; 0 = block_size"),
 
     key("batch_size", count(1, 1 << 16), BATCH, "12", "sequences per accumulation step"),
     key("gradient_accumulation_steps", count(1, 1 << 20), BATCH, "40", "accumulation steps per update; the global batch is batch_size times this"),

@@ -88,6 +88,9 @@ pub struct Config {
     pub norm_eps: f64,
     #[serde(default = "tied")]
     pub tie_embeddings: bool,
+    /// 0 for `block_size`.
+    #[serde(default)]
+    pub max_positions: u32,
 
     /// Sequences per accumulation step. They need not be on the device at once: see `micro_batch`.
     pub batch_size: NonZeroU32,

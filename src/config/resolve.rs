@@ -198,6 +198,7 @@ impl Resolved {
             ("rope_theta", format!("{:?}", config.rope_theta)),
             ("norm_eps", format!("{:?}", config.norm_eps)),
             ("tie_embeddings", config.tie_embeddings.to_string()),
+            ("max_positions", config.max_positions.to_string()),
         ];
         for (name, value) in shape {
             let default = KEYS.iter().find(|key| key.name == name).map_or("", |key| key.default);

@@ -367,6 +367,7 @@ fn a_config_without_the_newer_keys_is_read() {
         "rope_theta",
         "norm_eps",
         "tie_embeddings",
+        "max_positions",
     ] {
         assert!(old.remove(key).is_some(), "{key}");
     }

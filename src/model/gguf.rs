@@ -150,7 +150,7 @@ impl GgufFile<'_> {
 
     fn entries(&self) -> Entries {
         let Self { name, vocabulary, dtype, .. } = *self;
-        let Architecture { n_layer, n_head, n_embd, block_size, .. } = *self.architecture;
+        let Architecture { n_layer, n_head, n_embd, .. } = *self.architecture;
         let [kv_heads, head_size] = self.architecture.kv_heads();
         let arch = self.architecture.arch();
         let mut entries = Entries::default();
@@ -165,7 +165,7 @@ impl GgufFile<'_> {
             Blocks::Llama(LlamaBlocks { ffn_size, .. }) => ffn_size,
         };
         for (key, value) in [
-            ("context_length", block_size),
+            ("context_length", self.architecture.positions()),
             ("embedding_length", n_embd),
             ("feed_forward_length", ffn_size),
             ("block_count", n_layer),

@@ -76,12 +76,14 @@ fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
     json!({
         "architectures": [class],
         "attention_bias": false,
+        // For wgpt alone: other programs may give the model more tokens than it was trained on here.
+        "block_size": architecture.block_size,
         "attention_dropout": 0.0,
         "head_dim": head_size,
         "hidden_act": "silu",
         "hidden_size": architecture.n_embd,
         "intermediate_size": ffn_size,
-        "max_position_embeddings": architecture.block_size,
+        "max_position_embeddings": architecture.positions(),
         "mlp_bias": false,
         "model_type": model_type,
         "num_attention_heads": architecture.n_head,
@@ -203,11 +205,12 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
     if head_size == 0 || !head_size.is_multiple_of(2) {
         return Err(format!("heads of {head_size} elements; only even sizes are supported"));
     }
+    let positions = size("max_position_embeddings", MAX_BLOCK)?;
     Ok(Architecture {
         n_layer: size("num_hidden_layers", MAX_LAYERS)?,
         n_head,
         n_embd,
-        block_size: size("max_position_embeddings", MAX_BLOCK)?,
+        block_size: optional("block_size", MAX_BLOCK, positions)?,
         vocab_size: size("vocab_size", MAX_VOCAB)?,
         blocks: Blocks::Llama(LlamaBlocks {
             kv_heads,
@@ -217,6 +220,7 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
             norm_eps: positive(config, "rms_norm_eps", 1e-6)?,
             tied: config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
             has_head_norms: is_qwen3,
+            positions,
         }),
     })
 }
@@ -275,6 +279,16 @@ mod tests {
             let llama = Architecture::tiny_llama(has_head_norms, tied);
             assert_eq!(read(write_architecture(&llama, Vec::new())).unwrap(), llama);
         }
+    }
+
+    /// A model that was fine-tuned on shorter windows than it was made for.
+    #[test]
+    fn the_context_of_a_model_survives_a_shorter_block_size() {
+        let long = Architecture::tiny_llama(false, true);
+        let tuned = Architecture { block_size: 8, ..long };
+        let text = write_architecture(&tuned, Vec::new());
+        assert!(text.contains("\"max_position_embeddings\": 16"), "{text}");
+        assert_eq!(read(text).unwrap(), tuned);
     }
 
     #[test]

@@ -52,6 +52,9 @@ pub struct LlamaBlocks {
     pub tied: bool,
     /// True for Qwen3, which normalises the queries and keys of each head.
     pub has_head_norms: bool,
+    /// The positions that the model was made for, at least `block_size`: rotation needs no weights for them.
+    #[serde(default)]
+    pub positions: usize,
 }
 
 #[cfg(test)]
@@ -73,6 +76,7 @@ impl Architecture {
             norm_eps: 1e-6,
             tied,
             has_head_norms,
+            positions: 16,
         });
         Self { n_head: 4, blocks, ..Self::tiny() }
     }
@@ -97,8 +101,17 @@ impl Architecture {
                     norm_eps: config.norm_eps,
                     tied: config.tie_embeddings,
                     has_head_norms: arch == Arch::Qwen3,
+                    positions: config.block_size.get().max(config.max_positions) as usize,
                 }),
             },
+        }
+    }
+
+    /// Returns the most tokens that other programs may give the model at once.
+    pub fn positions(&self) -> usize {
+        match self.blocks {
+            Blocks::Gpt2 { .. } => self.block_size,
+            Blocks::Llama(LlamaBlocks { positions, .. }) => self.block_size.max(positions),
         }
     }
 

@@ -82,7 +82,7 @@ fn card(
         ("layers", architecture.n_layer.to_string()),
         ("heads", architecture.n_head.to_string()),
         ("width", architecture.n_embd.to_string()),
-        ("context", format!("{} tokens", architecture.block_size)),
+        ("context", format!("{} tokens", architecture.positions())),
         ("vocabulary", architecture.vocab_size.to_string()),
     ];
     model.extend(match architecture.blocks {

@@ -381,6 +381,7 @@ pub fn settings(model: &Architecture) -> Vec<(&'static str, String)> {
         ("rope_theta", rope_theta.to_string()),
         ("norm_eps", format!("{norm_eps:e}")),
         ("tie_embeddings", tied.to_string()),
+        ("max_positions", llama.map_or(0, |shape| shape.positions).to_string()),
     ]
 }
 

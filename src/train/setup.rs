@@ -14,7 +14,7 @@ use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
-use crate::model::{Architecture, read_architecture};
+use crate::model::{Architecture, Blocks, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, HEAD, MAX_SHARDS};
 use crate::protocol::{Exit, Failure};
@@ -240,6 +240,11 @@ fn initial_source(
     let source = ModelSource::open(Path::new(path))?;
     let mut loaded = source.architecture.clone();
     loaded.block_size = loaded.block_size.min(architecture.block_size);
+    if let (Blocks::Llama(loaded), Blocks::Llama(wanted)) =
+        (&mut loaded.blocks, &architecture.blocks)
+    {
+        loaded.positions = wanted.positions;
+    }
     let template = dataset.tokenizer.as_ref().and_then(Tokenizer::chat);
     if template.map_or(Ok(false), |template| source.lacks(template))? {
         loaded.vocab_size = architecture.vocab_size;
