@@ -66,7 +66,7 @@ pub(super) fn find_tokenizer(
     // A model may be padded, as nanoGPT pads GPT-2, or have its own tokenizer.
     let padded = tokenizer.base().kind() == TokenizerKind::Gpt2
         || source.tokenizer.as_ref() == Some(&tokenizer);
-    if have > need || (have < need && !padded) {
+    if tokenizer.rows() > need || (have < need && !padded) {
         let text = format!("the tokenizer has {have} tokens, but the model has {need}");
         let hint = "use --data to give the data folder that the model was trained on";
         return Err(Failure::usage(text, hint));

@@ -118,6 +118,13 @@ impl Bpe {
         self.ids == other.ids && self.ids.iter().all(|&id| self.bytes(id) == other.bytes(id))
     }
 
+    /// Returns the tokens that text can become.
+    pub(super) fn text_ids(&self) -> impl Iterator<Item = u32> {
+        let added = self.added.iter().filter(|token| !token.is_special).map(|token| token.id);
+        let ids = self.ids.iter().copied().filter(|id| *id != NO_ID);
+        ids.chain(added).chain(self.unknown)
+    }
+
     /// Returns the token of this name that text never becomes.
     pub(super) fn special(&self, name: &str) -> Option<u32> {
         let token = self.added.iter().find(|token| token.is_special && token.content == name)?;

@@ -107,6 +107,19 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the rows of an embedding that text needs. A vocabulary may have more tokens, like one for padding,
+    /// that a model was never trained with.
+    pub fn rows(&self) -> usize {
+        let rows = match self {
+            Self::Text(TextTokenizer::Bpe(bpe)) => {
+                let ends = [self.end_of_text(), self.added_begin()].into_iter().flatten().max();
+                bpe.text_ids().chain(ends).max().map_or(0, |id| id + 1)
+            }
+            _ => self.vocab_size(),
+        };
+        rows as usize
+    }
+
     /// Returns the token that ends a document, if the tokenizer has one.
     pub fn end_of_text(&self) -> Option<u32> {
         self.end().map(|(id, _)| id)

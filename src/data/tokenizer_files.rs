@@ -418,6 +418,7 @@ mod tests {
         assert!(vocabulary.adds_begin);
         // A file by itself has no names.
         let alone = Tokenizer::from_hugging_face(file.as_bytes()).unwrap();
+        assert_eq!((alone.vocab_size(), alone.rows(), kept.rows()), (260, 256, 258));
         assert_eq!((alone.end_of_text(), alone.added_begin()), (None, None));
     }
 
