@@ -86,6 +86,9 @@ impl Bpe {
 
     /// Takes the names of the special tokens from the folder of the file, or of its data.
     pub fn with_names(self, mut names: SpecialNames, has_template: bool) -> Self {
+        if names.is_empty() {
+            return self;
+        }
         if names.document_end.is_none() {
             let usual = self.end.as_ref().map(|(_, name)| name);
             let named = names.tokens.get("eos_token").filter(|name| self.id_of(name).is_some());
@@ -98,6 +101,9 @@ impl Bpe {
     }
 
     fn id_of(&self, content: &str) -> Option<u32> {
+        if content.is_empty() {
+            return None;
+        }
         let added = self.added.iter().find(|token| token.content == content).map(|token| token.id);
         let of_table = || self.tokens.iter().position(|token| token == content.as_bytes());
         added.or_else(|| of_table().map(|id| id as u32))
@@ -179,19 +185,11 @@ impl Bpe {
     }
 }
 
-/// Two files are equal if they describe the same words, tokens and merges in whatever form, and use the same
-/// special tokens.
+/// Two files are equal if they describe the same words, tokens and merges in whatever form. The names of special
+/// tokens are of no matter: data that was prepared without them fits the model.
 impl PartialEq for Bpe {
     fn eq(&self, other: &Self) -> bool {
-        let specials = |bpe: &Self| {
-            let end = bpe.end.as_ref().map(|(id, _)| *id);
-            let begin = bpe.named("bos_token").or(end);
-            (begin, end, bpe.named("pad_token"), bpe.names.adds_begin, bpe.names.stops.clone())
-        };
-        self.tokens == other.tokens
-            && self.ids == other.ids
-            && self.words == other.words
-            && specials(self) == specials(other)
+        self.tokens == other.tokens && self.ids == other.ids && self.words == other.words
     }
 }
 

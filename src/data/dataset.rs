@@ -145,7 +145,8 @@ impl Dataset {
         };
         let chats = meta.as_ref().filter(|meta| meta.conversations.is_some());
         let template = chats.and_then(|meta| meta.tokenizer.chat());
-        if let Some(index) = names.iter().find(|name| name.ends_with(".idx")) {
+        let index = names.iter().find(|name| name.ends_with(".idx"));
+        if let Some(index) = index.filter(|_| meta.is_none()) {
             let problem = "this is an index of Megatron, whose data wgpt does not read";
             let hint = "write the tokens as nanoGPT does, or prepare the text with `wgpt prepare`";
             return Err(DataError::at(&folder.join(index), problem, hint));

@@ -70,7 +70,8 @@ impl Tokenizer {
             }
             None => self.encode(text)?,
         };
-        let begin = self.added_begin().filter(|begin| !ids.is_empty() && ids[0] != *begin);
+        let has_text = !ids.is_empty() && text != END_OF_TEXT;
+        let begin = self.added_begin().filter(|begin| has_text && ids[0] != *begin);
         Ok(begin.into_iter().chain(ids).collect())
     }
 
@@ -154,20 +155,21 @@ impl Tokenizer {
     /// Returns the tokens at which programs stop to generate: [`stop`](Self::stop) and the folder's own.
     pub fn stops(&self) -> Vec<u32> {
         let own = self.base().names().map_or(&[][..], |names| &names.stops);
-        let mut stops: Vec<u32> = self.stop().into_iter().collect();
-        let others = own.iter().filter(|id| Some(**id) != self.stop());
-        stops.extend(others);
-        stops
+        let missing = self.stop().filter(|stop| !own.contains(stop));
+        missing.into_iter().chain(own.iter().copied()).collect()
     }
 
-    /// Returns the keys and values by which the files of a model name the ids of its special tokens.
-    pub fn special_ids(tokenizer: Option<&Self>) -> Vec<(&'static str, Value)> {
-        let stops = tokenizer.map(Self::stops).unwrap_or_default();
+    /// Returns the keys and values by which the files of a model with so many rows of embeddings name the ids of its
+    /// special tokens.
+    pub fn special_ids(tokenizer: Option<&Self>, rows: usize) -> Vec<(&'static str, Value)> {
+        let has_row = |id: &u32| (*id as usize) < rows;
+        let stops: Vec<u32> =
+            tokenizer.map(Self::stops).unwrap_or_default().into_iter().filter(has_row).collect();
         let eos = if let [stop] = stops[..] { json!(stop) } else { json!(stops) };
         let eos = if stops.is_empty() { Value::Null } else { eos };
-        let padding = tokenizer.and_then(|tokenizer| tokenizer.named("pad_token"));
+        let padding = tokenizer.and_then(|tokenizer| tokenizer.named("pad_token")).filter(has_row);
         let padding = padding.map(|id| ("pad_token_id", json!(id)));
-        let begin = tokenizer.and_then(Self::begin);
+        let begin = tokenizer.and_then(Self::begin).filter(has_row);
         [("bos_token_id", json!(begin)), ("eos_token_id", eos)].into_iter().chain(padding).collect()
     }
 
@@ -182,7 +184,7 @@ impl Tokenizer {
     pub fn byte_lengths(&self) -> Vec<u32> {
         let is_text = |id: &u32| match self {
             Self::Chat(template) => !template.is_special(*id),
-            Self::Text(_) => Some(*id) != self.end_of_text(),
+            Self::Text(_) => ![self.end_of_text(), self.added_begin()].contains(&Some(*id)),
         };
         let bytes = |id| Some(id).filter(is_text).and_then(|id| self.bytes(id));
         (0..self.vocab_size()).map(|id| bytes(id).map_or(0, |bytes| bytes.len() as u32)).collect()
@@ -264,8 +266,7 @@ impl TryFrom<WrittenTokenizer> for Tokenizer {
             WrittenTokenizer::Byte => TextTokenizer::Byte,
             WrittenTokenizer::Bpe { file, names } => {
                 let bpe = Bpe::parse(&file).map_err(DataError::vocabulary)?;
-                let bpe = if names.is_empty() { bpe } else { bpe.with_names(names, false) };
-                TextTokenizer::Bpe(bpe.into())
+                TextTokenizer::Bpe(bpe.with_names(names, false).into())
             }
             WrittenTokenizer::Chat { base, template } => {
                 return match (Self::try_from(*base)?, template) {

@@ -28,8 +28,15 @@ const MERGES_FILE: &str = "merges.txt";
 const ADDED_FILE: &str = "added_tokens.json";
 
 /// The files that a tokenizer can have in a model folder.
-pub const TOKENIZER_FILES: [&str; 6] =
-    [TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE, SPECIALS_FILE, VOCABULARY_FILE, MERGES_FILE];
+pub const TOKENIZER_FILES: [&str; 7] = [
+    TOKENIZER_FILE,
+    SETTINGS_FILE,
+    TEMPLATE_FILE,
+    SPECIALS_FILE,
+    VOCABULARY_FILE,
+    MERGES_FILE,
+    ADDED_FILE,
+];
 
 /// The files of a tokenizer in a data folder.
 pub(super) const DATA_FILES: [&str; 3] = [TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE];
@@ -64,17 +71,24 @@ impl Tokenizer {
             "model_input_names": ["input_ids", "attention_mask"],
         });
         let written = self.chat().and_then(ChatTemplate::written);
-        let names = self.base().names().filter(|_| self.chat().is_none());
-        if let Some((_, end)) = self.end().filter(|_| written.is_none()) {
-            let roles = ["bos_token", "eos_token", "unk_token"];
-            // A folder that names its tokens may have none for a role.
-            for role in if names.is_none() { &roles[..] } else { &["eos_token"] } {
-                settings[role] = json!(end);
-            }
-        }
+        let names = self.base().names();
         if let Some(names) = names {
             names.tokens.iter().for_each(|(role, token)| settings[role] = json!(token));
-            settings["add_bos_token"] = json!(names.adds_begin);
+            // wgpt's template writes it.
+            settings["add_bos_token"] =
+                json!(names.adds_begin && (self.chat().is_none() || written.is_some()));
+        }
+        if let Some((_, end)) = self.end().filter(|_| written.is_none()) {
+            let is_chat = self.chat().is_some();
+            for role in ["bos_token", "eos_token", "unk_token"] {
+                // A folder that names its tokens may have none for a role.
+                if names.is_none()
+                    || role == "eos_token" && settings[role].is_null()
+                    || is_chat && role == "bos_token"
+                {
+                    settings[role] = json!(end);
+                }
+            }
         }
         if let Self::Chat(template) = self {
             let end = template.specials().find(|(id, _)| *id == template.end);
@@ -107,10 +121,13 @@ impl Tokenizer {
     }
 
     pub fn from_hugging_face(file: &[u8]) -> Result<Self, TokenizerError> {
-        let json: Value = serde_json::from_slice(file)?;
-        match chat::file::read(&json) {
+        Self::of_json(&serde_json::from_slice(file)?, file, &SpecialNames::default())
+    }
+
+    fn of_json(json: &Value, file: &[u8], names: &SpecialNames) -> Result<Self, TokenizerError> {
+        match chat::file::read(json, names) {
             Some(template) => Ok(template.into()),
-            None => text_of(&json, file).map(Self::Text),
+            None => text_of(json, file).map(Self::Text),
         }
     }
 
@@ -138,7 +155,7 @@ impl Tokenizer {
         let template = read_template(folder);
         let names = SpecialNames::read(folder, &json);
         let has_template = !matches!(template, Ok(None));
-        let tokenizer = match Self::from_hugging_face(file)? {
+        let tokenizer = match Self::of_json(&json, file, &names)? {
             Self::Text(text) => Self::Text(text.with_names(names.clone(), has_template)),
             chat => chat,
         };
@@ -395,11 +412,11 @@ mod tests {
             ("eos_token_id", json!([257, 259])),
             ("pad_token_id", json!(258)),
         ];
-        assert_eq!(Tokenizer::special_ids(Some(&tokenizer)), expected);
+        assert_eq!(Tokenizer::special_ids(Some(&tokenizer), 260), expected);
         // They are kept in data and checkpoints.
         let kept: Tokenizer = serde_json::from_value(json!(tokenizer)).unwrap();
         assert_eq!(kept, tokenizer);
-        assert_eq!(Tokenizer::special_ids(Some(&kept)), expected);
+        assert_eq!(Tokenizer::special_ids(Some(&kept), 260), expected);
         let written = settings(&kept);
         for (role, token) in
             [("bos_token", "<begin>"), ("eos_token", "<end>"), ("pad_token", "<pad>")]
@@ -416,6 +433,14 @@ mod tests {
             (Some(256), Some(257), Some(258))
         );
         assert!(vocabulary.adds_begin);
+        // A model may lack a row for padding.
+        assert_eq!(Tokenizer::special_ids(Some(&kept), 258)[1..], [("eos_token_id", json!(257))]);
+        // Conversations in wgpt's form begin with the end of a document, and are read back.
+        let chat = kept.clone().with_chat();
+        let again = Tokenizer::open(testing_folder(&chat.hugging_face_files()).path()).unwrap();
+        assert_eq!((&again.tokenizer, again.refused), (&chat, None));
+        assert_eq!(again.tokenizer.named("pad_token"), Some(258));
+        assert!(!chat.vocabulary().unwrap().adds_begin);
         // A file by itself has no names.
         let alone = Tokenizer::from_hugging_face(file.as_bytes()).unwrap();
         assert_eq!((alone.vocab_size(), alone.rows(), kept.rows()), (260, 256, 258));

@@ -47,6 +47,16 @@ impl Vocabulary {
     }
 }
 
+impl Vocabulary {
+    /// Leaves out the tokens that a model with `size` rows of embeddings does not have.
+    pub fn cut(&mut self, size: usize) {
+        self.tokens.truncate(size);
+        for token in [&mut self.begin, &mut self.end, &mut self.padding, &mut self.unknown] {
+            *token = token.filter(|id| (*id as usize) < size);
+        }
+    }
+}
+
 impl Tokenizer {
     /// Returns the tokenizer as a vocabulary of byte-level BPE. The error is a clause that says why it cannot be
     /// one.
@@ -65,7 +75,9 @@ impl Tokenizer {
         vocabulary.end = self.stop();
         vocabulary.padding = self.named("pad_token");
         vocabulary.unknown = self.named("unk_token");
-        vocabulary.adds_begin = self.added_begin().is_some();
+        // wgpt's own template writes it.
+        let has_own_template = self.chat().is_some_and(|template| !template.is_of_folder());
+        vocabulary.adds_begin = !has_own_template && self.added_begin().is_some();
         if let Self::Chat(template) = self {
             vocabulary.pad(template.vocab_size as usize);
             for (id, name) in template.specials() {

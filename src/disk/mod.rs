@@ -108,7 +108,7 @@ mod native;
 #[cfg(not(target_arch = "wasm32"))]
 pub use native::*;
 #[cfg(target_arch = "wasm32")]
-pub use pool::mounted::{append as append_own, open_own as open_regular, *};
+pub use pool::mounted::{append as append_own, append as open_lock, open_own as open_regular, *};
 
 /// Records the calls that make files survive a power failure, so that tests can check their order.
 #[cfg(test)]

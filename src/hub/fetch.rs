@@ -42,7 +42,7 @@ pub(super) type Begin<'a> = dyn FnMut(Option<&str>, Option<u64>) -> Result<(), F
 pub(super) fn lock(path: &Path, name: &str) -> Result<File, Failure> {
     let folder = path.parent().unwrap_or(path);
     disk::create_dir_all(folder).map_err(cannot("create", folder))?;
-    let file = disk::append_own(path).map_err(cannot("open", path))?;
+    let file = disk::open_lock(path).map_err(cannot("open", path))?;
     match disk::lock(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Failure::new(

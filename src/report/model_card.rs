@@ -61,7 +61,7 @@ fn generation(source: &ModelSource, tokenizer: Option<&Tokenizer>) -> String {
         "top_k": source.architecture.vocab_size.min(200),
         "max_length": source.architecture.block_size,
     });
-    for (key, value) in Tokenizer::special_ids(tokenizer) {
+    for (key, value) in Tokenizer::special_ids(tokenizer, source.architecture.vocab_size) {
         settings[key] = value;
     }
     format!("{settings:#}\n")

@@ -74,7 +74,8 @@ pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), 
     }
     disk::create_dir_all(folder).map_err(Failure::io("create", folder))?;
     let is_text = |file: &str| {
-        let is_of_model = [ARCHITECTURE_FILE, INDEX_FILE, STATE_FILE].contains(&file);
+        let is_of_model =
+            [ARCHITECTURE_FILE, INDEX_FILE, STATE_FILE, "generation_config.json"].contains(&file);
         is_of_model || TOKENIZER_FILES.contains(&file)
     };
     extract(&mut zip, is_text, MOST_TEXT, folder).map_err(|error| wrong(&error))?;

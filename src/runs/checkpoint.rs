@@ -366,7 +366,10 @@ pub async fn write_model(
     weights: Vec<Parameter>,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<(), Failure> {
-    let config = write_architecture(architecture, Tokenizer::special_ids(tokenizer));
+    let config = write_architecture(
+        architecture,
+        Tokenizer::special_ids(tokenizer, architecture.vocab_size),
+    );
     let file = folder.join(ARCHITECTURE_FILE);
     disk::write(&file, config).map_err(Failure::io("write", &file))?;
     for (name, content) in tokenizer.map(Tokenizer::hugging_face_files).unwrap_or_default() {

@@ -214,7 +214,7 @@ impl RunFolder {
 /// Locks the lock file of a run, which it creates.
 fn locked(run: &Path) -> Result<File, Failure> {
     let path = run.join(LOCK_FILE);
-    let lock = append(&path)?;
+    let lock = disk::open_lock(&path).map_err(Failure::io("open", &path))?;
     disk::lock(&lock).map_err(|error| match error {
         TryLockError::WouldBlock => {
             let text = format!("{}: another process is training this run", run.display());

@@ -82,6 +82,8 @@ pub(super) struct Supervisor<T> {
     failure: TrainerFailure,
     /// The end that the present worker has reported.
     end: Option<RunEnd>,
+    /// True once a worker has said anything.
+    is_heard: bool,
     /// When the next worker starts, while none runs: the run waits for its device.
     pub restart_at: Option<Duration>,
     /// The exit code of a process that ends with this run, once it has ended.
@@ -99,6 +101,7 @@ impl<T: Transport> Supervisor<T> {
             commands: AppliedCommands::default(),
             failure: TrainerFailure::default(),
             end: None,
+            is_heard: false,
             restart_at: None,
             exit_code: None,
         })
@@ -123,6 +126,7 @@ impl<T: Transport> Supervisor<T> {
     }
 
     pub fn receive(&mut self, message: FromWorker) {
+        self.is_heard = true;
         match message {
             FromWorker::Event(event) => {
                 self.failure.observe(&event);
@@ -227,7 +231,7 @@ impl<T: Transport> Supervisor<T> {
                 // A signal to one of the ranks, which this process did not get.
                 Some(TERMINATED)
             }
-            None if !self.start.is_restart && code.is_some_and(|code| code < 128) => {
+            None if !self.is_heard && code.is_some_and(|code| code < 128) => {
                 let text = match code {
                     Some(0) => "the launcher has ended and started no rank".to_string(),
                     _ => format!("the launcher has ended with exit code {}", code.unwrap_or(1)),

@@ -321,6 +321,8 @@ fn a_resumed_run_says_that_its_data_has_changed() {
 fn a_scalar_log_that_cannot_be_written_is_a_warning() {
     let folder = temporary();
     fs::create_dir_all(folder.path().join("r/scalars.csv")).unwrap();
+    // Else the folder would be another program's.
+    fs::write(folder.path().join("r/lock"), "").unwrap();
     let seen = train(folder.path(), "r", &["--log=csv", "--max_iters=4"]);
     assert_eq!(losses(&seen).len(), 4);
     let warns = |event: &&Value| event["text"].to_string().contains("the log for csv ends here");

@@ -163,7 +163,6 @@ fn a_model_is_fetched_once_and_used_by_its_name() {
     assert_eq!(read("same"), read("data"));
 }
 
-/// Cuts every second connection: each answer after it sends only the rest.
 /// Another program, or a disk, has changed what the cache has.
 #[test]
 fn a_damaged_blob_and_a_link_elsewhere_are_mended() {
@@ -223,6 +222,7 @@ fn links_and_pipes_in_place_of_files_are_not_followed() {
     assert_eq!(fs::read_to_string(path.join("data/story.txt")).unwrap(), STORY);
 }
 
+/// Cuts every second connection: each answer after it sends only the rest.
 #[test]
 fn a_cut_connection_is_continued() {
     let folder = temporary();

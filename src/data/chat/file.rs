@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ChatTemplate, END_OF_MESSAGE, Role, TextTokenizer};
+use crate::data::special_names::SpecialNames;
 use crate::data::spelling::END_OF_TEXT;
 use crate::data::tokenizer_json::special;
 
@@ -23,8 +24,8 @@ pub(in crate::data) fn write(template: &ChatTemplate) -> String {
 }
 
 /// Returns the template of a `tokenizer.json` to which [`write()`] has added the tokens of
-/// conversations; `None` if it has none.
-pub(in crate::data) fn read(file: &Value) -> Option<ChatTemplate> {
+/// conversations; `None` if it has none. `specials` are those of its folder.
+pub(in crate::data) fn read(file: &Value, specials: &SpecialNames) -> Option<ChatTemplate> {
     let tokens = file["added_tokens"].as_array()?;
     let names = || Role::ALL.map(Role::token).into_iter().chain([END_OF_MESSAGE]);
     let is = |token: &Value, name: &str| token["content"] == name;
@@ -40,7 +41,11 @@ pub(in crate::data) fn read(file: &Value) -> Option<ChatTemplate> {
         let mut base = file.clone();
         base["added_tokens"] = json!(kept);
         let text = format!("{base:#}\n");
-        let template = ChatTemplate::new(TextTokenizer::parse(&base, &text).ok()?);
+        // The token that begins a conversation here is the one that ends a document elsewhere.
+        let document_end = specials.tokens.get("bos_token").cloned();
+        let specials = SpecialNames { document_end, ..specials.clone() };
+        let text = TextTokenizer::parse(&base, &text).ok()?;
+        let template = ChatTemplate::new(text.with_names(specials, true));
         let entries = added.iter().map(|token| (token["id"].as_u64(), token["content"].as_str()));
         let is_same =
             template.added().map(|(id, name)| (Some(u64::from(id)), Some(name))).eq(entries);

@@ -111,7 +111,7 @@ impl Survey {
         Ok(match self.words.take() {
             Some(words) => TextTokenizer::Bpe(words.train()?.into()),
             None => {
-                if self.documents > 1 {
+                if self.documents > 1 && !self.are_conversations {
                     // It will separate them.
                     self.seen['\n' as usize] = true;
                 }

@@ -62,6 +62,11 @@ impl SourceFile {
         self.compression != Compression::None || self.format == Format::Parquet
     }
 
+    /// Returns true if the name says that the file has JSON lines.
+    pub fn has_lines(&self) -> bool {
+        LINES.contains(&&*self.ending())
+    }
+
     pub fn has_conversations(&self) -> bool {
         matches!(self.format, Format::Conversations(..))
     }
@@ -96,12 +101,12 @@ impl SourceFile {
             return Ok(self.no_text(&start));
         }
         let ending = self.ending();
-        let is_lines = LINES.contains(&&*ending);
+        let is_lines = self.has_lines();
         let layout = sniff::json(&start).filter(|_| encoding.is_utf8());
         // The first of the lines may be a bad one.
         if let Some(layout) = layout.or(is_lines.then_some(Json::Lines)) {
             let is_json = is_lines || is_named && (ending == "json" || self.copy.is_some());
-            let shape = jsonl::shape(&mut self.open()?, layout, field);
+            let shape = jsonl::shape(&mut self.open()?, layout, field, is_lines);
             self.format = match shape {
                 Ok(Some(Shape::Conversations(dialect))) => Format::Conversations(layout, dialect),
                 Ok(Some(Shape::Texts)) => Format::Documents(layout),

@@ -67,21 +67,36 @@ impl Dialect {
     }
 }
 
-/// Returns what the first object of a file is; `None` if there is none among its first lines.
+/// Returns what the first object of a file is; `None` if it has none. With `is_lines` the file is known to have
+/// objects, and the first lines may be bad ones. Else it may be a program, or its settings: then the first object
+/// must be a text or a conversation, or be followed by another.
 pub(super) fn shape(
     input: &mut Input<'_>,
     layout: Json,
     field: &str,
+    is_lines: bool,
 ) -> Result<Option<Shape>, DataError> {
     let mut records = Records::new(input, layout);
+    let mut has_other = false;
     while records.number < PEEKED && records.next()? {
         let text = str::from_utf8(&records.bytes).unwrap_or_default();
-        if let Ok(Some(object)) = object(text) {
-            return Ok(Some(match Dialect::of(&object) {
-                _ if object.contains_key(field) => Shape::Texts,
-                Some(dialect) => Shape::Conversations(dialect),
-                None => Shape::Other,
-            }));
+        let object = match object(text) {
+            Ok(Some(object)) => object,
+            Err(_) if !is_lines => return Ok(None),
+            _ => continue,
+        };
+        if has_other {
+            return Ok(Some(Shape::Other));
+        }
+        let text = object.get(field);
+        let is_text = is_lines || text.is_some_and(|text| text.is_string() || text.is_null());
+        match Dialect::of(&object) {
+            _ if text.is_some() && is_text => return Ok(Some(Shape::Texts)),
+            Some(dialect) if is_lines || conversation(&object).is_ok() => {
+                return Ok(Some(Shape::Conversations(dialect)));
+            }
+            _ if is_lines => return Ok(Some(Shape::Other)),
+            _ => has_other = true,
         }
     }
     Ok(None)

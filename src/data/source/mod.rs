@@ -21,18 +21,24 @@ use super::{ChatTemplate, DataError, Message, PrepareOptions};
 use crate::disk;
 pub(super) use file::SourceFile;
 use file::{Format, NotText};
+use jsonl::Dialect;
 pub(super) use jsonl::read_line;
 pub use platform::TextEncoding;
 
 /// The input that means stdin.
 const STDIN: &str = "-";
 
-/// Words in the names of files that describe a data set, or load it.
-const ABOUT: [&str; 9] =
-    ["readme", "license", "licence", "citation", "notice", "changelog", "py", "yaml", "infos"];
+/// Files that describe a data set, by the first words of their names.
+const ABOUT: [&str; 6] = ["readme", "license", "licence", "citation", "notice", "changelog"];
 
-/// Words in the names of files that are not to train with.
+/// Files and folders that are not to train with, by the first words of their names.
 const OTHER_SPLITS: [&str; 6] = ["validation", "valid", "val", "dev", "test", "eval"];
+
+/// Returns the beginning of a name up to the first `-`, `_` or `.`, in small letters.
+fn first_word(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    name.split(['-', '_', '.']).next().unwrap_or_default().to_owned()
+}
 
 /// A part of the stream of documents.
 #[derive(Debug, PartialEq, Eq)]
@@ -221,34 +227,34 @@ impl Sources {
     /// Leaves out those of the files from `first` on, which are below `folder`, that a data set is published with,
     /// and that are not to train with.
     fn leave_out_companions(&mut self, folder: &Path, first: usize) {
-        let is_data = |file: &SourceFile| file.format != Format::Text;
-        let has_data = self.files[first..].iter().any(is_data);
-        let words = |file: &SourceFile| {
-            let path = file.path.strip_prefix(folder).unwrap_or(&file.path).to_string_lossy();
-            let words = path.split(|c: char| !c.is_ascii_alphanumeric());
-            words.map(str::to_ascii_lowercase).collect::<Vec<_>>()
-        };
-        let has_one_of = |file: &SourceFile, names: &[&str]| {
-            words(file).iter().any(|word| names.contains(&word.as_str()))
-        };
-        let may_be_split = |file: &SourceFile| is_data(file) || has_one_of(file, &["txt"]);
-        let has_train = self.files[first..]
-            .iter()
-            .any(|file| may_be_split(file) && has_one_of(file, &["train"]));
-        let reason = |file: &SourceFile| {
-            if has_data && !is_data(file) && has_one_of(file, &ABOUT) {
-                Some(SkipReason::AboutData)
-            } else if has_train && may_be_split(file) && has_one_of(file, &OTHER_SPLITS) {
-                Some(SkipReason::OtherSplit)
-            } else {
-                None
-            }
-        };
         let found = self.files.split_off(first);
+        let is_data = |file: &SourceFile| file.format != Format::Text;
+        let is_about = |file: &SourceFile| {
+            let is_at_root = file.path.parent() == Some(folder);
+            is_at_root && !is_data(file) && ABOUT.contains(&&*first_word(&file.path))
+        };
+        // A script that loads the data, unless the folder has texts of its own.
+        let is_script = |file: &SourceFile| {
+            let is_at_root = file.path.parent() == Some(folder);
+            is_at_root && ["py", "yaml", "json"].contains(&&*file.ending())
+        };
+        let has_data = found.iter().any(is_data);
+        let has_texts =
+            found.iter().any(|file| !is_data(file) && !is_about(file) && !is_script(file));
+        let is_of = |file: &SourceFile, splits: &[&str]| {
+            let path = file.path.strip_prefix(folder).unwrap_or(&file.path);
+            let may_be_split = is_data(file) || file.ending() == "txt";
+            may_be_split && path.iter().any(|part| splits.contains(&&*first_word(part.as_ref())))
+        };
+        let has_train = found.iter().any(|file| is_of(file, &["train"]));
         for file in found {
-            match reason(&file) {
-                Some(reason) => self.skipped.push((file.path, reason)),
-                None => self.files.push(file),
+            let is_companion = is_about(&file) || !has_texts && !is_data(&file);
+            if has_data && is_companion {
+                self.skipped.push((file.path, SkipReason::AboutData));
+            } else if has_train && is_of(&file, &OTHER_SPLITS) {
+                self.skipped.push((file.path, SkipReason::OtherSplit));
+            } else {
+                self.files.push(file);
             }
         }
     }
@@ -256,6 +262,12 @@ impl Sources {
     /// Returns a sentence for each form of data that the names of the files do not tell.
     pub(super) fn recognised(&self) -> Vec<String> {
         let form = |file: &SourceFile| match file.format {
+            // As its name says.
+            Format::Conversations(_, Dialect::Messages) | Format::Documents(_)
+                if file.has_lines() =>
+            {
+                None
+            }
             Format::Conversations(_, dialect) => Some(dialect.name()),
             Format::Documents(_) => Some("documents in JSON"),
             Format::Text => match file.ending().as_str() {

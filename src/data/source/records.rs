@@ -22,12 +22,15 @@ pub(super) struct Records<'a, 'f> {
     /// The position in the file of `bytes`.
     pub offset: u64,
     end: u64,
+    /// True after the end of an array.
+    is_closed: bool,
 }
 
 impl<'a, 'f> Records<'a, 'f> {
     pub fn new(input: &'a mut Input<'f>, layout: Json) -> Self {
         let offset = input.mark;
-        Self { input, layout, number: 0, bytes: Vec::new(), offset, end: offset }
+        let bytes = Vec::new();
+        Self { input, layout, number: 0, bytes, offset, end: offset, is_closed: false }
     }
 
     /// Reads the next object into `bytes`. Returns false at the end of the file.
@@ -41,10 +44,11 @@ impl<'a, 'f> Records<'a, 'f> {
         Ok(self.end > self.offset && !(self.layout == Json::Array && self.bytes.is_empty()))
     }
 
-    /// Reads an element of an array, without what separates it from others: up to a comma or the end of the array
-    /// outside its own brackets and texts. Returns the bytes that were read. `bytes` is empty after the last one.
+    /// Reads an element of an array, or of one that follows, without what separates it from others: up to a comma
+    /// or the end of the array outside its own brackets and texts. Returns the bytes that were read. `bytes` is
+    /// empty after the last one.
     fn read_element(&mut self) -> Result<u64, DataError> {
-        let Self { input, bytes, number, .. } = self;
+        let Self { input, bytes, number, is_closed, .. } = self;
         bytes.clear();
         let mut read = 0;
         let mut depth = 0_u64;
@@ -56,6 +60,15 @@ impl<'a, 'f> Records<'a, 'f> {
                 Err(error) => return Err(input.failed(error)),
             };
             if block.is_empty() {
+                if bytes.is_empty() && !*is_closed {
+                    let hint = "the file is cut short: download it again";
+                    return Err(DataError::line(
+                        input.path,
+                        *number,
+                        "the list does not end",
+                        hint,
+                    ));
+                }
                 return Ok(read);
             }
             let mut taken = 0;
@@ -63,7 +76,11 @@ impl<'a, 'f> Records<'a, 'f> {
             for &byte in block {
                 taken += 1;
                 let is_outside = bytes.is_empty();
-                if is_outside && (byte.is_ascii_whitespace() || b",[".contains(&byte)) {
+                if is_outside && byte.is_ascii_whitespace() {
+                    continue;
+                }
+                *is_closed = byte == b']' && depth == 0 && !is_text;
+                if is_outside && b",[]".contains(&byte) {
                     continue;
                 }
                 match byte {

@@ -48,6 +48,9 @@ pub(super) fn is_parquet(start: &[u8]) -> bool {
 pub(super) fn foreign(start: &[u8]) -> Option<&'static str> {
     let contains = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
     let (mark, name) = *FOREIGN.iter().find(|(mark, _)| start.starts_with(mark))?;
+    if mark == b"BZh" && start.get(4..10) != Some(b"1AY&SY") {
+        return None;
+    }
     let zipped = ZIPPED.iter().find(|(part, _)| mark == b"PK\x03\x04" && contains(part));
     Some(zipped.map_or(name, |(_, name)| name))
 }
@@ -101,7 +104,7 @@ mod tests {
             (b"PK\x03\x04..word/document.xml", Some("a Word document")),
             (b"PK\x03\x04..a.txt", Some("a zip archive")),
             (b"BZh91AY&SY", Some("compressed with bzip2")),
-            (b"BZ is a text", None),
+            (b"BZhou said: 1AY&SY", None),
             (b"Once upon a time", None),
             (b"", None),
         ] {

@@ -107,20 +107,57 @@ fn a_published_data_set_is_read_without_its_readme_and_its_tests() {
         ("data/train-00000.jsonl", line("train")),
         ("data/validation-00000.jsonl", line("val")),
         ("test/a.jsonl", line("test")),
-        ("more.txt", "a text".to_owned()),
     ]);
-    let sources = sources_of(folder.path().to_owned(), false);
-    assert_eq!(sources.names(), ["train-00000.jsonl", "more.txt"]);
-    let skipped = sources.skipped_files();
+    let sources = || sources_of(folder.path().to_owned(), false);
+    assert_eq!(sources().names(), ["train-00000.jsonl"]);
+    let skipped = sources().skipped_files();
     assert!(skipped[0].starts_with("3 files about the data: "), "{skipped:?}");
     assert!(skipped[1].starts_with("2 validation or test files: "), "{skipped:?}");
+    // A folder with texts of its own may be a program, or notes.
+    fs::create_dir(folder.path().join("notes")).unwrap();
+    fs::write(folder.path().join("notes/Test drive.txt"), "a text").unwrap();
+    let names = ["train-00000.jsonl", "dataset_infos.json", "load.py", "Test drive.txt"];
+    assert_eq!(sources().names(), names);
     // Without one to train with, and without data, nothing is left out.
     fs::remove_file(folder.path().join("data/train-00000.jsonl")).unwrap();
-    assert_eq!(sources_of(folder.path().to_owned(), false).len(), 3);
+    assert_eq!(sources().len(), 5);
     for name in ["data/validation-00000.jsonl", "test/a.jsonl"] {
         fs::remove_file(folder.path().join(name)).unwrap();
     }
-    assert_eq!(sources_of(folder.path().to_owned(), false).len(), 4);
+    assert_eq!(sources().len(), 4);
+}
+
+/// Settings and messages of programs are text, whatever their keys are called.
+#[test]
+fn a_program_with_json_stays_text() {
+    let folder = folder(&[
+        ("a.json", "{\n \"items\": [\n{\"text\":\"a\"},\n{\"text\":\"b\"}\n]\n}\n"),
+        ("b.json", "{\"messages\":{\"ok\":\"OK\"}}\n"),
+        ("c.json", "{\"text\":{\"colour\":1}}\n"),
+        ("d.json", "{ \"path\": \"..\" }\n"),
+        ("test/e.py", "print()"),
+        ("train.py", "print()"),
+    ]);
+    let sources = sources_of(folder.path().to_owned(), false);
+    assert_eq!(sources.len(), 6);
+    assert_eq!(contents(&sources).unwrap().0.len(), 6);
+    let named = documents(folder.path().join("d.json"), "text").unwrap();
+    assert_eq!(named, ["{ \"path\": \"..\" }\n"]);
+}
+
+/// Lists that follow each other, and one that ends too early.
+#[test]
+fn a_list_is_read_to_the_end_of_its_file() {
+    let read = |content: &str| {
+        let folder = folder(&[("a.json", content)]);
+        documents(folder.path().join("a.json"), "text").map_err(|error| error.to_string())
+    };
+    let two = "[{\"text\":\"a\"}, ]\n[\n{\"text\":\"b]\\\"\"}]\n";
+    assert_eq!(read(two).unwrap(), ["a", "b]\""]);
+    for cut in ["[{\"text\":\"a\"},\n", "[{\"text\":\"a\"}", "[{\"text\":\"a\"}, {\"te"] {
+        let error = read(cut).unwrap_err();
+        assert!(error.contains("a.json:2") || error.contains("does not end"), "{cut}: {error}");
+    }
 }
 
 #[test]

@@ -70,6 +70,13 @@ pub fn append_own(path: impl AsRef<Path>) -> io::Result<File> {
     open(path, options.read(true).append(true).create(true), Links::Refused)
 }
 
+/// Opens a file that processes lock, and creates it if it does not exist. Nothing is written to it, so that it may
+/// have other names.
+pub fn open_lock(path: impl AsRef<Path>) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    open(path.as_ref(), options.read(true).append(true).create(true), Links::Refused)
+}
+
 /// Returns true for a file with several names (hard links), which a backup or a downloaded archive may have made:
 /// what is written to one is written to all.
 #[cfg(unix)]

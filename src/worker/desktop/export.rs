@@ -243,7 +243,7 @@ pub(crate) fn write_gguf(
     let architecture = &source.architecture;
     let mut warnings = Vec::new();
     vocabulary.pad(architecture.vocab_size);
-    vocabulary.tokens.truncate(architecture.vocab_size);
+    vocabulary.cut(architecture.vocab_size);
     if matches!(architecture.blocks, Blocks::Gpt2 { gelu: Gelu::Erf, .. }) {
         warnings.push(
             "llama.cpp computes GELU in its tanh form, but this model was trained with the \

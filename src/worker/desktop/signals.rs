@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::protocol::Failure;
 
 pub(crate) const INTERRUPT: i32 = 2;
-/// The request to end: SIGTERM on Unix; on Windows a console that closes, or the end of the session.
+/// The request to end: SIGTERM on Unix, a console that closes on Windows.
 pub(crate) const TERMINATE: i32 = 15;
 /// The terminal of a process has closed, on Unix.
 pub(crate) const HANGUP: i32 = 1;
@@ -50,8 +50,6 @@ fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut interrupts = windows::ctrl_c()?;
     let mut breaks = windows::ctrl_break()?;
     let mut closes = windows::ctrl_close()?;
-    let mut logoffs = windows::ctrl_logoff()?;
-    let mut shutdowns = windows::ctrl_shutdown()?;
     std::thread::spawn(move || {
         loop {
             let next = poll_fn(|context| {
@@ -60,12 +58,7 @@ fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
                 if is_interrupted | breaks.poll_recv(context).is_ready() {
                     return Poll::Ready(INTERRUPT);
                 }
-                let ends = [
-                    closes.poll_recv(context),
-                    logoffs.poll_recv(context),
-                    shutdowns.poll_recv(context),
-                ];
-                if ends.iter().any(Poll::is_ready) { Poll::Ready(TERMINATE) } else { Poll::Pending }
+                closes.poll_recv(context).map(|_| TERMINATE)
             });
             handle(pollster::block_on(next));
         }

@@ -78,7 +78,7 @@ pub(in crate::data::source) fn read(
                 break;
             }
             done += records as u64;
-            bad_lines.nulls += (records - documents.len()) as u64;
+            bad_lines.nulls += records.saturating_sub(documents.len()) as u64;
             // The reader seeks, so progress in bytes is estimated from the rows.
             let share = u128::from(bytes) * u128::from(done) / u128::from(rows.max(done));
             let bytes_read = u64::try_from(share).unwrap_or(bytes);
