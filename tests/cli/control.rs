@@ -186,11 +186,18 @@ fn commands_on_stdin_are_applied() {
         r#"{"command":"set","key":"batch_size","value":4}"#,
         "\n",
         r#"{"command":"sample","prompt":"The ","probabilities":true}"#,
-        "\n",
-        r#"{"command":"stop"}"#,
         "\n"
     );
-    child.stdin.as_mut().unwrap().write_all(commands.as_bytes()).unwrap();
+    let stdin = child.stdin.as_mut().unwrap();
+    stdin.write_all(commands.as_bytes()).unwrap();
+    // A stop would end the sample.
+    let record = folder.path().join("r/events.jsonl");
+    while !fs::read_to_string(&record).unwrap().contains("\"prompt\":\"The \"") {
+        assert!(child.try_wait().unwrap().is_none(), "the run ended before the sample");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let stdin = child.stdin.as_mut().unwrap();
+    stdin.write_all(b"{\"command\":\"stop\"}\n").unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     let events = events(&text(&output.stdout));

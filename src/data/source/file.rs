@@ -83,7 +83,8 @@ impl SourceFile {
     ) -> Result<Option<NotText>, DataError> {
         self.encoding = encoding;
         let Some(raw) = self.raw_start() else { return Ok(None) };
-        if sniff::is_parquet(&raw) {
+        // One that is damaged is not text, either.
+        if sniff::is_parquet(&raw) || self.ending() == "parquet" {
             self.format = Format::Parquet;
             return Ok(None);
         }

@@ -85,7 +85,7 @@ fn what_is_not_read_is_named() {
         ("a.txt", &wide, "it looks like UTF-16", "--encoding=utf-16be"),
         (
             "a.json",
-            b"{\"body\":\"x\"}\n",
+            b"{\"body\":\"x\"}\n{\"body\":\"y\"}\n",
             "a.json:1: no field \"text\"; the line has body",
             "--text-field",
         ),
