@@ -29,6 +29,7 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
         Some(Refused::Special) => Some(
             "give a regular file: this is a device, a pipe or a socket, which wgpt does not use here",
         ),
+        None if error.kind() == ErrorKind::OutOfMemory => Some("close other programs"),
         None if error.kind() == ErrorKind::PermissionDenied => {
             Some("check the owner and the permissions: it may belong to another user")
         }

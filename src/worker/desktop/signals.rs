@@ -23,7 +23,7 @@ pub(crate) fn listen(handle: impl FnMut(i32) + Send + 'static) -> Result<(), Fai
 #[cfg(unix)]
 fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([INTERRUPT, TERMINATE])?;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = crate::disk::read_to_string("/proc/self/status").unwrap_or_default();
     if hears_hangup(&status) {
         signals.add_signal(HANGUP)?;
     }
