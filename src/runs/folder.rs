@@ -232,7 +232,10 @@ fn locked(run: &Path) -> Result<File, Failure> {
 
 /// Returns an error if a folder that is no run's has a file that a run would replace or append to.
 fn check_vacant(path: &Path) -> Result<(), Failure> {
-    if disk::first_in(path, [LOCK_FILE, EVENTS_FILE]).is_some() {
+    // A folder with checkpoints is refused as a run.
+    let is_run = disk::first_in(path, [LOCK_FILE, EVENTS_FILE]).is_some()
+        || has_checkpoints(path).unwrap_or_default();
+    if is_run {
         return Ok(());
     }
     let names = [CONFIG_FILE, LOG_FILE, COMMANDS_FILE, SCALARS_FILE, CHECKPOINTS_FOLDER];

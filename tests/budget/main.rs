@@ -250,6 +250,7 @@ fn small_run() -> Vec<String> {
         "--gradient_accumulation_steps=1",
         "--vocab_size=1000",
         "--max_iters=6",
+        "--warmup_iters=0",
         "--eval_interval=2",
         "--eval_iters=2",
         "--log_interval=1",
