@@ -239,7 +239,7 @@ fn mpirun_signal_to_one_rank_stops_all() {
     let done: Value = serde_json::from_str(recorded.lines().last().unwrap()).unwrap();
     assert_eq!((&done["event"], &done["reason"]), (&"done".into(), &"stopped".into()));
 
-    let launched = ["launch", "--ranks=2", "--mpirun=true", "--run=n", "--device=cpu"];
+    let launched = ["launch", "--ranks=2", "--mpirun=true", "--run=n"];
     let output = wgpt(folder.path()).args(launched).args(TINY).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
