@@ -308,7 +308,9 @@ impl Fitted {
         match values.iter().filter(|value| !value.is_finite()).count() {
             0 => Ok(values),
             count => {
-                let reason = format!("`{name}` has {count} values that are not finite numbers");
+                let all = values.len();
+                let reason =
+                    format!("`{name}` has values that are not finite numbers: {count} of {all}");
                 Err(WeightError::corrupt(&self.path, reason))
             }
         }
@@ -541,7 +543,7 @@ mod tests {
                 vec![(name.to_string(), values, false)]
             };
             let failure = reopened(&Architecture::tiny_llama(false, true), spoilt).unwrap_err();
-            assert!(failure.text.contains("`ln_f.weight` has 1 values"), "{failure}");
+            assert!(failure.text.contains("not finite numbers: 1 of 32"), "{failure}");
             assert_eq!(failure.exit, crate::protocol::Exit::BadData);
         }
     }
