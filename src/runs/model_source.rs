@@ -490,7 +490,8 @@ mod tests {
         let llama = Architecture::tiny_llama(false, true);
         let same = |name: &str, values| vec![(name.to_string(), values, false)];
         let (_, expected) = reopened(&llama, same).unwrap();
-        let variants: [fn(&str, Vec<f32>) -> Vec<(String, Vec<f32>, bool)>; 5] = [
+        type Change = fn(&str, Vec<f32>) -> Vec<(String, Vec<f32>, bool)>;
+        let variants: [Change; 5] = [
             |name, values| vec![(format!("_orig_mod.{name}"), values, false)],
             // LlamaModel by itself.
             |name, values| vec![(name.replacen("model.", "", 1), values, false)],
