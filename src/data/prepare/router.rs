@@ -85,12 +85,13 @@ impl<'a> Router<'a> {
             SplitRule::Position { train_chars } if before >= train_chars => {
                 self.push(text, SplitKind::Val);
             }
+            SplitRule::Position { train_chars } if self.chars <= train_chars => {
+                self.push(text, SplitKind::Train);
+            }
             SplitRule::Position { train_chars } => {
                 let (train, val) = split_at_char(text, train_chars - before);
                 self.push(train, SplitKind::Train);
-                if !val.is_empty() {
-                    self.push(val, SplitKind::Val);
-                }
+                self.push(val, SplitKind::Val);
             }
             SplitRule::Documents { .. } => self.push(text, self.document_split()),
         }
