@@ -1,4 +1,4 @@
-//! What a page and its worker share: calls to the browser, and the form of messages between the two.
+//! Shared by a page and its worker: calls to the browser, and the format of their messages.
 
 mod document;
 mod envelope;

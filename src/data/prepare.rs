@@ -113,7 +113,7 @@ pub struct Prepared {
     pub text_bytes: u64,
     /// The chosen tokenizer and the reason, if none was given.
     pub chosen: Option<(TokenizerChoice, &'static str)>,
-    /// What was found in files whose content decides how they are read.
+    /// A sentence for each form of data that the names of the files do not show.
     pub recognised: Vec<String>,
     /// Sentences about skipped files and lines and the shares of the splits.
     pub warnings: Vec<String>,

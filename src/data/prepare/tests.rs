@@ -71,7 +71,7 @@ fn a_document_is_split_before_it_is_tokenized() {
     assert_eq!(prepared.val, val, "the document ends once, in val");
 }
 
-/// Two equal books, of which neither is a tenth of the text, and a long file next to a file of one line.
+/// Two equal books, neither of them small enough for validation, and a long file next to a single line.
 #[test]
 fn only_the_document_at_the_split_is_cut() {
     let [a, b] = ["a", "b"].map(|c| c.repeat(1_000));

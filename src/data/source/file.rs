@@ -144,12 +144,12 @@ impl SourceFile {
         Some(start)
     }
 
-    /// Returns the last part of the name, without that of a compression.
+    /// Returns the extension in small letters, ignoring `.gz` and `.zst`.
     pub fn ending(&self) -> String {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
         let stem = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending));
         let stem = stem.unwrap_or(&name);
-        // A dot at the start is that of a hidden file.
+        // A leading dot marks a hidden file.
         let ending = stem.rsplit_once('.').filter(|(stem, _)| !stem.is_empty());
         ending.map_or(String::new(), |(_, ending)| ending.to_owned())
     }

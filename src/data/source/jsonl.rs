@@ -18,7 +18,7 @@ const FIX_TEXT_LINE: &str = "fix or remove the line, choose another field with -
 /// Objects that are read to find out what a file has.
 const PEEKED: u64 = 100;
 
-/// What the objects of a file are.
+/// The content of the objects in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// A text in the field that was asked for.

@@ -224,8 +224,8 @@ impl Sources {
         Err(DataError::at(&file.path, reason, hint))
     }
 
-    /// Leaves out those of the files from `first` on, which are below `folder`, that a data set is published with,
-    /// and that are not to train with.
+    /// Leaves out files from `first` on, all below `folder`, that describe or load a published data set, or are
+    /// meant for validation and tests.
     fn leave_out_companions(&mut self, folder: &Path, first: usize) {
         let found = self.files.split_off(first);
         let is_data = |file: &SourceFile| file.format != Format::Text;

@@ -1,4 +1,4 @@
-//! What a file is, seen from its first bytes: names say less, and are often wrong.
+//! Recognises files by their first bytes, because names say less and are often wrong.
 
 use super::input::Compression;
 use super::platform::{self, TextEncoding};
