@@ -336,6 +336,33 @@ fn checkpoints_of_other_programs_load() {
     }
 }
 
+/// A model in other forms: the head of a merged adapter, the head alone, names of a compiled model and of one without
+/// its head, float64, and two forms of a configuration. The logits are those of transformers
+/// (tests/reference/foreign.py).
+#[test]
+fn models_in_other_forms_are_those_of_transformers() {
+    let case = Case::open("foreign/logits.safetensors");
+    let tokens = case.ids("tokens", 0, TIME);
+    for name in [
+        "merged_head",
+        "only_head",
+        "compiled",
+        "bare",
+        "doubles",
+        "theta_in_scaling",
+        "null_heads",
+        "null_heads_of_qwen3",
+    ] {
+        let source = ModelSource::open(&reference("foreign").join(name)).unwrap();
+        let loaded = source.model(&Device::flex()).unwrap();
+        let has_own_head = parameters(&loaded).iter().any(|weight| weight.name == "lm_head.weight");
+        assert_eq!(has_own_head, ["merged_head", "compiled"].contains(&name), "{name}");
+        let got = values(loaded.logits(tokens.clone(), 1, OpsMode::AUTO));
+        let off = error(&got, &case.f32(name));
+        assert!(off < 2e-6, "{name}: logits are off by {off:e}");
+    }
+}
+
 /// transformers trains the biases of a model even if its config has none.
 #[test]
 fn biases_are_read_although_the_config_denies_them() {

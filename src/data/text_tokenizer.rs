@@ -142,7 +142,7 @@ impl TextTokenizer {
             Self::Char(vocab) => {
                 let ids = vocab.chars.iter().zip(0_u32..).map(|(c, id)| (c.to_string(), json!(id)));
                 let fuse = json!({ "type": "Fuse" });
-                tokenizer_file(ids.collect(), &json!([]), &[], &Value::Null, &fuse)
+                tokenizer_file(ids.collect(), &json!([]), &[], &Value::Null, &Value::Null, &fuse)
             }
             Self::Byte => byte_level_file(byte_ids(), &json!([]), false),
             Self::Bpe(bpe) => bpe.file.clone(),

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::chat::{self, WrittenTemplate};
 use super::special_names::{SETTINGS_FILE, SPECIALS_FILE, SpecialNames, named};
 use super::spelling::END_OF_TEXT;
-use super::tokenizer_json::{special, tokenizer_file};
+use super::tokenizer_json::{beginning_with, special, tokenizer_file};
 use super::{ChatTemplate, DataError, END_OF_MESSAGE, TextTokenizer, Tokenizer, gpt2};
 use crate::disk;
 
@@ -202,8 +202,8 @@ pub fn pairs_of_folder(folder: &Path) -> Option<Result<Vec<u8>, TokenizerError>>
         let merges: Vec<_> = merges.skip_while(|line| line.starts_with("#version")).collect();
         let more = read(ADDED_FILE).ok().and_then(|file| serde_json::from_slice(&file).ok());
         let more: Map<String, Value> = more.unwrap_or_default();
-        let named = SpecialNames::read(folder, &Value::Null).tokens;
-        let named = named.values().filter_map(|token| Some((token, ids.get(token)?)));
+        let names = SpecialNames::read(folder, &Value::Null);
+        let named = names.tokens.values().filter_map(|token| Some((token, ids.get(token)?)));
         let mut added: Vec<Value> = Vec::new();
         for (token, id) in named.chain(&more) {
             let id = id.as_u64().and_then(|id| id.try_into().ok()).unwrap_or(u32::MAX);
@@ -215,7 +215,12 @@ pub fn pairs_of_folder(folder: &Path) -> Option<Result<Vec<u8>, TokenizerError>>
         let words = json!({
             "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true,
         });
-        Ok(tokenizer_file(ids, &json!(merges), &added, &words, &words).into_bytes())
+        // Next to a tokenizer.json, transformers does not look at `add_bos_token`.
+        let begin = names.tokens.get("bos_token").filter(|_| names.adds_begin);
+        let begin = begin.and_then(|name| Some((name, ids.get(name).or_else(|| more.get(name))?)));
+        let processor = begin.map_or(Value::Null, |(name, id)| beginning_with(id, name));
+        let file = tokenizer_file(ids, &json!(merges), &added, &words, &processor, &words);
+        Ok(file.into_bytes())
     };
     Some(compose())
 }
@@ -258,6 +263,7 @@ fn read_template(folder: &Path) -> Result<Option<WrittenTemplate>, String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::path::PathBuf;
 
     use super::super::testing::{
         assert_says, characters, chat_ml, folder, folder as testing_folder,
@@ -348,78 +354,66 @@ mod tests {
         }
     }
 
-    /// As transformers saved tokenizers before it had `tokenizer.json`.
+    /// Returns a folder that tests/reference/foreign.py has written.
+    fn foreign(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/foreign").join(name)
+    }
+
     #[test]
-    fn a_vocabulary_and_merges_in_two_files_are_read() {
-        let mut ids = byte_ids();
-        ids.insert("ab".to_owned(), json!(256));
-        ids.insert("<end>".to_owned(), json!(257));
-        let ids = Value::Object(ids).to_string();
-        let folder = folder(&[
-            (VOCABULARY_FILE, ids.as_str()),
-            (MERGES_FILE, "#version: 0.2\na b\n"),
-            (SPECIALS_FILE, r#"{"eos_token": "<end>", "bos_token": "<end>"}"#),
-            (ADDED_FILE, r#"{"<pad>": 258}"#),
-        ]);
-        let FolderTokenizer { tokenizer, refused } = Tokenizer::open(folder.path()).unwrap();
-        assert_eq!((tokenizer.vocab_size(), refused), (259, None));
-        assert_eq!(tokenizer.encode("abc").unwrap(), [256, 99]);
-        assert_eq!(tokenizer.end_of_text(), Some(257));
-        // What is written is the same tokenizer.
-        let files = tokenizer.hugging_face_files();
-        let again = Tokenizer::open(testing_folder(&files).path()).unwrap();
-        assert_eq!(again.tokenizer, tokenizer);
+    fn ids_are_those_of_transformers() {
+        for name in ["own_specials", "two_files", "processor", "add_bos"] {
+            let folder = foreign(name);
+            let expected = std::fs::read(folder.join("ids.json")).unwrap();
+            let expected: Value = serde_json::from_slice(&expected).unwrap();
+            let opened = Tokenizer::open(&folder).unwrap();
+            assert_eq!(opened.refused, None, "{name}");
+            let files = opened.tokenizer.hugging_face_files();
+            let again = Tokenizer::open(testing_folder(&files).path()).unwrap().tokenizer;
+            // The post-processor alone is what transformers goes by.
+            let (_, file) = &files[0];
+            let written: Value = serde_json::from_str(file).unwrap();
+            let begins = ["processor", "add_bos"].contains(&name);
+            assert_eq!(!written["post_processor"].is_null(), begins, "{name}");
+            for tokenizer in [&opened.tokenizer, &again] {
+                for row in expected["texts"].as_array().unwrap() {
+                    let text = row[0].as_str().unwrap();
+                    assert_eq!(json!(tokenizer.encode(text).unwrap()), row[1], "{name}: {text}");
+                    let prompt = tokenizer.encode_prompt(text).unwrap();
+                    assert_eq!(json!(prompt), row[2], "{name}: {text}");
+                }
+                for (role, id) in expected["roles"].as_object().unwrap() {
+                    assert_eq!(json!(tokenizer.named(role)), *id, "{name}: {role}");
+                }
+            }
+            assert_eq!(json!(opened.tokenizer.stops()), expected["stops"], "{name}");
+        }
+    }
+
+    #[test]
+    fn the_two_files_of_gpt2_are_known() {
         let gpt2 = Tokenizer::GPT2.hugging_face_files();
-        assert_eq!(
-            Tokenizer::open(testing_folder(&gpt2).path()).unwrap().tokenizer,
-            Tokenizer::GPT2
-        );
+        let FolderTokenizer { tokenizer, refused } =
+            Tokenizer::open(testing_folder(&gpt2).path()).unwrap();
+        assert_eq!((tokenizer, refused), (Tokenizer::GPT2, None));
     }
 
     /// Llama 3 begins each text with a token, and its models stop at two.
     #[test]
-    fn special_tokens_are_those_of_the_folder() {
-        let mut ids = byte_ids();
-        for (id, name) in (256..).zip(["<begin>", "<end>", "<pad>", "<turn>"]) {
-            ids.insert(name.to_owned(), json!(id));
-        }
-        let words = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true});
-        let added: Vec<_> = (256..)
-            .zip(["<begin>", "<end>", "<pad>", "<turn>"])
-            .map(|(id, name)| special(id, name))
-            .collect();
-        let text = tokenizer_file(ids, &json!([]), &added, &words, &words);
-        let mut file: Value = serde_json::from_str(&text).unwrap();
-        file["post_processor"] = json!({"type": "TemplateProcessing", "single": [
-            {"SpecialToken": {"id": "<begin>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
-        ]});
-        let file = file.to_string();
-        let folder = testing_folder(&[
-            (TOKENIZER_FILE, file.clone()),
-            (
-                SETTINGS_FILE,
-                r#"{"bos_token": "<begin>", "eos_token": "<end>", "pad_token": "<pad>"}"#
-                    .to_owned(),
-            ),
-            ("generation_config.json", r#"{"eos_token_id": [257, 259]}"#.to_owned()),
-        ]);
-        let tokenizer = Tokenizer::open(folder.path()).unwrap().tokenizer;
-        assert_eq!(tokenizer.end_of_text(), Some(257));
-        assert_eq!(tokenizer.encode_prompt("a").unwrap(), [256, 97]);
-        assert_eq!(tokenizer.encode("a").unwrap(), [97]);
+    fn special_tokens_are_kept() {
+        let tokenizer = Tokenizer::open(&foreign("processor")).unwrap().tokenizer;
         let expected = [
-            ("bos_token_id", json!(256)),
-            ("eos_token_id", json!([257, 259])),
-            ("pad_token_id", json!(258)),
+            ("bos_token_id", json!(290)),
+            ("eos_token_id", json!([291, 292])),
+            ("pad_token_id", json!(293)),
         ];
-        assert_eq!(Tokenizer::special_ids(Some(&tokenizer), 260), expected);
+        assert_eq!(Tokenizer::special_ids(Some(&tokenizer), 294), expected);
         // They are kept in data and checkpoints.
         let kept: Tokenizer = serde_json::from_value(json!(tokenizer)).unwrap();
         assert_eq!(kept, tokenizer);
-        assert_eq!(Tokenizer::special_ids(Some(&kept), 260), expected);
+        assert_eq!(Tokenizer::special_ids(Some(&kept), 294), expected);
         let written = settings(&kept);
         for (role, token) in
-            [("bos_token", "<begin>"), ("eos_token", "<end>"), ("pad_token", "<pad>")]
+            [("bos_token", "<|begin|>"), ("eos_token", "<|end|>"), ("pad_token", "<|pad|>")]
         {
             assert_eq!(written[role], token);
         }
@@ -430,20 +424,21 @@ mod tests {
         let vocabulary = kept.vocabulary().unwrap();
         assert_eq!(
             (vocabulary.begin, vocabulary.end, vocabulary.padding),
-            (Some(256), Some(257), Some(258))
+            (Some(290), Some(291), Some(293))
         );
         assert!(vocabulary.adds_begin);
         // A model may lack a row for padding.
-        assert_eq!(Tokenizer::special_ids(Some(&kept), 258)[1..], [("eos_token_id", json!(257))]);
+        assert_eq!(Tokenizer::special_ids(Some(&kept), 292)[1..], [("eos_token_id", json!(291))]);
         // Conversations in wgpt's form begin with the end of a document, and are read back.
         let chat = kept.clone().with_chat();
         let again = Tokenizer::open(testing_folder(&chat.hugging_face_files()).path()).unwrap();
         assert_eq!((&again.tokenizer, again.refused), (&chat, None));
-        assert_eq!(again.tokenizer.named("pad_token"), Some(258));
+        assert_eq!(again.tokenizer.named("pad_token"), Some(293));
         assert!(!chat.vocabulary().unwrap().adds_begin);
         // A file by itself has no names.
-        let alone = Tokenizer::from_hugging_face(file.as_bytes()).unwrap();
-        assert_eq!((alone.vocab_size(), alone.rows(), kept.rows()), (260, 256, 258));
+        let file = std::fs::read(foreign("processor").join(TOKENIZER_FILE)).unwrap();
+        let alone = Tokenizer::from_hugging_face(&file).unwrap();
+        assert_eq!((alone.vocab_size(), alone.rows(), kept.rows()), (294, 290, 292));
         assert_eq!((alone.end_of_text(), alone.added_begin()), (None, None));
     }
 

@@ -4,12 +4,14 @@ use serde_json::{Map, Value, json};
 
 use super::spelling::{END_OF_TEXT, byte_character};
 
-/// Returns the text of a `tokenizer.json` with these tokens and merges, added tokens, pre-tokenizer and decoder.
+/// Returns the text of a `tokenizer.json` with these tokens and merges, added tokens, pre-tokenizer, post-processor
+/// and decoder.
 pub(super) fn tokenizer_file(
     ids: Map<String, Value>,
     merges: &Value,
     added: &[Value],
     words: &Value,
+    processor: &Value,
     decoder: &Value,
 ) -> String {
     let file = json!({
@@ -19,7 +21,7 @@ pub(super) fn tokenizer_file(
         "added_tokens": added,
         "normalizer": null,
         "pre_tokenizer": words,
-        "post_processor": null,
+        "post_processor": processor,
         "decoder": decoder,
         "model": {
             "type": "BPE",
@@ -50,6 +52,18 @@ pub(super) fn special(id: u32, name: &str) -> Value {
     })
 }
 
+/// Returns the post-processor that puts a token before each text.
+pub(super) fn beginning_with(id: &Value, name: &str) -> Value {
+    let token = |type_id| json!({"SpecialToken": {"id": name, "type_id": type_id}});
+    let text = |text, type_id| json!({"Sequence": {"id": text, "type_id": type_id}});
+    json!({
+        "type": "TemplateProcessing",
+        "single": [token(0), text("A", 0)],
+        "pair": [token(0), text("A", 0), token(1), text("B", 1)],
+        "special_tokens": {name: {"id": name, "ids": [id], "tokens": [name]}},
+    })
+}
+
 /// Returns the text of a `tokenizer.json` of byte pairs: the tokens `ids`, and one more for the end of
 /// a document. With `words`, text is split into GPT-2's words first.
 pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words: bool) -> String {
@@ -61,7 +75,7 @@ pub(super) fn byte_level_file(mut ids: Map<String, Value>, merges: &Value, words
         "trim_offsets": false,
         "use_regex": words,
     });
-    tokenizer_file(ids, merges, &[special(id, END_OF_TEXT)], &bytes, &bytes)
+    tokenizer_file(ids, merges, &[special(id, END_OF_TEXT)], &bytes, &Value::Null, &bytes)
 }
 
 /// Returns the ids of the bytes, each as its character.

@@ -333,29 +333,10 @@ mod tests {
             r#""rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"}"#,
         );
         assert_eq!(read(&five).unwrap(), smollm2);
-        let scaling = SMOLLM2
-            .replace(
-                r#""rope_scaling": null"#,
-                r#""rope_scaling": {"type": "default", "rope_theta": 1e5}"#,
-            )
-            .replace(r#""rope_theta": 100000,"#, "");
-        assert_eq!(read(&scaling).unwrap(), smollm2);
         let Blocks::Llama(LlamaBlocks { rope_theta, head_size, .. }) = smollm2.blocks else {
             panic!("{smollm2:?}");
         };
         assert_eq!((rope_theta, head_size), (1e5, 64));
-    }
-
-    #[test]
-    fn null_heads_of_keys_and_values_are_as_many_as_heads() {
-        for model_type in ["llama", "qwen3"] {
-            let mut config: Value = serde_json::from_str(SMOLLM2).unwrap();
-            config["model_type"] = json!(model_type);
-            config["num_key_value_heads"] = Value::Null;
-            config["head_dim"] = json!(64);
-            let Blocks::Llama(shape) = read(config.to_string()).unwrap().blocks else { panic!() };
-            assert_eq!(shape.kv_heads, 9, "{model_type}");
-        }
     }
 
     #[test]
