@@ -121,6 +121,20 @@ fn stdin_is_prepared_like_a_file() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
+/// A file is opened more than once, so a pipe would be waited for, or have nothing left.
+#[cfg(unix)]
+#[test]
+fn a_device_is_no_file_to_prepare() {
+    let folder = temporary();
+    let output = run(folder.path(), &["prepare", "/dev/null", "-o", "new"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(
+        said.contains("/dev/null: this is a pipe or a device") && said.contains("`-`"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_run_finds_its_data_from_any_folder() {
     let folder = temporary();

@@ -168,8 +168,12 @@ impl Sources {
                 let first = sources.files.len();
                 sources.add_folder(input, &out)?;
                 sources.leave_out_companions(input, first);
-            } else {
+            } else if metadata.is_file() {
                 sources.add_named(SourceFile::new(input, metadata.len()))?;
+            } else {
+                // It is opened more than once, which a pipe is not made for.
+                let hint = "give a file, or `-` to read a pipe from stdin";
+                return Err(DataError::at(input, "this is a pipe or a device", hint));
             }
         }
         if sources.files.is_empty() {
