@@ -225,9 +225,10 @@ impl<T: Transport> Supervisor<T> {
     /// stopped or were never started.
     fn end_of_launcher(&mut self, end: Option<&RunEnd>, code: Option<u8>) -> Option<u8> {
         match end {
-            Some(RunEnd::Stopped { reason: StopReason::Stopped })
-                if code == Some(0) && !self.commands.is_stopping =>
-            {
+            // A signal to all processes has ended the launcher, too, which has a code of its own for that.
+            Some(RunEnd::Stopped { .. }) if self.commands.is_stopping => Some(0),
+            None if !self.is_heard && self.commands.is_stopping => Some(0),
+            Some(RunEnd::Stopped { reason: StopReason::Stopped }) if code == Some(0) => {
                 // A signal to one of the ranks, which this process did not get.
                 Some(TERMINATED)
             }

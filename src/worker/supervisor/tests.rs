@@ -195,6 +195,15 @@ fn a_launcher_that_cannot_start_is_not_started_again() {
     let stopped = FromWorker::Ended(RunEnd::Stopped { reason: StopReason::Stopped });
     run(&mut launcher, vec![started(), stopped], Some(0));
     assert_eq!(launcher.exit_code, Some(143));
+    // A signal to all processes, before the ranks have begun and later.
+    let stopped = FromWorker::Ended(RunEnd::Stopped { reason: StopReason::Stopped });
+    for messages in [Vec::new(), vec![started(), stopped]] {
+        let mut launcher = supervisor(true);
+        launcher.send(&Command::Stop, NOW);
+        let events = run(&mut launcher, messages, Some(1));
+        assert!(events.iter().all(|event| !matches!(event, Event::Error(_))), "{events:?}");
+        assert_eq!(launcher.exit_code, Some(0));
+    }
     // A rank was killed before the run began. Only the launcher knows.
     for (code, exit, errors) in [(137, 1, 1), (143, 143, 0)] {
         let mut launcher = supervisor(true);
