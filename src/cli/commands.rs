@@ -1,6 +1,8 @@
 //! The short commands: prepare, devices, doctor, config.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use serde_json::json;
 
@@ -45,8 +47,10 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         message!("reading text from the terminal; end it with {end} on a line of its own");
     }
     let bar = bar(global.quiet, 1000, "[{bar:12}] {percent}%, {eta} left, {wide_msg}");
-    let stop = options.stop.clone();
+    let (stop, signal) = (options.stop.clone(), Arc::new(AtomicI32::new(0)));
+    let received = signal.clone();
     signals::listen(move |signal| {
+        received.store(signal, Ordering::SeqCst);
         if stop.stop() {
             message!("{NOTHING_WRITTEN}");
             signals::exit(128 + signal);
@@ -69,7 +73,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
     bar.finish_and_clear();
     if prepared.is_err() && options.stop.is_stopped() {
         message!("{NOTHING_WRITTEN}");
-        signals::exit(128 + signals::INTERRUPT);
+        signals::exit(128 + signal.load(Ordering::SeqCst));
     }
     let Prepared { meta, files, text_bytes, chosen, recognised, warnings } = prepared?;
     warn(&warnings);

@@ -75,7 +75,7 @@ fn an_interrupted_prepare_leaves_nothing() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap()
     };
-    for input in ["-", "story.md"] {
+    for (input, signal, code) in [("-", "-INT", 130), ("story.md", "-TERM", 143)] {
         let mut child = started(input);
         let mut stdin = child.stdin.take().unwrap();
         let began = Instant::now();
@@ -89,10 +89,10 @@ fn an_interrupted_prepare_leaves_nothing() {
             }
         }
         let id = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
         let output = child.wait_with_output().unwrap();
         let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert_eq!(output.status.code(), Some(code), "{said}");
         assert_eq!(said, "stopped: nothing was written\n");
         assert!(!folder.path().join("new").exists());
     }
