@@ -69,17 +69,11 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
 
 /// Opens the data and checks that it has the model's tokens.
 fn open_data(data: &str, source: &ModelSource) -> Result<Dataset, Failure> {
-    let architecture = &source.architecture;
-    let dataset = Dataset::open(data, source.window() as u64)?;
-    let have = dataset.vocab_size as usize;
-    let need = architecture.vocab_size;
-    if have > need {
-        let text = format!("the data's vocabulary has {have} tokens, but the model's has {need}");
-        return Err(Failure::usage(text, "prepare the data with the model's tokenizer"));
-    }
+    let mut dataset = Dataset::open(data, source.window() as u64)?;
     let hint = "prepare the data with the model's tokenizer: --tokenizer=MODEL, where MODEL is a \
                 checkpoint or another folder with a tokenizer.json";
     check_tokenizer(source, data, dataset.tokenizer.as_ref(), hint)?;
+    dataset.fit(source.architecture.vocab_size)?;
     Ok(dataset)
 }
 

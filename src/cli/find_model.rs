@@ -61,13 +61,15 @@ pub(super) fn find_tokenizer(
         tokenizer = of_data.or(tokenizer);
     }
     let tokenizer = tokenizer.ok_or_else(|| unknown_tokenizer(source))?;
+    let rows = source.architecture.vocab_size;
+    tokenizer.check_rows(rows)?;
     let have = tokenizer.vocab_size() as usize;
-    let need = source.architecture.vocab_size;
-    // A model may be padded, as nanoGPT pads GPT-2, or have its own tokenizer.
-    let padded = tokenizer.base().kind() == TokenizerKind::Gpt2
-        || source.tokenizer.as_ref() == Some(&tokenizer);
-    if tokenizer.rows() > need || (have < need && !padded) {
-        let text = format!("the tokenizer has {have} tokens, but the model has {need}");
+    // A model may be padded, as nanoGPT pads GPT-2. If its tokenizer is unknown, only the number of tokens shows
+    // that it was trained on other data.
+    let may_be_padded = tokenizer.base().kind() == TokenizerKind::Gpt2
+        || source.tokenizer.as_ref().is_some_and(|own| own.has_text_of(&tokenizer));
+    if have < rows && !may_be_padded {
+        let text = format!("the tokenizer has {have} tokens, but the model has {rows}");
         let hint = "use --data to give the data folder that the model was trained on";
         return Err(Failure::usage(text, hint));
     }

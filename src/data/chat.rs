@@ -75,6 +75,8 @@ struct FolderTemplate {
     opening: String,
     /// True if [`ChatTemplate::begin`] only separates conversations in data, and is not part of them.
     is_separated: bool,
+    /// The highest id of the special tokens around ordinary messages.
+    highest: u32,
 }
 
 /// Everything else follows from these two.
@@ -154,7 +156,8 @@ impl ChatTemplate {
         let mut spans = Vec::new();
         found.split(&opening, &Hidden::none(&[]), &mut spans)?;
         let opening_ids = encode(&base, &spans).map_err(|error| error.to_string())?;
-        let mut folder = FolderTemplate { jinja, specials: found, opening, is_separated: false };
+        let mut folder =
+            FolderTemplate { jinja, specials: found, opening, is_separated: false, highest: 0 };
         let (spans, answers) = folder.spans(&turns)?;
         let end = answers.first().and_then(|at| spans[*at..].iter().find_map(|span| span.after));
         let end = end.ok_or("it ends an answer without a special token")?;
@@ -162,6 +165,7 @@ impl ChatTemplate {
         let is_once = |id: &u32| ids.iter().filter(|other| *other == id).count() == 1;
         let first = ids.first().filter(|id| spans[0].text.is_empty() && is_once(id));
         folder.is_separated = first.is_none();
+        folder.highest = ids.iter().copied().max().unwrap_or(0);
         let begin = first.copied().or(base.end().map(|(id, _)| id).filter(|id| !ids.contains(id)));
         let template = Self {
             begin: begin.ok_or("no token marks where a conversation begins")?,
@@ -174,6 +178,16 @@ impl ChatTemplate {
         };
         template.spans(&turns)?;
         Ok(template)
+    }
+
+    /// Returns the rows of an embedding that the special tokens of ordinary conversations need. A model folder
+    /// may have more of them, for tools or for padding.
+    pub(super) fn rows(&self) -> u32 {
+        let highest = match &self.folder {
+            Some(folder) => folder.highest.max(self.begin),
+            None => self.specials().map(|(id, _)| id).max().unwrap_or(0),
+        };
+        highest + 1
     }
 
     /// Returns the template of a model folder; `None` for wgpt's.

@@ -77,8 +77,27 @@ impl Dataset {
     /// Returns true if a model with `vocab_size` tokens lacks only tokens of conversations.
     pub fn adds_to(&self, vocab_size: u32) -> bool {
         let template = self.tokenizer.as_ref().and_then(Tokenizer::chat);
-        let lacking = |template: &ChatTemplate| template.base.vocab_size()..template.vocab_size;
-        template.is_some_and(|template| lacking(template).contains(&vocab_size))
+        let has_text = |template: &ChatTemplate| {
+            Tokenizer::from(template.base.clone()).check_rows(vocab_size as usize).is_ok()
+        };
+        template.is_some_and(|template| {
+            template.added().next().is_some()
+                && vocab_size < template.vocab_size
+                && has_text(template)
+        })
+    }
+
+    /// Takes the data for a model with so many rows of embeddings, if that has one for each token that its text
+    /// can become. Else, or if the data has a token without a row, it is an error. Reads all data of a larger
+    /// vocabulary once.
+    pub fn fit(&mut self, rows: usize) -> Result<(), DataError> {
+        if self.vocab_size as usize <= rows {
+            return Ok(());
+        }
+        self.tokenizer.as_ref().map_or(Ok(()), |tokenizer| tokenizer.check_rows(rows))?;
+        self.vocab_size = rows as u32;
+        self.train.fit(self.vocab_size)?;
+        self.val.fit(self.vocab_size)
     }
 
     /// Returns the error for data that exists at none of the `tried` paths.

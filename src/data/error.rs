@@ -68,6 +68,17 @@ impl DataError {
         Self::bad(format!("cannot use the chat template of {path}: {reason}"), hint)
     }
 
+    /// Creates an error about a token that a chat template writes and a model with so many rows of embeddings
+    /// does not have.
+    pub fn token_without_row(id: u32, rows: usize) -> Self {
+        let problem =
+            format!("the chat template writes token {id}, but the model has {rows} tokens");
+        Self::bad(
+            problem,
+            "leave the system prompt out, or use the chat template that the model was trained with",
+        )
+    }
+
     pub(super) fn tokenize(reason: impl Display) -> Self {
         let problem = format!("cannot tokenize the text: {}", excerpt(reason));
         Self::bad(problem, "check the input for binary data")

@@ -94,15 +94,35 @@ pub(crate) mod testing {
 
     /// Returns bytes with the special tokens of ChatML, and those of thoughts.
     pub fn chat_ml() -> Tokenizer {
+        bytes_with(&["<|im_start|>", "<|im_end|>", "<think>", "</think>"])
+    }
+
+    /// Returns bytes with 261 tokens, and one for padding that text does not become.
+    pub fn padded_bytes() -> Tokenizer {
+        bytes_with(&["<|im_start|>", "<|im_end|>", "<think>", "</think>", "<|pad|>"])
+    }
+
+    /// Returns [`padded_bytes`] with a template in which only a system prompt has the token for padding.
+    pub fn padded_chat() -> Tokenizer {
+        let template = "{% for m in messages %}{% if m.role == 'system' %}{{ '<|pad|>' }}{% endif %}{{ \
+                        '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' }}{% endfor %}{% if \
+                        add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+        let base = serde_json::to_value(padded_bytes()).unwrap();
+        let chat =
+            serde_json::json!({"kind": "chat", "base": base, "template": {"text": template}});
+        serde_json::from_value(chat).unwrap()
+    }
+
+    /// Returns bytes with these tokens from 257 on, of which those in `<|` and `|>` are special.
+    fn bytes_with(added: &[&str]) -> Tokenizer {
         let mut file: serde_json::Value =
             serde_json::from_str(&TextTokenizer::Byte.json_file()).unwrap();
         file["pre_tokenizer"]["use_regex"] = true.into();
-        let added = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"];
-        let token = |(content, id): (&str, u32)| {
+        let token = |(content, id): (&&str, u32)| {
             let special = content.starts_with("<|");
             serde_json::json!({ "id": id, "content": content, "special": special })
         };
-        let added = added.into_iter().zip(257..).map(token);
+        let added = added.iter().zip(257..).map(token);
         file["added_tokens"].as_array_mut().unwrap().extend(added);
         Tokenizer::from_hugging_face(file.to_string().as_bytes()).unwrap()
     }

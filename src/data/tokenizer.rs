@@ -70,9 +70,14 @@ impl Tokenizer {
             }
             None => self.encode(text)?,
         };
-        let has_text = !ids.is_empty() && text != END_OF_TEXT;
-        let begin = self.added_begin().filter(|begin| has_text && ids[0] != *begin);
-        Ok(begin.into_iter().chain(ids).collect())
+        Ok(if text == END_OF_TEXT { ids } else { self.with_begin(ids) })
+    }
+
+    /// Puts the token before the ids of a text that the model's own program puts there, if it does. It comes once,
+    /// and not before nothing.
+    pub fn with_begin(&self, ids: Vec<u32>) -> Vec<u32> {
+        let begin = self.added_begin().filter(|begin| ids.first().is_some_and(|id| id != begin));
+        begin.into_iter().chain(ids).collect()
     }
 
     /// Returns the default prompt of samples: a line break, or the first character of a vocabulary
@@ -108,17 +113,30 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the rows of an embedding that text needs. A vocabulary may have more tokens, like one for padding,
-    /// that a model was never trained with.
+    /// Returns the rows of an embedding that text and conversations need. A vocabulary may have more tokens, like
+    /// one for padding, that a model was never trained with.
     pub fn rows(&self) -> usize {
-        let rows = match self {
-            Self::Text(TextTokenizer::Bpe(bpe)) => {
-                let ends = [self.end_of_text(), self.added_begin()].into_iter().flatten().max();
-                bpe.text_ids().chain(ends).max().map_or(0, |id| id + 1)
-            }
-            _ => self.vocab_size(),
+        let of_text = match self.base() {
+            TextTokenizer::Bpe(bpe) => bpe.text_ids().max().map_or(0, |id| id + 1),
+            base => base.vocab_size(),
         };
-        rows as usize
+        let ends = [self.end_of_text(), self.added_begin()].into_iter().flatten();
+        let of_ends = ends.max().map_or(0, |id| id + 1);
+        let of_chats = self.chat().map_or(0, ChatTemplate::rows);
+        of_text.max(of_ends).max(of_chats) as usize
+    }
+
+    /// Checks that a model with so many rows of embeddings has one for each token that text can become. A model may
+    /// have fewer rows than its tokenizer has tokens, and a chat template may still write one of the others: see
+    /// [`DataError::token_without_row`].
+    pub fn check_rows(&self, rows: usize) -> Result<(), DataError> {
+        let need = self.rows();
+        if need <= rows {
+            return Ok(());
+        }
+        let problem =
+            format!("the tokenizer needs a model with {need} tokens, but the model has {rows}");
+        Err(DataError::usage(problem, "use the tokenizer that the model was trained with"))
     }
 
     /// Returns the token that ends a document, if the tokenizer has one.

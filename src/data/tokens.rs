@@ -118,6 +118,16 @@ impl Split {
         }
     }
 
+    /// Checks that all tokens are below `vocab_size`, which is the size of the vocabulary from now on.
+    pub(super) fn fit(&mut self, vocab_size: u32) -> Result<(), DataError> {
+        const BLOCK: u64 = 1 << 20;
+        self.vocab_size = vocab_size;
+        for start in (0..self.len).step_by(BLOCK as usize) {
+            self.window(start, BLOCK.min(self.len - start) as usize)?;
+        }
+        Ok(())
+    }
+
     fn check_range(&self, ids: Vec<u32>, path: &Path, first: u64) -> Result<Vec<u32>, DataError> {
         let unknown = (first..).zip(&ids).find(|(_, id)| **id >= self.vocab_size);
         let Some((position, id)) = unknown else { return Ok(ids) };

@@ -19,11 +19,9 @@ use crate::protocol::Failure;
 pub enum ChatError {
     #[error("{model}: this model was not trained on conversations")]
     NoTemplate { model: String },
-    #[error(
-        "the tokenizer has {tokens} tokens, including the ones for conversations, but the model has \
-         only {model}"
-    )]
-    Vocabulary { tokens: usize, model: usize },
+    /// The model lacks tokens of its tokenizer.
+    #[error("{0}")]
+    Vocabulary(DataError),
     #[error("the message cannot be tokenized: {0}")]
     Text(#[from] DataError),
     /// The message leaves no token for its answer.
@@ -34,9 +32,10 @@ pub enum ChatError {
 }
 
 impl ChatError {
-    pub fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &str {
         match self {
-            ChatError::NoTemplate { .. } | ChatError::Vocabulary { .. } => {
+            ChatError::Vocabulary(error) => error.hint(),
+            ChatError::NoTemplate { .. } => {
                 "train it on conversations, as `wgpt train --preset=chat` does, or continue texts with \
                  `wgpt sample`"
             }
@@ -60,6 +59,8 @@ impl From<ChatError> for Failure {
 pub struct Conversation {
     template: ChatTemplate,
     context: usize,
+    /// The rows of the model's embedding: tokens without one are refused.
+    rows: usize,
     /// False if prompts have an empty thought, for models that think before they answer.
     pub thinks: bool,
     system: Option<Utterance>,
@@ -89,18 +90,16 @@ impl Conversation {
         tokenizer: Option<&Tokenizer>,
         model: &Architecture,
     ) -> Result<Self, ChatError> {
-        let Some(template) = tokenizer.and_then(Tokenizer::chat) else {
+        let chat = tokenizer.and_then(|tokenizer| Some((tokenizer, tokenizer.chat()?)));
+        let Some((tokenizer, template)) = chat else {
             return Err(ChatError::NoTemplate { model: path.display().to_string() });
         };
-        let tokens = template.vocab_size as usize;
-        if tokens > model.vocab_size {
-            return Err(ChatError::Vocabulary { tokens, model: model.vocab_size });
-        }
-        Ok(Self::with(template.clone(), model.block_size))
+        tokenizer.check_rows(model.vocab_size).map_err(ChatError::Vocabulary)?;
+        Ok(Self::with(template.clone(), model.block_size, model.vocab_size))
     }
 
-    fn with(template: ChatTemplate, context: usize) -> Self {
-        Self { template, context, thinks: true, system: None, turns: VecDeque::new() }
+    fn with(template: ChatTemplate, context: usize, rows: usize) -> Self {
+        Self { template, context, rows, thinks: true, system: None, turns: VecDeque::new() }
     }
 
     /// Sets the system prompt. An empty text removes it.
@@ -223,7 +222,11 @@ impl Conversation {
         }
         let messages: Vec<_> = said.iter().map(|said| said.message.clone()).collect();
         let ending = if self.thinks { Ending::Answer } else { Ending::AnswerWithoutThought };
-        Ok(self.template.prompt(&messages, ending)?)
+        let ids = self.template.prompt(&messages, ending)?;
+        match ids.iter().find(|id| **id as usize >= self.rows) {
+            Some(&id) => Err(ChatError::Vocabulary(DataError::token_without_row(id, self.rows))),
+            None => Ok(ids),
+        }
     }
 
     /// Checks that the prompt of `all` messages leaves room for `others` tokens; `said` is the one that was
@@ -279,12 +282,12 @@ impl ChatAnswer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::testing::chat_ml;
+    use crate::data::testing::{chat_ml, padded_chat};
     use crate::data::{TextTokenizer, Tokenizer};
 
     /// A conversation in bytes: a token per letter.
     fn conversation(context: usize) -> Conversation {
-        Conversation::with(ChatTemplate::new(TextTokenizer::Byte), context)
+        Conversation::with(ChatTemplate::new(TextTokenizer::Byte), context, 261)
     }
 
     fn text(prompt: &ChatPrompt) -> String {
@@ -354,7 +357,7 @@ mod tests {
         let base = serde_json::to_value(chat_ml()).unwrap();
         let chat = serde_json::json!({"kind": "chat", "base": base, "template": {"text": text}});
         let tokenizer: Tokenizer = serde_json::from_value(chat).unwrap();
-        Conversation::with(tokenizer.chat().unwrap().clone(), context)
+        Conversation::with(tokenizer.chat().unwrap().clone(), context, 261)
     }
 
     #[test]
@@ -384,6 +387,29 @@ mod tests {
         let error = conversation.set_system("s").unwrap_err().to_string();
         assert!(error.contains("the chat template refuses it: line 1: no system"), "{error}");
         assert!(conversation.system.is_none() && conversation.turns.is_empty());
+    }
+
+    /// Of 262 tokens, the template writes the last one before a system prompt only.
+    #[test]
+    fn a_token_without_a_row_is_refused_when_it_is_used() {
+        let tokenizer = padded_chat();
+        let with = |vocab_size| {
+            let model = Architecture { vocab_size, block_size: 60, ..Architecture::tiny() };
+            Conversation::new(Path::new("m"), Some(&tokenizer), &model)
+        };
+        let error = with(260).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the tokenizer needs a model with 261 tokens, but the model has 260"
+        );
+        let mut conversation = with(261).unwrap();
+        assert!(conversation.ask("q", 4).is_ok());
+        let error = conversation.set_system("s").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the chat template writes token 261, but the model has 261 tokens"
+        );
+        with(262).unwrap().set_system("s").unwrap();
     }
 
     /// Contexts that have no room for anything.

@@ -131,7 +131,7 @@ fn least(values: impl Iterator<Item = f64>) -> usize {
 
 /// Encodes a question of the file at `path` for a model of `block_size` positions. As in the common
 /// evaluation of GPT-2, an ending is tokenized separately from the context, with the space before it.
-/// A sequence that is too long keeps its end.
+/// Models that begin texts with a token get it before the context, as in llama.cpp. A sequence that is too long keeps its end.
 pub fn encode(
     path: &Path,
     question: &Question,
@@ -139,7 +139,7 @@ pub fn encode(
     block_size: usize,
 ) -> Result<EncodedQuestion, DataError> {
     let bad = |error: DataError| DataError::question(path, question.line, &error.to_string());
-    let context = tokenizer.encode(&question.context).map_err(bad)?;
+    let context = tokenizer.with_begin(tokenizer.encode(&question.context).map_err(bad)?);
     let mut is_cropped = false;
     let mut candidate = |ending: &String| -> Result<Candidate, DataError> {
         let ending = tokenizer.encode(&format!(" {ending}")).map_err(bad)?;
@@ -256,6 +256,21 @@ mod tests {
         let short = encode(path(), &question("ab", ["c", "defg"]), &Tokenizer::BYTE, 3).unwrap();
         assert_eq!(short.candidates, [candidate("ab c", 2), candidate("defg", 3)]);
         assert!(short.is_cropped);
+    }
+
+    /// As lm-evaluation-harness and llama.cpp do for models whose tokenizer begins texts with a token.
+    #[test]
+    fn the_context_begins_with_the_token_that_begins_texts() {
+        let base = serde_json::json!({
+            "kind": "bpe",
+            "file": Tokenizer::BYTE.hugging_face_files()[0].1,
+            "names": { "tokens": { "bos_token": "<|endoftext|>" }, "adds_begin": true },
+        });
+        let tokenizer: Tokenizer = serde_json::from_value(base).unwrap();
+        let encoded = encode(path(), &question("ab", ["c", "de"]), &tokenizer, 8).unwrap();
+        let candidate =
+            |text, scored| Candidate { tokens: [vec![256], bytes(text)].concat(), scored };
+        assert_eq!(encoded.candidates, [candidate("ab c", 2), candidate("ab de", 3)]);
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub(super) async fn sample(
         return;
     };
     let (prompt, ids) = match sample_start(&inputs.dataset, prompt, tokenizer) {
+        Ok((_, ids)) if ids.iter().any(|id| *id >= inputs.dataset.vocab_size) => {
+            return journal.warn("no sample: the model lacks a token of the prompt");
+        }
         Ok((prompt, ids)) if !ids.is_empty() => (prompt, ids),
         Ok(_) => return journal.warn("no sample: the prompt is empty"),
         Err(error) => return journal.warn(format!("no sample: {error}; {}", error.hint())),

@@ -95,8 +95,8 @@ impl Setup {
         let config = Config { dtype: mode.precision.dtype(), ..config };
         let data =
             if resume { find_data(&config, &run)? } else { config.require_data()?.to_owned() };
-        let dataset = Dataset::open(&data, u64::from(config.block_size.get()))?;
-        let vocab_size = vocabulary(&config, &dataset)?;
+        let mut dataset = Dataset::open(&data, u64::from(config.block_size.get()))?;
+        let vocab_size = vocabulary(&config, &mut dataset)?;
         let config = if config.vocab_size == 0 { config } else { Config { vocab_size, ..config } };
         let architecture = Architecture::new(&config, vocab_size);
         check_bindings(&architecture, device)?;
@@ -210,14 +210,19 @@ fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
 }
 
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it. An initial
-/// model may lack the tokens of conversations.
-fn vocabulary(config: &Config, dataset: &Dataset) -> Result<u32> {
+/// model may lack the tokens of conversations, and those that its text never becomes.
+fn vocabulary(config: &Config, dataset: &mut Dataset) -> Result<u32> {
     let has_chats = dataset.train.has_conversations();
+    let rows = dataset.tokenizer.as_ref().map_or(usize::MAX, Tokenizer::rows);
     match config.vocab_size {
         0 => Ok(dataset.vocab_size),
         size if size >= dataset.vocab_size => Ok(size),
         size if config.init_from != InitFrom::Scratch && dataset.adds_to(size) => {
             Ok(dataset.vocab_size)
+        }
+        size if rows <= size as usize => {
+            dataset.fit(size as usize)?;
+            Ok(size)
         }
         size => Err(match &config.init_from {
             InitFrom::Path(path) if has_chats => Failure::other_tokenizer(path.as_ref()),

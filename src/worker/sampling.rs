@@ -98,12 +98,7 @@ fn load(source: &ModelSource, device: &OpenDevice) -> Result<(Gpt, OpsMode), Fai
 fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, Vec<u32>), Failure> {
     let unknown = || Failure::checkpoint(&source.path, "its tokenizer is unknown");
     let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
-    let have = tokenizer.rows();
-    let need = source.architecture.vocab_size;
-    if have > need {
-        let text = format!("the tokenizer has {have} tokens, but the model has {need}");
-        return Err(Failure::checkpoint(&source.path, text));
-    }
+    tokenizer.check_rows(source.architecture.vocab_size)?;
     let ids = tokenizer.encode_prompt(prompt)?;
     if ids.is_empty() {
         return Err(Failure::new("the text is empty", "type at least one character"));

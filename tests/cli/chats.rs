@@ -275,11 +275,27 @@ fn the_template_of_a_model_folder_is_used_from_data_to_export() {
     assert_eq!(settings["bos_token"], Value::Null);
     let generation = read_json(folder.path().join("hf/generation_config.json"));
     assert_eq!(generation["eos_token_id"], end);
-    let tokens = read_json(folder.path().join("hf/tokenizer.json"));
+    let mut tokens = read_json(folder.path().join("hf/tokenizer.json"));
     assert_eq!(tokens["added_tokens"].as_array().unwrap().len(), 3);
-    ok(folder.path(), &["eval", "hf", "--data=chats", "--windows=4", "--device=cpu"]);
+    let eval = |data: &str| {
+        let data = format!("--data={data}");
+        ok(folder.path(), &["eval", "hf", &data, "--windows=4", "--device=cpu", "--json"])
+    };
+    let losses = eval("chats");
     let tune = ["train", "--init_from=hf", "--data=chats", "--run=tuned", "--max_iters=2"];
     ok(folder.path(), &[&tune[..], &["--batch_size=2", "--device=cpu"]].concat());
+
+    // A token for padding that somebody has added has no row, and nothing becomes it.
+    let pad = serde_json::json!({ "id": end + 1, "content": "<|pad|>", "special": true });
+    tokens["added_tokens"].as_array_mut().unwrap().push(pad);
+    fs::write(folder.path().join("hf/tokenizer.json"), tokens.to_string()).unwrap();
+    ok(folder.path(), &["prepare", "chats.jsonl", "-o", "padded", "--tokenizer=hf"]);
+    let meta = read_json(folder.path().join("padded/meta.json"));
+    assert_eq!(meta["vocab_size"], end + 2);
+    assert_eq!(eval("padded"), losses);
+    let tune = ["train", "--init_from=hf", "--data=padded", "--run=padded-run", "--max_iters=2"];
+    ok(folder.path(), &[&tune[..], &["--batch_size=2", "--device=cpu"]].concat());
+    assert_eq!(answers(folder.path(), "hf"), own);
 
     ok(folder.path(), &["export", "whole", "-o", "model.gguf"]);
     let gguf = fs::read(folder.path().join("model.gguf")).unwrap();

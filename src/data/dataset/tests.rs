@@ -1,6 +1,6 @@
 use std::fs;
 
-use super::super::testing::{self, assert_says, bytes};
+use super::super::testing::{self, assert_says, bytes, padded_bytes};
 use super::super::{PrepareOptions, TokenizerChoice, prepare};
 use super::*;
 
@@ -47,6 +47,39 @@ fn a_prepared_folder_opens() {
     assert_says(message(spec), "meta.json says 1170 tokens, but the file has 1000");
     fs::write(out.join("meta.json.tmp"), "{}").unwrap();
     assert_says(message(spec), "interrupted");
+}
+
+#[test]
+fn data_fits_a_model_without_the_tokens_that_it_does_not_have() {
+    let open = |train: [u16; 9]| {
+        let mut meta: serde_json::Value = serde_json::from_str(testing::META_JSON).unwrap();
+        meta["tokenizer"] = serde_json::to_value(padded_bytes()).unwrap();
+        meta["vocab_size"] = 262.into();
+        let (meta, train, val) = (meta.to_string(), bytes(train), bytes([1; 9]));
+        let files = [("meta.json", meta.as_bytes()), ("train.bin", &train), ("val.bin", &val)];
+        let (_root, spec) = folder("data", &files);
+        let mut dataset = Dataset::open(&spec, 4).unwrap();
+        dataset.fit(262).unwrap();
+        assert_eq!(dataset.vocab_size, 262);
+        dataset.fit(261).map(|()| dataset)
+    };
+    let mut dataset = open([260; 9]).unwrap();
+    assert_eq!(dataset.vocab_size, 261);
+    // Bytes 0 to 255, and the thoughts at 259 and 260, which text can become.
+    assert_says(dataset.fit(260).unwrap_err(), "a model with 261 tokens, but the model has 260");
+    let error = open([0, 1, 2, 3, 4, 5, 6, 7, 261]).unwrap_err();
+    assert_says(error, "train.bin: token 261 at position 8 is outside the vocabulary of 261");
+}
+
+#[test]
+fn a_model_without_tokens_of_conversations_may_lack_others_too() {
+    let open = |tokenizer: Tokenizer| {
+        Dataset::builtin("x", tokenizer, [vec![257; 9], vec![257; 9]]).unwrap()
+    };
+    let own = open(padded_bytes().with_chat());
+    assert_eq!([260, 261, 262, 266].map(|rows| own.adds_to(rows)), [false, true, true, false]);
+    // All tokens of a folder's template are in its tokenizer.
+    assert!(!open(testing::chat_ml()).adds_to(260));
 }
 
 #[test]

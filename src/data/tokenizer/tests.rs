@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use tiktoken_rs::r50k_base_singleton;
 
-use super::super::testing::{assert_says, characters};
+use super::super::testing::{assert_says, characters, padded_bytes, padded_chat};
 use super::*;
 
 #[test]
@@ -49,6 +49,20 @@ fn the_json_form_round_trips() {
     for bad in [r#"{"kind":"char","chars":"aa"}"#, r#"{"kind":"char","chars":""}"#] {
         assert!(serde_json::from_str::<Tokenizer>(bad).is_err(), "{bad}");
     }
+}
+
+/// Of the 262 tokens, only a system prompt has the last one, for padding.
+#[test]
+fn a_model_needs_no_row_for_a_token_that_text_does_not_become() {
+    for tokenizer in [padded_bytes(), padded_chat()] {
+        assert_eq!((tokenizer.vocab_size(), tokenizer.rows()), (262, 261));
+        tokenizer.check_rows(261).unwrap();
+        let said = "the tokenizer needs a model with 261 tokens, but the model has 260";
+        assert_eq!(tokenizer.check_rows(260).unwrap_err().to_string(), said);
+    }
+    // wgpt's own template has its tokens after them.
+    let own = padded_bytes().with_chat();
+    assert_eq!((own.vocab_size(), own.rows()), (266, 266));
 }
 
 #[test]
