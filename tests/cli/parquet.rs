@@ -167,6 +167,18 @@ fn columns_elsewhere_in_the_file_are_refused() {
     }
 }
 
+/// The crate reserves memory for as many bytes as a page claims to have.
+#[test]
+fn a_page_that_unpacks_to_far_more_than_its_size_is_refused() {
+    let folder = temporary();
+    let long = vec![b'a'; 70 << 20];
+    write(folder.path(), Compression::ZSTD(ZstdLevel::default()), COLUMNS, &[&long]);
+    assert!(fs::metadata(folder.path().join("a.parquet")).unwrap().len() < 1 << 20);
+    let said = refused(folder.path(), &[]);
+    assert!(said.contains("a.parquet: column \"text\": a page of "), "{said}");
+    assert!(said.contains("unpacks to 70.0 MiB, but may have at most 64.0 MiB"), "{said}");
+}
+
 /// The crate reserves memory for as many texts as a dictionary claims to have.
 #[test]
 fn a_dictionary_of_more_texts_than_its_page_holds_is_refused() {

@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use ::parquet::basic::Type as PhysicalType;
-use ::parquet::column::page::{Page, PageMetadata, PageReader};
 use ::parquet::column::reader::ColumnReaderImpl;
 use ::parquet::data_type::ByteArrayType;
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
@@ -13,14 +12,18 @@ use ::parquet::file::reader::FileReader;
 use ::parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
 use ::parquet::schema::types::ColumnDescriptor;
 
+mod pages;
 mod schema;
+mod thrift;
+
+use pages::Pages;
 
 use super::super::{BadLines, DataError, DocumentPart, Sink, Stop};
 
-/// Rows per batch. Pages are read one by one, so this and the longest document bound the memory.
-const ROWS: usize = 64;
+/// The most rows of a batch. Pages are read one by one, so this and the longest document bound the memory.
+const ROWS: u64 = 64;
 
-/// The most bytes of a text, as of a line of JSON.
+/// The most bytes of a text, as of a line of JSON, and of a batch if each of its texts is as long as a page.
 const MAX_TEXT: usize = 256 << 20;
 
 /// The most bytes of text for each byte of a file, beyond the first GiB. A dictionary lets a small file stand for
@@ -42,8 +45,18 @@ pub(in crate::data::source) fn read(
         )
     };
     let failed = |error: ParquetError| bad(error.to_string());
+    let of_column = |error: ParquetError| {
+        let hint = "the file may be damaged: download it again, or write it anew in Python with \
+                    pandas.read_parquet(FILE).to_parquet(FILE)";
+        let reason = match error {
+            ParquetError::General(reason) => reason,
+            error => error.to_string(),
+        };
+        DataError::at(path, format!("column {field:?}: {reason}"), hint)
+    };
     let file = File::open(path).map_err(DataError::io("read", path))?;
     let schema = schema::columns(&file).map_err(failed)?;
+    let for_sizes = file.try_clone().map_err(DataError::io("read", path))?;
     let options = ReadOptionsBuilder::new().with_parquet_schema(schema.clone()).build();
     let reader =
         without_panic(|| SerializedFileReader::new_with_options(file, options)).map_err(failed)?;
@@ -64,14 +77,19 @@ pub(in crate::data::source) fn read(
     let mut text_bytes = 0_u64;
     let mut done = 0_u64;
     for group in 0..reader.num_row_groups() {
+        let range =
+            without_panic(|| Ok(reader.metadata().row_group(group).column(index).byte_range()));
+        let largest = pages::largest(&for_sizes, range.map_err(failed)?).map_err(of_column)?;
+        let rows_at_once = (MAX_TEXT as u64 / largest.max(1)).clamp(1, ROWS) as usize;
         let pages = without_panic(|| reader.get_row_group(group)?.get_column_page_reader(index));
-        let pages = Box::new(Pages(pages.map_err(failed)?));
+        let has_nulls = columns[index].max_def_level() > 0;
+        let pages = Box::new(Pages { reader: pages.map_err(failed)?, has_nulls });
         let mut column = ColumnReaderImpl::<ByteArrayType>::new(columns[index].clone(), pages);
         let mut documents = vec![];
         let mut levels = vec![];
         loop {
             let (records, ..) = without_panic(|| {
-                column.read_records(ROWS, Some(&mut levels), None, &mut documents)
+                column.read_records(rows_at_once, Some(&mut levels), None, &mut documents)
             })
             .map_err(failed)?;
             if records == 0 {
@@ -101,41 +119,6 @@ pub(in crate::data::source) fn read(
         }
     }
     Ok(())
-}
-
-/// Reads pages. Refuses a dictionary with more values than its page has room for, as the crate reserves memory
-/// for the number that the page names.
-struct Pages(Box<dyn PageReader>);
-
-impl PageReader for Pages {
-    fn get_next_page(&mut self) -> ParquetResult<Option<Page>> {
-        let page = self.0.get_next_page()?;
-        match &page {
-            // Each text begins with its length, in four bytes.
-            Some(Page::DictionaryPage { buf, num_values, .. })
-                if *num_values as usize > buf.len() / 4 =>
-            {
-                Err(ParquetError::General(format!("{num_values} texts in {} bytes", buf.len())))
-            }
-            _ => Ok(page),
-        }
-    }
-
-    fn peek_next_page(&mut self) -> ParquetResult<Option<PageMetadata>> {
-        self.0.peek_next_page()
-    }
-
-    fn skip_next_page(&mut self) -> ParquetResult<()> {
-        self.0.skip_next_page()
-    }
-}
-
-impl Iterator for Pages {
-    type Item = ParquetResult<Page>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.get_next_page().transpose()
-    }
 }
 
 /// Calls the crate, which panics at some damaged files. `report_panics` does not report these.

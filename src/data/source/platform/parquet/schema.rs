@@ -10,20 +10,16 @@ use ::parquet::file::FOOTER_SIZE;
 use ::parquet::file::metadata::FooterTail;
 use ::parquet::schema::types::{SchemaDescPtr, SchemaDescriptor, Type};
 
+use super::thrift::{BYTES, END, INTEGER, LIST, Thrift};
+
 /// The types of columns by their numbers in files.
 const TYPES: [PhysicalType; 8] = {
     use PhysicalType::*;
     [BOOLEAN, INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED_LEN_BYTE_ARRAY]
 };
 
-// The types of fields that this module reads.
-const END: u8 = 0;
-const INTEGER: u8 = 5;
-const BYTES: u8 = 8;
-const LIST: u8 = 9;
-
-/// How deeply structures nest in the description of a column.
-const MOST_LEVELS: usize = 8;
+/// The most bytes of a footer, which is read as a whole. Those of wide tables have a few MiB.
+const MAX_FOOTER: u64 = 256 << 20;
 
 /// Returns the columns of a file in the order of their data. Groups are left out, and a column inside of one
 /// counts as repeated.
@@ -35,6 +31,9 @@ pub(super) fn columns(mut file: impl Read + Seek) -> Result<SchemaDescPtr> {
     file.seek(SeekFrom::Start(from_end(FOOTER_SIZE as u64)?))?;
     file.read_exact(&mut tail)?;
     let length = FooterTail::try_new(&tail)?.metadata_length() as u64;
+    if length > MAX_FOOTER {
+        return Err(damaged("its description has more than 256 MiB"));
+    }
     file.seek(SeekFrom::Start(from_end(FOOTER_SIZE as u64 + length)?))?;
     let mut footer = Vec::new();
     file.take(length).read_to_end(&mut footer)?;
@@ -49,16 +48,13 @@ enum SchemaElement {
     Column(Type),
 }
 
-/// Reads a footer in [Thrift's compact protocol](https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md).
-struct Thrift<'a>(&'a [u8]);
-
-impl<'a> Thrift<'a> {
+impl Thrift<'_> {
     fn columns(mut self) -> Option<Vec<Arc<Type>>> {
         let mut id = 0;
         loop {
             match (self.field(&mut id)?, id) {
                 (LIST, 2) => break,
-                (kind, _) => self.skip(kind, MOST_LEVELS)?,
+                (kind, _) => self.skip(kind)?,
             }
         }
         let header = self.byte()?;
@@ -88,7 +84,7 @@ impl<'a> Thrift<'a> {
                 (END, _) => break,
                 (INTEGER, 0..6) => numbers[id as usize] = Some(self.integer()?),
                 (BYTES, 4) => name = str::from_utf8(self.bytes()?).ok()?,
-                (kind, _) => self.skip(kind, MOST_LEVELS)?,
+                (kind, _) => self.skip(kind)?,
             }
         }
         let [_, kind, length, repetition, _, children] = numbers;
@@ -104,63 +100,5 @@ impl<'a> Thrift<'a> {
         let kind = *TYPES.get(usize::try_from(kind).ok()?)?;
         let column = Type::primitive_type_builder(name, kind).with_repetition(repetition);
         Some(SchemaElement::Column(column.with_length(length.unwrap_or(-1)).build().ok()?))
-    }
-
-    /// Returns the type of the next field, and updates `id`, the number of the field before it.
-    fn field(&mut self, id: &mut i32) -> Option<u8> {
-        let header = self.byte()?;
-        match header >> 4 {
-            _ if header & 15 == END => {}
-            0 => *id = self.integer()?,
-            more => *id = id.checked_add(more.into())?,
-        }
-        Some(header & 15)
-    }
-
-    /// Skips a value. Lists come after the schema.
-    fn skip(&mut self, kind: u8, levels: usize) -> Option<()> {
-        match kind {
-            // The type of a field says if it is true.
-            1 | 2 => Some(()),
-            3 => self.byte().map(drop),
-            4..=6 => self.varint().map(drop),
-            BYTES => self.bytes().map(drop),
-            12 => {
-                let mut id = 0;
-                loop {
-                    match self.field(&mut id)? {
-                        END => return Some(()),
-                        kind => self.skip(kind, levels.checked_sub(1)?)?,
-                    }
-                }
-            }
-            _ => None,
-        }
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.0.split_off_first().copied()
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 127) << shift;
-            if byte < 128 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn integer(&mut self) -> Option<i32> {
-        let value = self.varint()?;
-        i32::try_from((value >> 1) as i64 ^ -((value & 1) as i64)).ok()
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.varint()?).ok()?;
-        self.0.split_off(..length)
     }
 }
