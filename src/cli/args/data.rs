@@ -37,10 +37,10 @@ pub(in crate::cli) struct PrepareArgs {
     #[arg(long, value_name = "TOKENIZER")]
     #[arg(value_parser = Suggested::new(["gpt2", "char", "byte", "bpe:8192"]).try_map(|name| parse_hinted::<TokenizerChoice>(&name)))]
     pub tokenizer: Option<TokenizerChoice>,
-    /// Encoding of plain text, by a label of the web, like latin1, windows-1251, utf-16le or shift_jis
+    /// Encoding of plain text and .csv files, by a label of the web, like latin1, windows-1251, utf-16le or shift_jis
     #[arg(long, default_value = "utf-8", value_name = "LABEL", value_parser = parse_hinted::<TextEncoding>)]
     pub encoding: TextEncoding,
-    /// Field of .jsonl and column of .parquet files that holds the text
+    /// Field of .jsonl, and column of .csv and .parquet files, that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
     /// Leave out and count lines of .jsonl files that cannot be used, instead of ending with an error

@@ -15,6 +15,10 @@ impl TextEncoding {
         true
     }
 
+    pub fn is_ascii_compatible(self) -> bool {
+        true
+    }
+
     pub fn name(self) -> &'static str {
         "UTF-8"
     }

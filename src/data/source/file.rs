@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use super::input::{Compression, Input};
 use super::jsonl::{Dialect, Shape};
 use super::platform::{self, TextEncoding};
-use super::sniff::{self, Json, START};
+use super::sniff::{self, Layout, START};
+use super::table::TableForm;
 use super::{BadLines, Sink, Stop, jsonl, plain_text};
 use crate::data::{ChatTemplate, DataError};
 use crate::disk::File;
@@ -16,7 +17,7 @@ pub struct SourceFile {
     pub path: PathBuf,
     pub format: Format,
     pub compression: Compression,
-    /// Of plain text.
+    /// Of plain text, and of tables.
     pub encoding: TextEncoding,
     pub bytes: u64,
     /// The copy of stdin, which has no name.
@@ -26,8 +27,8 @@ pub struct SourceFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
-    Documents(Json),
-    Conversations(Json, Dialect),
+    Documents(Layout),
+    Conversations(Layout, Dialect),
     Parquet,
 }
 
@@ -44,6 +45,9 @@ pub enum NotText {
 
 /// The endings of files with JSON lines.
 const LINES: [&str; 2] = ["jsonl", "ndjson"];
+
+/// The endings of tables, with what is between two fields.
+const TABLES: [(&str, u8); 2] = [("csv", b','), ("tsv", b'\t')];
 
 impl SourceFile {
     /// Creates the source of a file of plain text. [`recognise`](Self::recognise) finds out what else it is.
@@ -67,12 +71,28 @@ impl SourceFile {
         LINES.contains(&&*self.ending())
     }
 
+    /// Returns what is between the fields of a table, if the name says that the file is one.
+    pub fn named_separator(&self) -> Option<u8> {
+        let ending = self.ending();
+        TABLES.iter().find(|(name, _)| *name == ending).map(|(_, separator)| *separator)
+    }
+
+    /// Returns true if the file may be in any encoding.
+    pub fn has_encoding(&self) -> bool {
+        matches!(
+            self.format,
+            Format::Text
+                | Format::Documents(Layout::Table(_))
+                | Format::Conversations(Layout::Table(_), _)
+        )
+    }
+
     pub fn has_conversations(&self) -> bool {
         matches!(self.format, Format::Conversations(..))
     }
 
-    /// Finds out what the file is, from its content. Plain text is in `encoding`, unless a mark says otherwise.
-    /// JSON objects are documents if they have the field `field`, or conversations; other objects are only taken for
+    /// Finds out what the file is, from its content. Plain text and tables are in `encoding`, unless a mark says
+    /// otherwise. Rows of a table are documents if it has the column `field`, or conversations. JSON objects are documents if they have the field `field`, or conversations; other objects are only taken for
     /// documents if somebody has named the file, to say what they lack. A file that cannot be read is text: reading
     /// it reports the error.
     pub fn recognise(
@@ -90,7 +110,11 @@ impl SourceFile {
         }
         self.compression = sniff::compression(&raw);
         let mut start = Vec::new();
-        let read = self.open().map(|input| input.reader.take(START as u64).read_to_end(&mut start));
+        let mut is_marked = false;
+        let read = self.open().map(|input| {
+            is_marked = input.mark > 0;
+            input.reader.take(START as u64).read_to_end(&mut start)
+        });
         if !matches!(read, Ok(Ok(_))) {
             return Ok(None);
         }
@@ -105,7 +129,7 @@ impl SourceFile {
         let is_lines = self.has_lines();
         let layout = sniff::json(&start).filter(|_| encoding.is_utf8());
         // The first of the lines may be a bad one.
-        if let Some(layout) = layout.or(is_lines.then_some(Json::Lines)) {
+        if let Some(layout) = layout.or(is_lines.then_some(Layout::Lines)) {
             let is_json = is_lines || is_named && (ending == "json" || self.copy.is_some());
             let shape = jsonl::shape(&mut self.open()?, layout, field, is_lines);
             self.format = match shape {
@@ -115,6 +139,18 @@ impl SourceFile {
                 Ok(Some(Shape::Other)) if is_json => Format::Documents(layout),
                 _ if is_lines => Format::Documents(layout),
                 _ => Format::Text,
+            };
+        }
+        let encoding = if is_marked { TextEncoding::default() } else { encoding };
+        if self.format == Format::Text && encoding.is_ascii_compatible() {
+            let named = self.named_separator();
+            let found = TableForm::find(&start, encoding, named, |columns| {
+                jsonl::shape_of_columns(columns, field)
+            });
+            self.format = match found {
+                Some((form, None)) => Format::Documents(Layout::Table(form)),
+                Some((form, Some(dialect))) => Format::Conversations(Layout::Table(form), dialect),
+                None => Format::Text,
             };
         }
         Ok(if self.format == Format::Text { self.no_text(&start) } else { None })

@@ -1,4 +1,4 @@
-//! Objects of JSON files: a document in one of their fields, or a conversation.
+//! Objects of JSON files and rows of tables: a document in one of their fields, or a conversation.
 
 use std::io::{BufRead, Read};
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::input::Input;
 use super::records::{Records, object};
-use super::sniff::Json;
+use super::sniff::Layout;
 use super::{BadLines, DataError, DocumentPart, Sink, Stop};
 use crate::data::chat::refusal;
 use crate::data::error::FIX_LINE;
@@ -67,12 +67,24 @@ impl Dialect {
     }
 }
 
+/// Returns what the rows of a table with these columns are: documents (`Some(None)`), or conversations whose parts
+/// are texts.
+pub(super) fn shape_of_columns(columns: &[String], field: &str) -> Option<Option<Dialect>> {
+    if columns.iter().any(|name| name == field) {
+        return Some(None);
+    }
+    let row = columns.iter().map(|name| (name.clone(), Value::Null)).collect();
+    Dialect::of(&row)
+        .filter(|dialect| [Dialect::Alpaca, Dialect::Prompts].contains(dialect))
+        .map(Some)
+}
+
 /// Returns what the first object of a file is; `None` if it has none. With `is_lines` the file is known to have
 /// objects, and the first lines may be bad ones. Else it may be a program, or its settings: then the first object
 /// must be a text or a conversation, or be followed by another.
 pub(super) fn shape(
     input: &mut Input<'_>,
-    layout: Json,
+    layout: Layout,
     field: &str,
     is_lines: bool,
 ) -> Result<Option<Shape>, DataError> {
@@ -106,7 +118,7 @@ pub(super) fn shape(
 /// lines and empty documents, and counts those that are null.
 pub(super) fn read(
     input: &mut Input<'_>,
-    layout: Json,
+    layout: Layout,
     field: Option<&str>,
     template: Option<&ChatTemplate>,
     bad: &mut BadLines,
@@ -115,13 +127,11 @@ pub(super) fn read(
     let hint = if field.is_some() { FIX_TEXT_LINE } else { FIX_LINE };
     let mut records = Records::new(input, layout);
     while records.next()? {
-        let Records { input, number, bytes, offset, .. } = &records;
-        let content = match str::from_utf8(bytes) {
-            Err(error) => Err(DataError::not_utf8(input.path, offset + error.valid_up_to() as u64)),
-            Ok(text) => content(text, field)
-                .and_then(|content| accepted(content, template))
-                .map_err(|reason| DataError::line(input.path, *number, &reason, hint)),
-        };
+        let line =
+            |reason: String| DataError::line(records.input.path, records.number, &reason, hint);
+        let content = records.object(hint).and_then(|object| {
+            content(object, field).and_then(|content| accepted(content, template)).map_err(line)
+        });
         let content = match content {
             Ok(content) => content,
             Err(error) => {
@@ -129,7 +139,7 @@ pub(super) fn read(
                 continue;
             }
         };
-        let bytes_read = input.bytes_read();
+        let bytes_read = records.input.bytes_read();
         match content {
             Content::Null => bad.nulls += 1,
             Content::Document(text) if text.is_empty() => {}
@@ -177,9 +187,9 @@ fn accepted(content: Content, template: Option<&ChatTemplate>) -> Result<Content
     Ok(content)
 }
 
-/// Parses an object. The error is a clause about the problem.
-fn content(text: &str, field: Option<&str>) -> Result<Content, String> {
-    let Some(mut object) = object(text)? else {
+/// Returns the content of an object, nothing for a blank line. The error is a clause about the problem.
+fn content(object: Option<Map<String, Value>>, field: Option<&str>) -> Result<Content, String> {
+    let Some(mut object) = object else {
         return Ok(Content::Document(String::new()));
     };
     let Some(field) = field else { return conversation(&object).map(Content::Conversation) };

@@ -1,7 +1,7 @@
 //! Streams documents from files.
 //!
-//! JSON and Parquet files have a document per object or row; any other file is plain text. The objects of JSON
-//! files may be conversations instead, but then all files must have them. All but Parquet may be compressed with
+//! JSON and Parquet files and tables have a document per object or row; any other file is plain text. The objects
+//! and the rows of tables may be conversations instead, but then all files must have them. All but Parquet may be compressed with
 //! gzip or Zstandard. What a file is, its first bytes show. A folder means all files below it that are text,
 //! sorted by name, without those that describe a data set or are to test with.
 
@@ -13,6 +13,7 @@ mod plain_text;
 mod platform;
 mod records;
 mod sniff;
+mod table;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use file::{Format, NotText};
 use jsonl::Dialect;
 pub(super) use jsonl::read_line;
 pub use platform::TextEncoding;
+use sniff::Layout;
 
 /// The input that means stdin.
 const STDIN: &str = "-";
@@ -187,9 +189,8 @@ impl Sources {
                 "give at least one file or folder with text, and its --encoding if it is not UTF-8",
             ));
         }
-        let of_text = |file: &SourceFile| file.format == Format::Text;
-        if !options.encoding.is_utf8() && !sources.files.iter().any(of_text) {
-            let problem = "--encoding is for plain text, and no input is plain text";
+        if !options.encoding.is_utf8() && !sources.files.iter().any(SourceFile::has_encoding) {
+            let problem = "--encoding is for plain text and tables, and no input is one of them";
             return Err(DataError::usage(problem, "leave out --encoding: .jsonl files are UTF-8"));
         }
         let is_chat = |file: &&SourceFile| file.has_conversations();
@@ -265,6 +266,10 @@ impl Sources {
 
     /// Returns a sentence for each form of data that the names of the files do not tell.
     pub(super) fn recognised(&self) -> Vec<String> {
+        let field = &self.options.text_field;
+        let table_as_text = format!(
+            "a table without the column {field:?}, read as plain text; name the column of its texts with --text-field"
+        );
         let form = |file: &SourceFile| match file.format {
             // As its name says.
             Format::Conversations(_, Dialect::Messages) | Format::Documents(_)
@@ -273,11 +278,15 @@ impl Sources {
                 None
             }
             Format::Conversations(_, dialect) => Some(dialect.name()),
+            Format::Documents(Layout::Table(_)) => Some("a table, each row a document"),
             Format::Documents(_) => Some("documents in JSON"),
+            Format::Text
+                if file.named_separator().is_some() && !file.encoding.is_ascii_compatible() =>
+            {
+                Some("a table, read as plain text; saved as UTF-8, each row is a document")
+            }
+            Format::Text if file.named_separator().is_some() => Some(table_as_text.as_str()),
             Format::Text => match file.ending().as_str() {
-                "csv" | "tsv" => {
-                    Some("a table, read as plain text; as JSON lines each row is a document")
-                }
                 "json" => Some("JSON without a list of objects, read as plain text"),
                 _ => None,
             },

@@ -1,4 +1,4 @@
-//! The objects of a JSON file: one a line, or the elements of an array.
+//! The objects of a file: one a line of JSON, the elements of a JSON array, or the rows of a table.
 
 use std::io::BufRead;
 
@@ -7,15 +7,18 @@ use serde_json::{Map, Value};
 use super::DataError;
 use super::input::Input;
 use super::jsonl::read_line;
-use super::sniff::Json;
+use super::sniff::Layout;
+use super::table::{RowError, Table};
 
 /// Largest object in bytes. A longer document belongs in a text file.
-const MAX_RECORD: u64 = 256 << 20;
+pub(super) const MAX_RECORD: u64 = 256 << 20;
+
+const NAME_ENCODING: &str = "name the encoding of the file, as in --encoding=windows-1252";
 
 /// Reads the objects of a file one by one, as text.
 pub(super) struct Records<'a, 'f> {
     pub input: &'a mut Input<'f>,
-    layout: Json,
+    layout: Layout,
     /// The number of the line, or of the element, from 1.
     pub number: u64,
     pub bytes: Vec<u8>,
@@ -24,24 +27,48 @@ pub(super) struct Records<'a, 'f> {
     end: u64,
     /// True after the end of an array.
     is_closed: bool,
+    table: Option<Table>,
 }
 
 impl<'a, 'f> Records<'a, 'f> {
-    pub fn new(input: &'a mut Input<'f>, layout: Json) -> Self {
+    pub fn new(input: &'a mut Input<'f>, layout: Layout) -> Self {
         let offset = input.mark;
         let bytes = Vec::new();
-        Self { input, layout, number: 0, bytes, offset, end: offset, is_closed: false }
+        let table = if let Layout::Table(form) = layout { Some(Table::new(form)) } else { None };
+        Self { input, layout, number: 0, bytes, offset, end: offset, is_closed: false, table }
     }
 
     /// Reads the next object into `bytes`. Returns false at the end of the file.
     pub fn next(&mut self) -> Result<bool, DataError> {
         self.offset = self.end;
+        if let Some(table) = &mut self.table {
+            return read_row(table, self.input, &mut self.number, &mut self.bytes);
+        }
         self.number += 1;
         self.end += match self.layout {
-            Json::Lines => read_line(self.input, self.number, MAX_RECORD, &mut self.bytes)?,
-            Json::Array => self.read_element()?,
+            Layout::Lines => read_line(self.input, self.number, MAX_RECORD, &mut self.bytes)?,
+            _ => self.read_element()?,
         };
-        Ok(self.end > self.offset && !(self.layout == Json::Array && self.bytes.is_empty()))
+        Ok(self.end > self.offset && !(self.layout == Layout::Array && self.bytes.is_empty()))
+    }
+
+    /// Parses the object that was read; `None` for blank text. The error has the hint for the line.
+    pub fn object(&self, hint: &'static str) -> Result<Option<Map<String, Value>>, DataError> {
+        let path = self.input.path;
+        let line = |reason: String| DataError::line(path, self.number, &reason, hint);
+        if let Some(table) = &self.table {
+            return table.object(&self.bytes).map(Some).map_err(|error| match error {
+                RowError::Io(error) => self.input.failed(error),
+                RowError::Row(reason) => line(reason),
+                RowError::Encoding(reason) => {
+                    DataError::line(path, self.number, &reason, NAME_ENCODING)
+                }
+            });
+        }
+        match str::from_utf8(&self.bytes) {
+            Ok(text) => object(text).map_err(line),
+            Err(error) => Err(DataError::not_utf8(path, self.offset + error.valid_up_to() as u64)),
+        }
     }
 
     /// Reads an element of an array, or of one that follows, without what separates it from others: up to a comma
@@ -112,6 +139,37 @@ impl<'a, 'f> Records<'a, 'f> {
             if is_complete {
                 return Ok(read);
             }
+        }
+    }
+}
+
+/// Reads the next row of a table, after its header. Returns false at the end of the file. `line` becomes the line
+/// in which the row begins.
+fn read_row(
+    table: &mut Table,
+    input: &mut Input<'_>,
+    line: &mut u64,
+    bytes: &mut Vec<u8>,
+) -> Result<bool, DataError> {
+    let reader = &mut input.reader;
+    let mut read = || {
+        if !table.has_header() {
+            table.read_header(reader, bytes)?;
+        }
+        table.read_row(reader, bytes)
+    };
+    let read = read();
+    *line = table.line;
+    match read {
+        Ok(_) => Ok(table.has_row()),
+        Err(RowError::Io(error)) => Err(input.failed(error)),
+        Err(RowError::Encoding(reason)) => {
+            Err(DataError::line(input.path, *line, &reason, NAME_ENCODING))
+        }
+        // The rows after it are not found.
+        Err(RowError::Row(reason)) => {
+            let hint = "close the quote in this row, or in one of the rows before it";
+            Err(DataError::line(input.path, *line, &reason, hint))
         }
     }
 }

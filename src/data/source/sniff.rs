@@ -2,6 +2,7 @@
 
 use super::input::Compression;
 use super::platform::{self, TextEncoding};
+use super::table::TableForm;
 
 /// Bytes at the start of a file that show what it is.
 pub(super) const START: usize = 8 << 10;
@@ -72,21 +73,23 @@ pub(super) fn looks_like_utf16(start: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The layouts of JSON with several objects.
+/// The layouts of files with several records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Json {
-    /// One object a line.
+pub enum Layout {
+    /// One JSON object a line.
     Lines,
-    /// One array of objects, over any number of lines.
+    /// One JSON array of objects, over any number of lines.
     Array,
+    /// One row of texts each, with a header.
+    Table(TableForm),
 }
 
 /// Returns how text that begins like this has JSON objects, if it may have some.
-pub(super) fn json(start: &[u8]) -> Option<Json> {
+pub(super) fn json(start: &[u8]) -> Option<Layout> {
     let start = start.strip_prefix(UTF8_MARK).unwrap_or(start).trim_ascii_start();
     match start {
-        [b'{', ..] => Some(Json::Lines),
-        [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => Some(Json::Array),
+        [b'{', ..] => Some(Layout::Lines),
+        [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => Some(Layout::Array),
         _ => None,
     }
 }
@@ -127,8 +130,8 @@ mod tests {
     #[test]
     fn json_begins_with_an_object_or_a_list_of_them() {
         for (start, expected) in [
-            ("\u{feff} {\"text\"", Some(Json::Lines)),
-            ("[\n  {\"text\"", Some(Json::Array)),
+            ("\u{feff} {\"text\"", Some(Layout::Lines)),
+            ("[\n  {\"text\"", Some(Layout::Array)),
             ("[1, 2]", None),
             ("[chapter one]", None),
             ("Once", None),

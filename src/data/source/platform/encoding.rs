@@ -21,6 +21,11 @@ impl TextEncoding {
         self.0 == UTF_8
     }
 
+    /// Returns true if the characters of ASCII are the same bytes in it, and no other character has these.
+    pub fn is_ascii_compatible(self) -> bool {
+        self.0.is_ascii_compatible()
+    }
+
     /// Returns its usual name.
     pub fn name(self) -> &'static str {
         self.0.name()
