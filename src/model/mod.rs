@@ -26,6 +26,7 @@ mod loss_scale;
 mod nanogpt;
 mod odds;
 mod pass;
+mod pickle;
 mod sample;
 mod weights;
 

@@ -1,4 +1,5 @@
-//! nanoGPT's `ckpt.pt`, read as data: nothing in it is executed.
+//! nanoGPT's `ckpt.pt`, and other weights of a GPT-2 that PyTorch has saved, read as data: nothing in them is
+//! executed.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -9,8 +10,9 @@ use pytorch_reader::{DType, PickleValue, PytorchReader, Tensor};
 use safetensors::tensor::Dtype;
 use zip::{CompressionMethod, ZipArchive};
 
+use super::hugging_face::{ARCHITECTURE_FILE, read_architecture};
 use super::weights::{plain_name, to_f32, transpose};
-use super::{Architecture, WeightError, WeightSource};
+use super::{Architecture, Blocks, WeightError, WeightSource, pickle};
 use crate::config::{GPT2_VOCABULARY, Gelu};
 use crate::disk;
 
@@ -21,20 +23,30 @@ const MAX_BYTES: u64 = 24 << 30;
 /// it is read.
 const MAX_PICKLE: u64 = 4 << 20;
 
+/// What PyTorch's files begin with: a zip, and before version 1.6 a pickle of this number.
+const ZIP: &[u8] = b"PK\x03\x04";
+const OLD_FORMAT: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
+
+/// The pickles in the old format before the values: this number, the version, the system, the tensors, and the order
+/// of their values.
+const OLD_PICKLES: usize = 5;
+
 #[derive(Debug)]
 pub struct NanoGptCheckpoint {
     path: PathBuf,
     /// The weights by their names without prefixes, like `wte.weight`.
     tensors: HashMap<String, Tensor>,
     pub architecture: Architecture,
+    /// True if linears are [out, in], as nn.Linear has them; transformers' GPT-2 has them the other way.
+    is_transposed: bool,
 }
 
 impl NanoGptCheckpoint {
-    /// Opens a checkpoint and reads its architecture. nanoGPT's GELU is the exact one, with erf.
+    /// Opens a checkpoint and reads its architecture. nanoGPT's GELU is the exact one, with erf. Weights without
+    /// `model_args` have the architecture of the `config.json` next to them.
     ///
     /// # Errors
-    /// If the file cannot be read, is too large, is not as PyTorch writes it, or lacks `model` or
-    /// `model_args`.
+    /// If the file cannot be read, is too large, is not as PyTorch writes it, or has no architecture.
     pub fn open(path: &Path) -> Result<Self, WeightError> {
         let wrong = |reason: String| WeightError::corrupt(path, reason);
         let file = disk::open_regular(path).map_err(WeightError::io(path))?;
@@ -49,37 +61,61 @@ impl NanoGptCheckpoint {
             reason: reason.to_owned(),
             hint,
         };
-        if !starts_as_zip(path)? {
+        let mut start = Vec::new();
+        file.take(MAX_PICKLE).read_to_end(&mut start).map_err(WeightError::io(path))?;
+        if start.starts_with(ZIP) {
+            check_archive(path)?;
+        } else if !is_old_format(&start) {
             let hint = "write it anew in Python, with torch.save(torch.load(FILE), FILE)";
-            return Err(unsupported("not a zip, as PyTorch writes files since version 1.6", hint));
+            return Err(unsupported("not a file as torch.save writes it", hint));
         }
-        check_archive(path)?;
         let not_nanogpt = |error| wrong(format!("not a nanoGPT checkpoint: {error}"));
-        let reader = PytorchReader::with_top_level_key(path, "model").map_err(not_nanogpt)?;
         let root = PytorchReader::read_pickle_data(path, None).map_err(not_nanogpt)?;
         let PickleValue::Dict(root) = root else {
             return Err(wrong("not a nanoGPT checkpoint: its content is not a dictionary".into()));
         };
-        let Some(PickleValue::Dict(args)) = root.get("model_args") else {
+        let reader = if root.contains_key("model") {
+            PytorchReader::with_top_level_key(path, "model")
+        } else {
+            PytorchReader::new(path)
+        };
+        let tensors = reader.map_err(not_nanogpt)?.into_tensors().into_iter();
+        let tensors: HashMap<String, Tensor> =
+            tensors.map(|(name, tensor)| (plain_name(&name), tensor)).collect();
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let architecture = if let Some(PickleValue::Dict(args)) = root.get("model_args") {
+            architecture(args).map_err(wrong)?
+        } else if disk::exists(&folder.join(ARCHITECTURE_FILE)) {
+            let architecture = read_architecture(folder)?;
+            let Blocks::Gpt2 { gelu, .. } = architecture.blocks else {
+                let hint =
+                    "save it in Python as transformers does, with model.save_pretrained(FOLDER)";
+                return Err(unsupported("only weights of a GPT-2 are read from this format", hint));
+            };
+            let bias = tensors.contains_key("h.0.attn.c_attn.bias");
+            Architecture { blocks: Blocks::Gpt2 { bias, gelu }, ..architecture }
+        } else {
             let reason = "no `model_args`, and weights alone do not tell the number of heads";
-            let hint = "save {'model': weights, 'model_args': sizes}, as nanoGPT does";
+            let hint = "put the config.json of the model next to it, as transformers writes it, or save \
+                        {'model': weights, 'model_args': sizes}, as nanoGPT does";
             return Err(unsupported(reason, hint));
         };
-        let tensors = reader
-            .into_tensors()
-            .into_iter()
-            .map(|(name, tensor)| (plain_name(&name), tensor))
-            .collect();
-        let architecture = architecture(args).map_err(wrong)?;
-        Ok(Self { path: path.to_path_buf(), tensors, architecture })
+        let shape = tensors.get("h.0.attn.c_attn.weight").map(Tensor::shape);
+        let is_transposed = shape.is_none_or(|shape| shape.first() != Some(&architecture.n_embd));
+        Ok(Self { path: path.to_path_buf(), tensors, architecture, is_transposed })
     }
 }
 
-fn starts_as_zip(path: &Path) -> Result<bool, WeightError> {
-    let mut start = Vec::new();
-    let file = disk::open_regular(path).map_err(WeightError::io(path))?;
-    file.take(4).read_to_end(&mut start).map_err(WeightError::io(path))?;
-    Ok(start == b"PK\x03\x04")
+/// Returns true for the start of a file in the format from before PyTorch 1.6, if that has all of its pickles: so they
+/// are no longer than the start.
+fn is_old_format(start: &[u8]) -> bool {
+    // The library would take it for the archive of an even older version, and unpack that into memory.
+    let is_tar = start.get(257..262) == Some(b"ustar");
+    let mut rest = Some(start);
+    for _ in 0..OLD_PICKLES {
+        rest = rest.and_then(|rest| rest.get(pickle::length(rest)?..));
+    }
+    start.starts_with(OLD_FORMAT) && !is_tar && rest.is_some()
 }
 
 /// Refuses archives that PyTorch does not write. It compresses nothing, so that no entry is larger than the
@@ -125,8 +161,8 @@ impl WeightSource for NanoGptCheckpoint {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let path = &self.path;
         let tensor = self.tensors.get(name).ok_or_else(|| WeightError::missing(path, name))?;
-        // nn.Linear stores [out, in]. If a square matrix were not transposed, its shape would still fit.
-        let transposed = shape.len() == 2 && name.starts_with("h.");
+        // If a square matrix were not transposed, its shape would still fit.
+        let transposed = self.is_transposed && shape.len() == 2 && name.starts_with("h.");
         let mut need = shape.to_vec();
         if transposed {
             need.reverse();
@@ -162,6 +198,7 @@ mod tests {
     use zip::write::SimpleFileOptions;
 
     use super::*;
+    use crate::data::testing::{assert_says, folder};
 
     /// Writes the reference checkpoint again, with this method and bytes after its list of tensors.
     fn packed(method: CompressionMethod, more: usize) -> tempfile::NamedTempFile {
@@ -183,6 +220,67 @@ mod tests {
         }
         to.finish().unwrap();
         file
+    }
+
+    fn old_checkpoint() -> Vec<u8> {
+        include_bytes!("../../tests/reference/old_ckpt.pt").to_vec()
+    }
+
+    /// Checks each weight of the model of tests/reference/old_checkpoints.py.
+    fn check(mut checkpoint: NanoGptCheckpoint, gelu: Gelu) {
+        let architecture = checkpoint.architecture.clone();
+        let Architecture { n_layer, n_head, n_embd, block_size, vocab_size, .. } = architecture;
+        assert_eq!([n_layer, n_head, n_embd, block_size, vocab_size], [1, 2, 8, 4, 16]);
+        assert_eq!(architecture.blocks, Blocks::Gpt2 { bias: true, gelu });
+        let shapes = architecture.shapes();
+        assert_eq!(shapes.len(), 16);
+        for (name, shape) in shapes {
+            let count = shape.iter().product::<usize>();
+            let expected: Vec<f32> =
+                (0..count).map(|i| name.len() as f32 + i as f32 / 64.0).collect();
+            assert_eq!(checkpoint.weight(&name, &shape).unwrap(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_format_before_version_1_6_is_read() {
+        let folder = folder(&[("ckpt.pt", old_checkpoint())]);
+        check(NanoGptCheckpoint::open(&folder.path().join("ckpt.pt")).unwrap(), Gelu::Erf);
+    }
+
+    #[test]
+    fn a_state_dict_has_the_architecture_of_the_config_next_to_it() {
+        let bare = include_bytes!("../../tests/reference/bare_state.pt");
+        let folder = folder(&[("bare.pt", bare)]);
+        let path = folder.path().join("bare.pt");
+        let error = NanoGptCheckpoint::open(&path).unwrap_err();
+        assert_says(&error, "no `model_args`, and weights alone do not tell the number of heads");
+        let WeightError::Unsupported { hint, .. } = error else { panic!("{error}") };
+        assert_says(hint, "put the config.json of the model next to it");
+        let config = r#"{"n_layer":1,"n_head":2,"n_embd":8,"n_positions":4,"vocab_size":16}"#;
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        check(NanoGptCheckpoint::open(&path).unwrap(), Gelu::Tanh);
+    }
+
+    #[test]
+    fn pickles_in_the_old_format_are_bounded() {
+        let old = old_checkpoint();
+        let folder = folder(&[("a", b"")]);
+        let path = folder.path().join("ckpt.pt");
+        let open = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            NanoGptCheckpoint::open(&path).map_err(|error| error.to_string()).err()
+        };
+        assert_eq!(open(&old), None);
+        // The version, the third of the pickles, gets a text that is longer than all may be.
+        let text = [&b"X"[..], &(MAX_PICKLE as u32).to_le_bytes()].concat();
+        let long = [&old[..23], &text, &vec![b'x'; MAX_PICKLE as usize], b"0", &old[23..]].concat();
+        let mut tar = old.clone();
+        tar[257..262].copy_from_slice(b"ustar");
+        for bytes in [&long[..], &old[..2000], &tar, b"\x80\x02}."] {
+            let error = open(bytes).unwrap();
+            assert_says(error, "not a file as torch.save writes it");
+        }
     }
 
     #[test]
