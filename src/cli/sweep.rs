@@ -196,7 +196,11 @@ fn all_settings(
 ) -> Result<Vec<Values>, Failure> {
     let typed = typed(source);
     let file = folder.join(SWEEP_FILE);
-    let before = disk::read_own(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    // A sweep whose first run was refused leaves nothing to continue.
+    let has_runs = disk::read_dir(folder)
+        .is_ok_and(|entries| entries.flatten().any(|entry| disk::is_dir(&entry.path())));
+    let before = disk::read_own(&file).ok().filter(|_| has_runs);
+    let before = before.and_then(|text| serde_json::from_slice(&text).ok());
     let mut record = before.unwrap_or(SweepRecord { typed: typed.clone(), settings: Vec::new() });
     if record.typed != typed {
         let text = format!("{} has a sweep with other settings", folder.display());

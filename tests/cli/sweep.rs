@@ -61,6 +61,16 @@ fn run_sweep(path: &Path, more: &[&str]) -> Output {
 }
 
 #[test]
+fn a_sweep_whose_first_run_was_refused_can_be_corrected() {
+    let folder = temporary();
+    for (data, code) in [("--data=nowhere", 7), ("--data=builtin:stories", 0)] {
+        let args = [&["sweep", "--seeds=2", "-o", "s"], TINY, &SHORT, &[data]].concat();
+        let output = run(folder.path(), &args);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_sweep_without_anything_to_compare_is_refused() {
     let folder = temporary();
     let refused = run(folder.path(), &["sweep", "--preset=demo"]);
