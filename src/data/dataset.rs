@@ -14,7 +14,7 @@ use crate::config::{BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES};
 use crate::disk;
 
 /// nanoGPT's description of a character data set.
-const NANOGPT_META: &str = "meta.pkl";
+pub(super) const NANOGPT_META: &str = "meta.pkl";
 const NANOGPT_META_MAX: u64 = 64 << 20;
 
 /// Returns true for the name of a built-in corpus, which is not a path.
@@ -104,7 +104,8 @@ impl Dataset {
     pub fn not_found(spec: &str, tried: &[PathBuf]) -> DataError {
         let tried: Vec<_> = tried.iter().map(|path| path.display().to_string()).collect();
         let reason = format!("no such folder, looked for {}", tried.join(" and "));
-        missing(Path::new(spec), &reason, None)
+        let hint = "give the folder that it is in now with --data".to_owned();
+        DataError::missing(Path::new(spec), &reason, hint)
     }
 
     fn stories() -> Result<Self, DataError> {
@@ -196,17 +197,27 @@ impl Dataset {
     }
 }
 
+/// Returns true if a folder has training data, whatever it is called.
+pub fn has_tokens(folder: &Path) -> bool {
+    disk::first_in(folder, [TRAIN, VAL]).is_some()
+}
+
 fn list(folder: &Path) -> Result<Vec<String>, DataError> {
     let entries = match disk::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(missing(folder, "the folder does not exist", None));
+            return Err(missing(folder, "the folder does not exist", &[]));
         }
         // Each system has another error for this.
         Err(_) if disk::is_file(folder) => {
-            let parent = folder.with_extension("");
-            let command = format!("wgpt prepare {} -o {}", folder.display(), parent.display());
-            return Err(DataError::missing(folder, "it is a file, not a data folder", &command));
+            let out = folder.with_extension("");
+            let [file, out] = [folder, &out].map(Path::display);
+            let hint = if folder.extension().is_some_and(|ending| ending == "bin") {
+                "give the folder that the file is in".to_owned()
+            } else {
+                format!("prepare it with `wgpt prepare {file} -o {out}`, and give --data={out}")
+            };
+            return Err(DataError::missing(folder, "it is a file, not a data folder", hint));
         }
         Err(error) => return Err(DataError::io("read", folder)(error)),
     };
@@ -235,19 +246,34 @@ fn open_split(
     }
     if paths.is_empty() {
         let reason = format!("it has no {file} and no *_{split}_*.bin");
-        let input = names.iter().find(|name| *name == "input.txt");
-        return Err(missing(folder, &reason, input));
+        return Err(missing(folder, &reason, names));
     }
     Split::from_files(paths, vocab_size, dtype)
 }
 
-/// Returns the error for missing data, with the command that creates it. nanoGPT names its
-/// character data sets `..._char` and keeps their text as `input.txt`.
-fn missing(folder: &Path, reason: &str, input: Option<&String>) -> DataError {
-    let text = input.map_or("TEXT.txt".into(), |name| folder.join(name));
-    let option = if display_name(folder).ends_with("_char") { " --tokenizer char" } else { "" };
-    let command = format!("wgpt prepare {} -o {}{option}", text.display(), folder.display());
-    DataError::missing(folder, reason, &command)
+/// Returns the error for data that is missing in a folder with these files, with the command that creates it.
+/// nanoGPT names its character data sets `..._char` and keeps their text as `input.txt`.
+fn missing(folder: &Path, reason: &str, names: &[String]) -> DataError {
+    let has = |name: &str| names.iter().any(|found| found == name);
+    let path = folder.display();
+    let hint = if has("config.json") || has("config.toml") {
+        "this folder has a model or a run: give a folder with prepared text".to_owned()
+    } else if has(TRAIN) || has(VAL) || has(META) || has("input.txt") || names.is_empty() {
+        let input = has("input.txt").then(|| folder.join("input.txt"));
+        let text = input.unwrap_or_else(|| "TEXT.txt".into());
+        let option = if display_name(folder).ends_with("_char") { " --tokenizer char" } else { "" };
+        let force = if has(TRAIN) || has(VAL) || has(META) { " --force" } else { "" };
+        let text = text.display();
+        format!(
+            "create it with `wgpt prepare {text} -o {path}{option}{force}`, or give another folder with --data"
+        )
+    } else {
+        // The texts of a folder are not prepared into the folder itself.
+        let out = folder.with_file_name(format!("{}-tokens", display_name(folder)));
+        let out = out.display();
+        format!("if these are texts, run `wgpt prepare {path} -o {out}`, and give --data={out}")
+    };
+    DataError::missing(folder, reason, hint)
 }
 
 fn display_name(folder: &Path) -> String {

@@ -20,11 +20,18 @@ pub struct DataError {
     hint: Cow<'static, str>,
 }
 
-pub(super) const FIX_LINE: &str =
-    "fix or remove the line, or leave such lines out with --skip-bad-lines";
+pub(super) const FIX_LINE: &str = "fix or remove it, or leave such lines out with --skip-bad-lines";
+
+/// The hint for a line that is no question. Training has no option that leaves it out.
+const FIX_QUESTION: &str = "each line needs `ctx`, `endings` and `label`: fix or remove it; `wgpt eval` leaves \
+                            such lines out with --skip-bad-lines";
 
 /// The hint for files that were damaged or changed after `wgpt prepare` wrote them.
-pub(super) const PREPARE_AGAIN: &str = "prepare the data again";
+pub(super) const PREPARE_AGAIN: &str = "prepare the data again: --force replaces it";
+
+/// The same for files that a copy may have cut short.
+pub(super) const COPY_AGAIN: &str =
+    "the file is truncated or was replaced: copy it again, or prepare it again with --force";
 
 impl DataError {
     pub fn hint(&self) -> &str {
@@ -100,13 +107,12 @@ impl DataError {
     /// Creates an error about a token file whose length differs from the one in `source`.
     pub fn token_count(path: &Path, source: &str, expected: impl Display, found: u64) -> Self {
         let problem = format!("{source} says {expected} tokens, but the file has {found}");
-        Self::at(path, problem, "the file is truncated or was replaced: copy or prepare it again")
+        Self::at(path, problem, COPY_AGAIN)
     }
 
-    /// Creates an error about data that does not exist in a folder, with the command that creates it.
-    pub(super) fn missing(folder: &Path, reason: &str, command: &str) -> Self {
+    /// Creates an error about data that does not exist in a folder.
+    pub(super) fn missing(folder: &Path, reason: &str, hint: String) -> Self {
         let problem = format!("no training data in {}: {reason}", folder.display());
-        let hint = format!("create it with `{command}`, or give another folder with --data");
         Self { is_missing: true, ..Self::bad(problem, hint) }
     }
 
@@ -129,7 +135,7 @@ impl DataError {
     }
 
     pub fn question(path: &Path, line: u64, reason: &str) -> Self {
-        Self::line(path, line, reason, FIX_LINE)
+        Self::line(path, line, reason, FIX_QUESTION)
     }
 
     pub fn no_questions(path: &Path) -> Self {

@@ -72,9 +72,9 @@ impl Meta {
         let Version { version } = serde_json::from_slice(&text).map_err(damaged)?;
         let known = Self::VERSION;
         if version != known {
-            return Err(bad(format!(
-                "it has version {version}, but this wgpt reads version {known}"
-            )));
+            let reason = format!("it has version {version}, but this wgpt reads version {known}");
+            let hint = "use a newer wgpt, or prepare the data again with --force";
+            return Err(DataError::unusable(path, reason, hint));
         }
         let meta: Self = serde_json::from_slice(&text).map_err(damaged)?;
         let size = meta.vocab_size;

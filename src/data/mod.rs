@@ -53,7 +53,7 @@ pub use crate::protocol::{Message, Role, TokenizerKind};
 pub use characters::CharVocab;
 pub use chat::{ChatTemplate, END_OF_MESSAGE, Ending};
 pub use chats::{SUBJECT as CHAT_SUBJECT, examples as chat_examples};
-pub use dataset::{Dataset, is_builtin};
+pub use dataset::{Dataset, has_tokens, is_builtin};
 pub use error::DataError;
 pub use hellaswag::{Question, Questions};
 pub use meta::{ConversationCounts, Meta, TokenDtype};

@@ -34,7 +34,10 @@ impl Conversations {
         }
         if bounds.first() != Some(&0) {
             let problem = format!("{name} does not begin with a conversation");
-            return Err(DataError::bad(problem, "the file was replaced: prepare the data again"));
+            return Err(DataError::bad(
+                problem,
+                "the file was replaced: prepare the data again with --force",
+            ));
         }
         bounds.push(split.len());
         Ok(Self { template, bounds, packed: Mutex::new(None) })

@@ -191,7 +191,7 @@ pub fn prepare(
                     "the {split} split would be empty ({documents} document(s), {chars} \
                      character(s) read)"
                 ),
-                "add more text or change val_fraction",
+                "add more text, or change --val-fraction",
             ));
         }
     }

@@ -139,8 +139,16 @@ impl Tokenizer {
         let of_pairs = folder.and_then(pairs_of_folder).transpose();
         let file = match of_pairs.map_err(|error| DataError::unusable(&path, error, HINT))? {
             Some(file) => file,
-            None => disk::read_regular(&path).map_err(DataError::io("read", &path))?,
+            None => {
+                if let Some(folder) = folder.filter(|_| !disk::exists(&path)) {
+                    return Err(no_tokenizer(folder));
+                }
+                disk::read_regular(&path).map_err(DataError::io("read", &path))?
+            }
         };
+        if disk::is_lfs_pointer(&file) {
+            return Err(DataError::unusable(&path, disk::LFS_POINTER, disk::LFS_HINT));
+        }
         let tokenizer = match folder {
             Some(folder) => Self::in_folder(folder, &file),
             None => Self::from_hugging_face(&file)
@@ -179,6 +187,20 @@ impl Tokenizer {
             Err(reason) => FolderTokenizer { tokenizer: Self::Text(text), refused: Some(reason) },
         })
     }
+}
+
+/// Creates the error of a folder without a tokenizer.
+fn no_tokenizer(folder: &Path) -> DataError {
+    let path = folder.join("tokenizer.model");
+    if disk::exists(&path) {
+        return DataError::unusable(
+            &path,
+            "it is of SentencePiece; only BPE on bytes is supported",
+            HINT,
+        );
+    }
+    let hint = "give a folder with a tokenizer.json, like one in the checkpoints of a run";
+    DataError::at(folder, "no tokenizer.json in this folder", hint)
 }
 
 const HINT: &str = "choose another tokenizer, or train one with bpe:8192";
@@ -357,6 +379,21 @@ mod tests {
     /// Returns a folder that tests/reference/foreign.py has written.
     fn foreign(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/foreign").join(name)
+    }
+
+    #[test]
+    fn a_folder_without_a_tokenizer_is_told_from_one_of_another_kind() {
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+        for (name, content, problem, hint) in [
+            ("config.json", "{}", "no tokenizer.json in this folder", "checkpoints of a run"),
+            ("tokenizer.model", "x", "SentencePiece", "bpe:8192"),
+            (TOKENIZER_FILE, pointer, "pointer of Git LFS", "git lfs pull"),
+        ] {
+            let folder = testing_folder(&[(name, content)]);
+            let error = Tokenizer::open(folder.path()).unwrap_err();
+            assert_says(&error, problem);
+            assert_says(error.hint(), hint);
+        }
     }
 
     #[test]

@@ -10,7 +10,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use super::dataset::NANOGPT_META;
+use super::error::COPY_AGAIN;
 use super::packing::Conversations;
+use super::writer::META;
 use super::{ChatTemplate, DataError, TokenDtype};
 use crate::disk::{self, File};
 
@@ -134,7 +137,15 @@ impl Split {
         let size = self.vocab_size;
         let problem =
             format!("token {id} at position {position} is outside the vocabulary of {size}");
-        Err(DataError::at(path, problem, "the file is damaged or was made with another tokenizer"))
+        let has_meta =
+            [META, NANOGPT_META].iter().any(|name| disk::exists(&path.with_file_name(name)));
+        let hint = if has_meta {
+            "the file is damaged or was made with another tokenizer: prepare the data again with --force"
+        } else {
+            "without meta.json or meta.pkl these are tokens of GPT-2: for others, write a meta.pkl with \
+             their vocab_size, as nanoGPT does"
+        };
+        Err(DataError::at(path, problem, hint))
     }
 
     /// Adds a cheap fingerprint to `hasher`: the length of each file, and 32 Ki tokens from either
@@ -188,8 +199,7 @@ impl TokenFile {
         let width = dtype.width();
         if bytes % width != 0 {
             let problem = format!("{bytes} bytes are not a whole number of {width}-byte tokens");
-            let hint = "the file is truncated: copy or prepare it again";
-            return Err(DataError::at(&path, problem, hint));
+            return Err(DataError::at(&path, problem, COPY_AGAIN));
         }
         Ok(Self { path, dtype, header: 0, tokens: bytes / width, first })
     }

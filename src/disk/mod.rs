@@ -42,6 +42,16 @@ pub fn first_in<'a>(folder: &Path, names: impl IntoIterator<Item = &'a str>) -> 
     names.into_iter().find(|name| exists(&folder.join(name)))
 }
 
+/// Returns true for the few lines that stand for a large file where Git has no LFS.
+pub fn is_lfs_pointer(start: &[u8]) -> bool {
+    start.starts_with(b"version https://git-lfs.github.com/")
+}
+
+/// The problem and the advice for such a file.
+pub const LFS_POINTER: &str = "this is a pointer of Git LFS, not the file itself";
+pub const LFS_HINT: &str =
+    "install Git LFS and run `git lfs pull` in this folder, or download the files from their page";
+
 /// The most bytes of a file that is read as a whole. A sparse file of many gigabytes costs whoever makes it
 /// nothing. The largest tokenizers have 35 MB.
 const MAX_FILE: u64 = 64 << 20;

@@ -28,5 +28,7 @@ impl WordCounts {
 }
 
 fn unavailable() -> DataError {
-    DataError::tokenize("a browser cannot train a tokenizer: prepare the text with `wgpt prepare`")
+    let hint =
+        "choose characters, bytes or GPT-2's tokens, or prepare the text with `wgpt prepare`";
+    DataError::bad("a browser cannot train a tokenizer", hint)
 }

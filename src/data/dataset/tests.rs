@@ -158,6 +158,29 @@ fn the_error_of_missing_data_gives_the_command() {
     assert_says(message("builtin:poems"), "builtin:stories");
 }
 
+/// Each row has the files of a folder, and a part of the advice.
+#[test]
+fn the_advice_about_missing_data_depends_on_the_folder() {
+    let tokens = bytes([0; 9]);
+    for (files, hint) in [
+        (&[("train.bin", &tokens[..])][..], " --force`, or give another folder with --data"),
+        (&[("book.txt", b"text")], "/data-tokens`, and give --data="),
+        (&[("config.json", b"{}"), ("model.safetensors", b"")], "has a model or a run"),
+        (&[], "create it with `wgpt prepare TEXT.txt -o "),
+    ] {
+        let (_root, spec) = folder("data", files);
+        std::fs::create_dir_all(&spec).unwrap();
+        assert_says(message(&spec), hint);
+    }
+    let (_root, spec) = folder("data", &[("train.bin", &tokens)]);
+    assert_says(message(&format!("{spec}/train.bin")), "give the folder that the file is in");
+    // Tokens that GPT-2 does not have.
+    let others = bytes([60_000; 9]);
+    let (_root, spec) = folder("data", &[("train.bin", &others), ("val.bin", &others)]);
+    let dataset = Dataset::open(&spec, 4).unwrap();
+    assert_says(dataset.train.window(0, 4).unwrap_err().hint(), "write a meta.pkl");
+}
+
 /// The tokens at either end of a split may stay the same: meta.json has the hashes of all.
 #[test]
 fn the_fingerprint_depends_on_the_data_and_not_on_the_folder() {

@@ -10,7 +10,7 @@ use super::sniff::{self, Layout, START};
 use super::table::TableForm;
 use super::{BadLines, Sink, Stop, jsonl, plain_text};
 use crate::data::{ChatTemplate, DataError};
-use crate::disk::File;
+use crate::disk::{self, File};
 
 #[derive(Debug)]
 pub struct SourceFile {
@@ -37,9 +37,13 @@ pub enum Format {
 pub enum NotText {
     /// It is something else: "it is {..}".
     Foreign(&'static str),
+    /// The pointer of Git LFS to a file that is elsewhere.
+    Pointer,
     /// UTF-16 without a mark, with its label.
     Unmarked(&'static str),
-    /// A zero byte, or bytes that are no text in the encoding.
+    /// Zero bytes in what is not UTF-8, either.
+    Zeros,
+    /// Bytes that are no text in the encoding, or zero bytes in what is.
     Binary,
 }
 
@@ -103,6 +107,9 @@ impl SourceFile {
     ) -> Result<Option<NotText>, DataError> {
         self.encoding = encoding;
         let Some(raw) = self.raw_start() else { return Ok(None) };
+        if disk::is_lfs_pointer(&raw) {
+            return Ok(Some(NotText::Pointer));
+        }
         // One that is damaged is not text, either.
         if sniff::is_parquet(&raw) || self.ending() == "parquet" {
             self.format = Format::Parquet;
@@ -158,25 +165,29 @@ impl SourceFile {
 
     /// Returns why the beginning of a file is no text in its encoding, if it is none.
     fn no_text(&self, start: &[u8]) -> Option<NotText> {
-        let is_text = if let Some(mut decoder) = self.encoding.decoder() {
+        if let Some(mut decoder) = self.encoding.decoder() {
             let mut text = String::new();
-            decoder.decode(start, false, &mut text).is_ok() && !text.contains('\0')
-        } else {
-            let is_utf8 = match str::from_utf8(start) {
-                Ok(_) => true,
-                // The last character may continue after the start.
-                Err(error) => error.error_len().is_none() && start.len() == START,
-            };
-            is_utf8 && !start.contains(&0)
+            let is_text = decoder.decode(start, false, &mut text).is_ok() && !text.contains('\0');
+            return (!is_text).then_some(NotText::Binary);
+        }
+        let is_utf8 = match str::from_utf8(start) {
+            Ok(_) => true,
+            // The last character may continue after the start.
+            Err(error) => error.error_len().is_none() && start.len() == START,
         };
-        let wide = sniff::looks_like_utf16(start).filter(|_| self.encoding.is_utf8());
-        (!is_text).then(|| wide.map_or(NotText::Binary, NotText::Unmarked))
+        let has_zeros = start.contains(&0);
+        match sniff::looks_like_utf16(start) {
+            _ if is_utf8 && !has_zeros => None,
+            Some(label) => Some(NotText::Unmarked(label)),
+            None if has_zeros && !is_utf8 => Some(NotText::Zeros),
+            None => Some(NotText::Binary),
+        }
     }
 
     /// Returns the first bytes on the disk, if they can be read.
     fn raw_start(&self) -> Option<Vec<u8>> {
         let mut start = Vec::new();
-        self.file().ok()?.take(16).read_to_end(&mut start).ok()?;
+        self.file().ok()?.take(64).read_to_end(&mut start).ok()?;
         Some(start)
     }
 

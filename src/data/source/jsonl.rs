@@ -12,8 +12,8 @@ use crate::data::chat::refusal;
 use crate::data::error::FIX_LINE;
 use crate::data::{ChatTemplate, Message, Role};
 
-const FIX_TEXT_LINE: &str = "fix or remove the line, choose another field with --text-field, or leave \
-                             such lines out with --skip-bad-lines";
+const OTHER_FIELD: &str = "choose the field with the text with --text-field, or leave such lines out with \
+                           --skip-bad-lines";
 
 /// Objects that are read to find out what a file has.
 const PEEKED: u64 = 100;
@@ -124,13 +124,13 @@ pub(super) fn read(
     bad: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
-    let hint = if field.is_some() { FIX_TEXT_LINE } else { FIX_LINE };
+    let hint = if field.is_some() { OTHER_FIELD } else { FIX_LINE };
     let mut records = Records::new(input, layout);
     while records.next()? {
-        let line =
-            |reason: String| DataError::line(records.input.path, records.number, &reason, hint);
         let content = records.object(hint).and_then(|object| {
-            content(object, field).and_then(|content| accepted(content, template)).map_err(line)
+            content(object, field)
+                .and_then(|content| accepted(content, template))
+                .map_err(|reason| records.refuse(&reason, hint))
         });
         let content = match content {
             Ok(content) => content,
@@ -205,7 +205,7 @@ fn content(object: Option<Map<String, Value>>, field: Option<&str>) -> Result<Co
 fn no_field(name: &str, object: &Map<String, Value>) -> String {
     let names: Vec<_> = object.keys().map(String::as_str).collect();
     let names = if names.is_empty() { "no fields".to_owned() } else { names.join(", ") };
-    format!("no field {name:?}; the line has {names}")
+    format!("no field {name:?}; it has {names}")
 }
 
 /// Returns the messages of a conversation in any [`Dialect`]. Those after the last one of the assistant are left
@@ -334,7 +334,7 @@ mod tests {
         for (content, expected) in [
             (&b"{\"text\":\"a\"}\n{\"text\":"[..], "a.jsonl:2: not a JSON object"),
             (b"{\"text\":3}", "a.jsonl:1: field \"text\" is not a string"),
-            (b"\n{\"body\":\"a\"}", "a.jsonl:2: no field \"text\"; the line has body"),
+            (b"\n{\"body\":\"a\"}", "a.jsonl:2: no field \"text\"; it has body"),
             (b"[1]", "a.jsonl:1: not a JSON object"),
             (b"{\"text\":\"a\"}\n{\"text\":\"\xff\"}", "a.jsonl: not UTF-8 at byte 22"),
         ] {
@@ -418,7 +418,7 @@ mod tests {
     fn each_problem_of_a_conversation_is_named() {
         assert!(messages(CHAT).is_ok());
         for (from, to, expected) in [
-            ("messages", "text", "no field \"messages\"; the line has text"),
+            ("messages", "text", "no field \"messages\"; it has text"),
             ("assistant", "tool", "message 2: unknown role \"tool\", expected system, user or"),
             ("assistant", "user", "no assistant message"),
             ("\"b\"", "null", "message 2: `content` is not a string"),

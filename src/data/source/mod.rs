@@ -85,6 +85,8 @@ impl BadLines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SkipReason {
     NotText,
+    /// Git LFS has the file.
+    Pointer,
     /// It is about the data, like a README.
     AboutData,
     /// Its name says that it is to validate or test with, next to one to train with.
@@ -98,8 +100,9 @@ pub(super) enum SkipReason {
 }
 
 impl SkipReason {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::NotText,
+        Self::Pointer,
         Self::AboutData,
         Self::OtherSplit,
         Self::LinkToNothing,
@@ -118,6 +121,7 @@ impl SkipReason {
                     format!("files that are not {name} text"),
                 ];
             }
+            Self::Pointer => ["pointer of Git LFS", "pointers of Git LFS"],
             Self::AboutData => ["file about the data", "files about the data"],
             Self::OtherSplit => ["validation or test file", "validation or test files"],
             Self::LinkToNothing => ["link to a missing file", "links to missing files"],
@@ -184,10 +188,15 @@ impl Sources {
                 skipped if skipped.is_empty() => String::new(),
                 skipped => format!(": skipped {}", skipped.join("; ")),
             };
-            return Err(DataError::bad(
-                format!("no text files in {}{skipped}", inputs.join(", ")),
-                "give at least one file or folder with text, and its --encoding if it is not UTF-8",
-            ));
+            let has_pointers =
+                sources.skipped.iter().any(|(_, reason)| *reason == SkipReason::Pointer);
+            let hint = if has_pointers {
+                disk::LFS_HINT
+            } else {
+                "give at least one file or folder with text, and its --encoding if it is not UTF-8"
+            };
+            let problem = format!("no text files in {}{skipped}", inputs.join(", "));
+            return Err(DataError::bad(problem, hint));
         }
         if !options.encoding.is_utf8() && !sources.files.iter().any(SourceFile::has_encoding) {
             let problem = "--encoding is for plain text and tables, and no input is one of them";
@@ -215,6 +224,11 @@ impl Sources {
             Some(NotText::Foreign(what)) => (
                 format!("this is {what}, which wgpt does not read"),
                 "unpack it, or save its text as .txt or .jsonl".to_owned(),
+            ),
+            Some(NotText::Pointer) => (disk::LFS_POINTER.to_owned(), disk::LFS_HINT.to_owned()),
+            Some(NotText::Zeros) => (
+                "this is not text: it has zero bytes".to_owned(),
+                "leave it out, or name its encoding with --encoding if it is text".to_owned(),
             ),
             Some(NotText::Unmarked(label)) => (
                 "not UTF-8: it looks like UTF-16".to_owned(),
@@ -331,11 +345,14 @@ impl Sources {
                 Ok(metadata) if metadata.is_file() => {
                     let mut file = SourceFile::new(&path, metadata.len());
                     let PrepareOptions { encoding, text_field, .. } = &self.options;
-                    if file.recognise(*encoding, text_field, false)?.is_none() {
-                        self.files.push(file);
-                        continue;
+                    match file.recognise(*encoding, text_field, false)? {
+                        None => {
+                            self.files.push(file);
+                            continue;
+                        }
+                        Some(NotText::Pointer) => SkipReason::Pointer,
+                        Some(_) => SkipReason::NotText,
                     }
-                    SkipReason::NotText
                 }
                 // A folder itself is read above.
                 Ok(metadata) if metadata.is_dir() => SkipReason::LinkToFolder,

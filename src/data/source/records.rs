@@ -9,6 +9,7 @@ use super::input::Input;
 use super::jsonl::read_line;
 use super::sniff::Layout;
 use super::table::{RowError, Table};
+use crate::data::error::FIX_LINE;
 
 /// Largest object in bytes. A longer document belongs in a text file.
 pub(super) const MAX_RECORD: u64 = 256 << 20;
@@ -38,6 +39,15 @@ impl<'a, 'f> Records<'a, 'f> {
         Self { input, layout, number: 0, bytes, offset, end: offset, is_closed: false, table }
     }
 
+    /// Creates an error about this object.
+    pub fn refuse(&self, reason: &str, hint: &'static str) -> DataError {
+        let path = self.input.path;
+        match self.layout {
+            Layout::Array => DataError::at(path, format!("object {}: {reason}", self.number), hint),
+            _ => DataError::line(path, self.number, reason, hint),
+        }
+    }
+
     /// Reads the next object into `bytes`. Returns false at the end of the file.
     pub fn next(&mut self) -> Result<bool, DataError> {
         self.offset = self.end;
@@ -52,21 +62,20 @@ impl<'a, 'f> Records<'a, 'f> {
         Ok(self.end > self.offset && !(self.layout == Layout::Array && self.bytes.is_empty()))
     }
 
-    /// Parses the object that was read; `None` for blank text. The error has the hint for the line.
+    /// Parses the object that was read; `None` for blank text. The error of a row has the hint.
     pub fn object(&self, hint: &'static str) -> Result<Option<Map<String, Value>>, DataError> {
         let path = self.input.path;
-        let line = |reason: String| DataError::line(path, self.number, &reason, hint);
         if let Some(table) = &self.table {
             return table.object(&self.bytes).map(Some).map_err(|error| match error {
                 RowError::Io(error) => self.input.failed(error),
-                RowError::Row(reason) => line(reason),
+                RowError::Row(reason) => self.refuse(&reason, hint),
                 RowError::Encoding(reason) => {
                     DataError::line(path, self.number, &reason, NAME_ENCODING)
                 }
             });
         }
         match str::from_utf8(&self.bytes) {
-            Ok(text) => object(text).map_err(line),
+            Ok(text) => object(text).map_err(|reason| self.refuse(&reason, FIX_LINE)),
             Err(error) => Err(DataError::not_utf8(path, self.offset + error.valid_up_to() as u64)),
         }
     }
@@ -87,16 +96,14 @@ impl<'a, 'f> Records<'a, 'f> {
                 Err(error) => return Err(input.failed(error)),
             };
             if block.is_empty() {
-                if bytes.is_empty() && !*is_closed {
-                    let hint = "the file is cut short: download it again";
-                    return Err(DataError::line(
-                        input.path,
-                        *number,
-                        "the list does not end",
-                        hint,
-                    ));
+                // Something else may follow the list: parsing it says so.
+                let is_cut = depth > 0 || is_text || bytes.is_empty() && !*is_closed;
+                if !is_cut {
+                    return Ok(read);
                 }
-                return Ok(read);
+                let reason = format!("object {number}: the list does not end");
+                let hint = "the file is cut short: download it again";
+                return Err(DataError::at(input.path, reason, hint));
             }
             let mut taken = 0;
             let mut is_complete = false;
@@ -132,9 +139,9 @@ impl<'a, 'f> Records<'a, 'f> {
             input.reader.consume(taken);
             read += taken as u64;
             if bytes.len() as u64 > MAX_RECORD {
-                let reason = format!("the object is longer than {MAX_RECORD} bytes");
+                let reason = format!("object {number}: longer than {MAX_RECORD} bytes");
                 let hint = "a .json file of documents is a list of objects";
-                return Err(DataError::line(input.path, *number, &reason, hint));
+                return Err(DataError::at(input.path, reason, hint));
             }
             if is_complete {
                 return Ok(read);

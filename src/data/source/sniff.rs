@@ -47,6 +47,9 @@ pub(super) fn is_parquet(start: &[u8]) -> bool {
 
 /// Returns what a file is that wgpt does not read: "it is {..}".
 pub(super) fn foreign(start: &[u8]) -> Option<&'static str> {
+    if start.get(257..262) == Some(b"ustar") {
+        return Some("a tar archive");
+    }
     let contains = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
     let (mark, name) = *FOREIGN.iter().find(|(mark, _)| start.starts_with(mark))?;
     if mark == b"BZh" && start.get(4..10) != Some(b"1AY&SY") {

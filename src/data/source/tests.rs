@@ -78,15 +78,31 @@ fn the_content_of_a_file_decides_how_it_is_read() {
 #[test]
 fn what_is_not_read_is_named() {
     let wide: Vec<u8> = "one two".encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let mut tar = b"a.txt".to_vec();
+    tar.resize(257, b'0');
+    tar.extend(b"ustar  one two");
+    let tar = String::from_utf8(tar).unwrap();
+    let pointer: &[u8] = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
     for (name, content, problem, hint) in [
         ("a.txt", &b"%PDF-1.4 x"[..], "this is a PDF document", "save its text"),
         ("a.docx", b"PK\x03\x04 word/document.xml", "this is a Word document", "save its text"),
         ("a.txt.bz2", b"BZh91AY&SYx", "this is compressed with bzip2", "unpack it"),
         ("a.txt", &wide, "it looks like UTF-16", "--encoding=utf-16be"),
+        ("a.tar", tar.as_bytes(), "this is a tar archive", "unpack it"),
+        ("a.tar.gz", &gzip(&tar), "this is a tar archive", "unpack it"),
+        ("a.txt", pointer, "a pointer of Git LFS", "git lfs pull"),
+        ("a.parquet", pointer, "a pointer of Git LFS", "git lfs pull"),
+        ("a.parquet", b"<!DOCTYPE html>", "cannot read", "download it again"),
+        ("a.txt", b"a\0\xff", "not text: it has zero bytes", "leave it out"),
+        ("a.txt", b"caf\xe9", "not UTF-8 at byte 3", "--encoding latin1"),
+        ("a.jsonl", b"{\"text\": \"x\"}\n{\n", "a.jsonl:2: not a JSON object", "fix or remove it"),
+        ("a.jsonl", b"{\"body\": \"x\"}\n", "a.jsonl:1: no field", "choose the field"),
+        ("a.json", b"[{\"text\":\"x\"},{\"te", "object 2: the list does not end", "cut short"),
+        ("a.json", b"[{\"text\":\"x\"},", "object 2: the list does not end", "cut short"),
         (
             "a.json",
             b"{\"body\":\"x\"}\n{\"body\":\"y\"}\n",
-            "a.json:1: no field \"text\"; the line has body",
+            "a.json: object 1: no field \"text\"; it has body",
             "--text-field",
         ),
     ] {
@@ -200,6 +216,16 @@ fn a_folder_skips_what_is_not_text() {
     assert_eq!(sources.skipped, not_text);
 }
 
+/// A clone without Git LFS.
+#[test]
+fn a_folder_of_pointers_is_no_text() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    let folder = folder(&[("a.txt", pointer), ("b.parquet", pointer)]);
+    let error = documents(folder.path().to_owned(), "text").unwrap_err();
+    assert!(error.to_string().contains("skipped 2 pointers of Git LFS"), "{error}");
+    assert!(error.hint().contains("git lfs pull"), "{}", error.hint());
+}
+
 #[cfg(unix)]
 #[test]
 fn links_are_followed_to_files_and_else_skipped_with_the_reason() {
@@ -249,7 +275,7 @@ fn errors_name_the_file() {
     let half = &compressed[..compressed.len() / 2];
     let folder = folder(&[("a.bin", b"%BIN\xff\0".as_slice()), ("b/half.txt.gz", half)]);
     for (input, expected) in [
-        ("a.bin", &["a.bin: not UTF-8 at byte 4"][..]),
+        ("a.bin", &["a.bin: this is not text: it has zero bytes"][..]),
         ("none.txt", &["none.txt"]),
         ("b/half.txt.gz", &["cannot decompress", "half.txt.gz"]),
     ] {

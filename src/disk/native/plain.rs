@@ -29,11 +29,27 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
         Some(Refused::Special) => Some(
             "give a regular file: this is a device, a pipe or a socket, which wgpt does not use here",
         ),
-        None if error.kind() == ErrorKind::OutOfMemory => Some("close other programs"),
-        None if error.kind() == ErrorKind::PermissionDenied => {
-            Some("check the owner and the permissions: it may belong to another user")
-        }
-        None => None,
+        None => match error.kind() {
+            ErrorKind::OutOfMemory => Some("close other programs"),
+            ErrorKind::PermissionDenied => {
+                Some("check the owner and the permissions: it may belong to another user")
+            }
+            ErrorKind::NotFound => Some("check the path"),
+            ErrorKind::IsADirectory => Some(
+                "a folder is in the place of a file: give another path, or move the folder away",
+            ),
+            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                Some("a file is in the place of a folder: give another path, or move the file away")
+            }
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                Some("free some space on this disk, or use another one")
+            }
+            ErrorKind::ReadOnlyFilesystem => Some("this disk is read-only: use another one"),
+            ErrorKind::InvalidData => {
+                Some("the file is damaged, or is not what its name says: give another one")
+            }
+            _ => None,
+        },
     }
 }
 

@@ -38,13 +38,21 @@ pub(in crate::data::source) fn read(
     bad_lines: &mut BadLines,
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
-    let bad = |reason: String| {
-        DataError::bad(
-            format!("cannot read {}: {reason}", path.display()),
-            "the file may be damaged or use a compression other than snappy, gzip, lz4 or zstd",
-        )
+    let bad = |reason: &str, hint| {
+        DataError::bad(format!("cannot read {}: {reason}", path.display()), hint)
     };
-    let failed = |error: ParquetError| bad(error.to_string());
+    let failed = |error: ParquetError| {
+        let reason = error.to_string();
+        // The crate's words for what it is built without.
+        let is_unread =
+            matches!(error, ParquetError::NYI(_)) || reason.contains("Disabled feature");
+        let hint = if is_unread {
+            "write it again with the compression snappy, gzip, lz4 or zstd"
+        } else {
+            "the file is damaged or incomplete: download it again"
+        };
+        bad(&reason, hint)
+    };
     let of_column = |error: ParquetError| {
         let hint = "the file may be damaged: download it again, or write it anew in Python with \
                     pandas.read_parquet(FILE).to_parquet(FILE)";
@@ -106,12 +114,15 @@ pub(in crate::data::source) fn read(
                 let text = str::from_utf8(document.data()).map_err(|error| {
                     let first = done + 1 - records as u64;
                     let at = error.valid_up_to();
-                    bad(format!("rows {first} to {done}: not UTF-8 at byte {at} of a value"))
+                    let hint =
+                        "choose a column with text with --text-field, or write it again in UTF-8";
+                    bad(&format!("rows {first} to {done}: not UTF-8 at byte {at} of a value"), hint)
                 })?;
                 text_bytes += text.len() as u64;
                 if text.len() > MAX_TEXT || text_bytes > most {
                     let reason = "its texts are far longer than the texts of such a file can be";
-                    return Err(bad(reason.to_owned()).into());
+                    let hint = "write its texts again, as JSON lines";
+                    return Err(bad(reason, hint).into());
                 }
                 sink(DocumentPart::Text(text), bytes_read)?;
                 sink(DocumentPart::EndOfDocument, bytes_read)?;
