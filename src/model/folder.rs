@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Tensor;
 use serde::Deserialize;
 
-use super::weights::{Parameter, TensorFile, transpose};
+use super::weights::{OTHER_CONFIG, Parameter, TensorFile, transpose};
 use super::{Architecture, Blocks, LlamaBlocks, WeightError, WeightFile, WeightSource};
 use crate::disk;
 use crate::plan::HEAD;
@@ -61,6 +61,11 @@ pub struct WeightFolder {
 impl WeightFolder {
     pub fn open(folder: &Path, architecture: &Architecture) -> Result<Self, WeightError> {
         let files = weight_files(folder)?;
+        // An index names files that a download may have left out.
+        if let Some(missing) = files.iter().find(|path| !disk::exists(path)) {
+            let hint = "fetch this file of the model, too";
+            return Err(WeightError::unsupported(missing, "does not exist", hint));
+        }
         let files = files.iter().map(|path| WeightFile::open(path)).collect::<Result<_, _>>()?;
         Ok(Self { path: folder.to_path_buf(), files, architecture: architecture.clone() })
     }
@@ -97,8 +102,11 @@ impl WeightFolder {
     }
 
     fn file(&mut self, name: &str) -> Result<&mut WeightFile, WeightError> {
-        let file = self.files.iter_mut().find(|file| file.has(name));
-        file.ok_or_else(|| WeightError::missing(&self.path, name))
+        let Some(at) = self.files.iter().position(|file| file.has(name)) else {
+            let hint = self.files.first().map_or(OTHER_CONFIG, WeightFile::missing_hint);
+            return Err(WeightError::missing(&self.path, name, hint));
+        };
+        Ok(&mut self.files[at])
     }
 
     /// Reads a tensor by its name in the files. A table that is both the embedding and the head may have either name.

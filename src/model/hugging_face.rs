@@ -4,11 +4,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::weights::NOT_QUANTIZED;
 use super::{Architecture, Blocks, LlamaBlocks, WeightError};
 use crate::config::Gelu;
 use crate::disk;
 use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
-use crate::text::excerpt;
 
 pub const ARCHITECTURE_FILE: &str = "config.json";
 
@@ -102,22 +102,29 @@ fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
 /// If the file is missing, is not JSON, or describes a model with a feature that wgpt lacks.
 pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
     let path = folder.join(ARCHITECTURE_FILE);
+    if !disk::exists(&path) {
+        let hint = "copy the config.json of the model next to its weights";
+        return Err(WeightError::unsupported(&path, "does not exist", hint));
+    }
     let text = disk::read_regular(&path).map_err(WeightError::io(&path))?;
     if text.len() > MAX_BYTES {
         return Err(WeightError::corrupt(&path, "too long for the configuration of a model"));
     }
+    if disk::is_lfs_pointer(&text) {
+        return Err(WeightError::unsupported(&path, disk::LFS_POINTER, disk::LFS_HINT));
+    }
     let config: Value = serde_json::from_slice(&text)
         .map_err(|error| WeightError::corrupt(&path, format!("not JSON: {error}")))?;
-    architecture(&config).map_err(|reason| {
-        let hint = "give a GPT-2, a Llama or a Qwen3 without this; `wgpt get --list` names some";
-        WeightError::Unsupported { path, reason: excerpt(reason), hint }
-    })
+    architecture(&config).map_err(|reason| WeightError::unsupported(&path, reason, hint(&config)))
 }
 
 /// Returns the architecture that a `config.json` describes, or the reason why wgpt has no such model.
 fn architecture(config: &Value) -> Result<Architecture, String> {
-    match config.get("model_type").and_then(Value::as_str) {
-        None | Some("gpt2") => gpt2(config),
+    match model_type(config) {
+        Some("gpt2") => gpt2(config),
+        // GPT-2's own file has no type, but its names of sizes are GPT-2's alone.
+        None if config.get("n_embd").is_some() => gpt2(config),
+        None => Err("`model_type` is missing".to_owned()),
         Some("llama") => llama(config, false),
         Some("qwen3") => llama(config, true),
         Some(other) => {
@@ -126,11 +133,40 @@ fn architecture(config: &Value) -> Result<Architecture, String> {
     }
 }
 
+fn model_type(config: &Value) -> Option<&str> {
+    config.get("model_type").and_then(Value::as_str)
+}
+
+/// Returns what to do about a `config.json` that [`architecture()`] refuses.
+fn hint(config: &Value) -> &'static str {
+    let sizes: &[&str] = match model_type(config) {
+        Some("gpt2") => &["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"],
+        Some("llama" | "qwen3") => &[
+            "num_hidden_layers",
+            "num_attention_heads",
+            "hidden_size",
+            "intermediate_size",
+            "max_position_embeddings",
+            "vocab_size",
+        ],
+        Some(_) => return "give a GPT-2, a Llama or a Qwen3; `wgpt get --list` names some",
+        None => &["model_type"],
+    };
+    if config.get("quantization_config").is_some_and(|value| !value.is_null()) {
+        NOT_QUANTIZED
+    } else if sizes.iter().any(|key| config.get(key).is_none()) {
+        "take the config.json that came with the weights"
+    } else {
+        "give a GPT-2, a Llama or a Qwen3 without this; `wgpt get --list` names some"
+    }
+}
+
 /// Reads the size `key`, from 1 to `max`.
 fn size(config: &Value, key: &str, max: usize) -> Result<usize, String> {
-    let value = config.get(key).and_then(Value::as_u64).and_then(|size| size.try_into().ok());
-    let value = value.filter(|size| (1..=max).contains(size));
-    value.ok_or_else(|| format!("`{key}` must be an integer from 1 to {max}"))
+    let value = config.get(key).ok_or_else(|| format!("`{key}` is missing"))?;
+    let size = value.as_u64().and_then(|size| size.try_into().ok());
+    let size = size.filter(|size| (1..=max).contains(size));
+    size.ok_or_else(|| format!("`{key}` is {value}, not an integer from 1 to {max}"))
 }
 
 /// Checks keys that must have the value of a plain model. A missing key, and null, have it.
@@ -315,6 +351,28 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         assert!(read("{").is_err());
+    }
+
+    #[test]
+    fn the_advice_about_a_configuration_fits_its_fault() {
+        let good: Value = serde_json::from_str(SMOLLM2).unwrap();
+        for (key, value, reason, hint) in [
+            ("model_type", json!("mistral"), "\"mistral\"", "give a GPT-2, a Llama or a Qwen3;"),
+            ("attention_bias", json!(true), "attention_bias", "without this"),
+            ("quantization_config", json!({"bits": 4}), "quantization", "quantized from"),
+            ("hidden_size", Value::Null, "`hidden_size` is missing", "came with the weights"),
+            ("model_type", Value::Null, "`model_type` is missing", "came with the weights"),
+        ] {
+            let mut config = good.clone();
+            if value.is_null() {
+                config.as_object_mut().unwrap().remove(key);
+            } else {
+                config[key] = value;
+            }
+            let failure = crate::protocol::Failure::from(read(config.to_string()).unwrap_err());
+            assert!(failure.text.contains(reason), "{failure}");
+            assert!(failure.hint.contains(hint), "{}", failure.hint);
+        }
     }
 
     /// SmolLM2-135M as transformers 4 wrote it, without what does not matter.

@@ -31,6 +31,12 @@ const OLD_FORMAT: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
 /// of their values.
 const OLD_PICKLES: usize = 5;
 
+const WRITE_ANEW: &str = "write it anew in Python, with torch.save(torch.load(FILE), FILE)";
+const WITHOUT_OPTIMIZER: &str = "save it again without its optimizer";
+const SAVE_AS_NANOGPT: &str =
+    "save {'model': weights, 'model_args': sizes} in Python, as nanoGPT does";
+const CHANGED: &str = "wgpt reads the model of nanoGPT's own model.py: give one without changes";
+
 #[derive(Debug)]
 pub struct NanoGptCheckpoint {
     path: PathBuf,
@@ -54,7 +60,7 @@ impl NanoGptCheckpoint {
         if bytes > MAX_BYTES {
             let [size, limit] = [bytes, MAX_BYTES].map(|bytes| bytes >> 30);
             let reason = format!("{size} GiB, but a checkpoint may have at most {limit} GiB");
-            return Err(wrong(reason));
+            return Err(WeightError::unsupported(path, reason, WITHOUT_OPTIMIZER));
         }
         let unsupported = |reason: &str, hint| WeightError::Unsupported {
             path: path.to_owned(),
@@ -65,9 +71,17 @@ impl NanoGptCheckpoint {
         file.take(MAX_PICKLE).read_to_end(&mut start).map_err(WeightError::io(path))?;
         if start.starts_with(ZIP) {
             check_archive(path)?;
+        } else if disk::is_lfs_pointer(&start) {
+            return Err(unsupported(disk::LFS_POINTER, disk::LFS_HINT));
         } else if !is_old_format(&start) {
-            let hint = "write it anew in Python, with torch.save(torch.load(FILE), FILE)";
-            return Err(unsupported("not a file as torch.save writes it", hint));
+            let reason = "not a file as torch.save writes it";
+            // A pickle, which torch.load may read.
+            let is_pickle = start.first() == Some(&0x80);
+            return Err(if is_pickle {
+                unsupported(reason, WRITE_ANEW)
+            } else {
+                wrong(reason.into())
+            });
         }
         let not_nanogpt = |error| wrong(format!("not a nanoGPT checkpoint: {error}"));
         let root = PytorchReader::read_pickle_data(path, None).map_err(not_nanogpt)?;
@@ -84,7 +98,8 @@ impl NanoGptCheckpoint {
             tensors.map(|(name, tensor)| (plain_name(&name), tensor)).collect();
         let folder = path.parent().unwrap_or(Path::new("."));
         let architecture = if let Some(PickleValue::Dict(args)) = root.get("model_args") {
-            architecture(args).map_err(wrong)?
+            architecture(args)
+                .map_err(|reason| WeightError::unsupported(path, reason, SAVE_AS_NANOGPT))?
         } else if disk::exists(&folder.join(ARCHITECTURE_FILE)) {
             let architecture = read_architecture(folder)?;
             let Blocks::Gpt2 { gelu, .. } = architecture.blocks else {
@@ -132,7 +147,9 @@ fn check_archive(path: &Path) -> Result<(), WeightError> {
         let is_long = name.ends_with(".pkl") && entry.size() > MAX_PICKLE;
         if is_long || entry.compression() != CompressionMethod::Stored {
             let what = if is_long { "too long" } else { "compressed" };
-            return Err(wrong(&format!("its {name} is {what}")));
+            let reason = format!("not a nanoGPT checkpoint: its {name} is {what}");
+            let hint = if is_long { WITHOUT_OPTIMIZER } else { WRITE_ANEW };
+            return Err(WeightError::unsupported(path, reason, hint));
         }
     }
     Ok(())
@@ -160,7 +177,8 @@ fn architecture(args: &HashMap<String, PickleValue>) -> Result<Architecture, Str
 impl WeightSource for NanoGptCheckpoint {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let path = &self.path;
-        let tensor = self.tensors.get(name).ok_or_else(|| WeightError::missing(path, name))?;
+        let tensor = self.tensors.get(name);
+        let tensor = tensor.ok_or_else(|| WeightError::missing(path, name, CHANGED))?;
         // If a square matrix were not transposed, its shape would still fit.
         let transposed = self.is_transposed && shape.len() == 2 && name.starts_with("h.");
         let mut need = shape.to_vec();
@@ -170,7 +188,7 @@ impl WeightSource for NanoGptCheckpoint {
         let have = tensor.shape();
         let padded = name == "wte.weight" && have.len() == 2 && have[0] > need[0];
         if have != need && !(padded && have[1] == need[1]) {
-            return Err(WeightError::shape(path, name, have, &need));
+            return Err(WeightError::shape(path, name, [have, &need], CHANGED));
         }
         let bytes = tensor.read().map_err(|error| WeightError::corrupt(path, error))?;
         // The reader returns the native byte order, which is little-endian on every system of wgpt.
@@ -181,10 +199,7 @@ impl WeightSource for NanoGptCheckpoint {
             DType::BF16 => to_f32(&bytes, Dtype::BF16),
             _ => None,
         };
-        let mut values = values.ok_or_else(|| {
-            let reason = format!("`{name}` is {:?}, not f64, f32, f16 or bf16", tensor.dtype());
-            WeightError::corrupt(path, reason)
-        })?;
+        let mut values = values.ok_or_else(|| WeightError::dtype(path, name, tensor.dtype()))?;
         values.truncate(need.iter().product());
         Ok(if transposed { transpose(&values, shape[1], shape[0]) } else { values })
     }
@@ -295,6 +310,22 @@ mod tests {
         ] {
             let error = open(file).unwrap_err();
             assert!(error.ends_with(part), "{error}");
+        }
+    }
+
+    /// Each row has a file, and a part of the advice.
+    #[test]
+    fn the_advice_about_other_files_fits_what_they_are() {
+        for (content, hint) in [
+            (&b"\x80\x02N."[..], "torch.save(torch.load(FILE), FILE)"),
+            (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+            (b"<html>", "download or export"),
+            (b"", "download or export"),
+        ] {
+            let folder = folder(&[("ckpt.pt", content)]);
+            let error = NanoGptCheckpoint::open(&folder.path().join("ckpt.pt")).unwrap_err();
+            let failure = crate::protocol::Failure::from(error);
+            assert_says(failure.hint, hint);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads and writes weights in safetensors files, one tensor at a time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub enum WeightError {
     /// The content of the file is not valid, or does not fit the model.
     #[error("{}: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
-    /// A model of a kind that wgpt does not have. Another copy of it would be the same.
+    /// A model that wgpt cannot use, or not like this. Another copy of it would be the same.
     #[error("{}: {reason}", path.display())]
     Unsupported { path: PathBuf, reason: String, hint: &'static str },
     /// The type of a file cannot hold a value of this size.
@@ -43,17 +43,43 @@ impl WeightError {
         WeightError::Corrupt { path: path.to_path_buf(), reason: excerpt(reason) }
     }
 
-    pub(super) fn missing(path: &Path, name: &str) -> Self {
-        Self::corrupt(path, format!("tensor `{name}` is missing"))
+    pub(crate) fn unsupported(path: &Path, reason: impl Display, hint: &'static str) -> Self {
+        WeightError::Unsupported { path: path.to_path_buf(), reason: excerpt(reason), hint }
+    }
+
+    pub(super) fn missing(path: &Path, name: &str, hint: &'static str) -> Self {
+        Self::unsupported(path, format!("tensor `{name}` is missing"), hint)
     }
 
     /// The shape of a weight differs from the model's.
-    pub(super) fn shape(path: &Path, name: &str, have: &[usize], need: &[usize]) -> Self {
-        Self::corrupt(path, format!("`{name}` has shape {have:?}, the model needs {need:?}"))
+    pub(super) fn shape(
+        path: &Path,
+        name: &str,
+        [have, need]: [&[usize]; 2],
+        hint: &'static str,
+    ) -> Self {
+        let reason = format!("`{name}` has shape {have:?}, the model needs {need:?}");
+        Self::unsupported(path, reason, hint)
+    }
+
+    /// A weight is stored as numbers that are no weights.
+    pub(super) fn dtype(path: &Path, name: &str, dtype: impl Debug) -> Self {
+        let reason = format!("`{name}` is {dtype:?}, not f64, f32, f16 or bf16");
+        Self::unsupported(path, reason, NOT_QUANTIZED)
     }
 }
 
-/// The advice about a model or a checkpoint that is damaged.
+/// The advice about weights that differ from their `config.json`.
+pub(super) const OTHER_CONFIG: &str =
+    "the config.json belongs to another model: take it and the weights from the same place";
+
+/// The advice about weights that are stored with fewer bits.
+pub(super) const NOT_QUANTIZED: &str = "give the model that this one was quantized from";
+
+/// The advice about weights that still have the adapter of a fine-tuning in them.
+const UNMERGED: &str = "merge the adapter into its model first, in Python with PEFT's merge_and_unload and save_pretrained";
+
+/// The advice about a model that is damaged.
 pub(crate) const OTHER_MODEL: &str =
     "download or export the model again, or give another checkpoint if there is one";
 
@@ -104,7 +130,13 @@ impl WeightFile {
             .map_err(|_| WeightError::corrupt(path, "shorter than a safetensors header"))?;
         let header_len = u64::from_le_bytes(size);
         if header_len > MAX_HEADER || header_len + 8 > len {
-            return Err(WeightError::corrupt(path, "not a safetensors file, or cut short"));
+            let mut start = size.to_vec();
+            file.take(64).read_to_end(&mut start).map_err(WeightError::io(path))?;
+            return Err(if disk::is_lfs_pointer(&start) {
+                WeightError::unsupported(path, disk::LFS_POINTER, disk::LFS_HINT)
+            } else {
+                WeightError::corrupt(path, "not a safetensors file, or cut short")
+            });
         }
         let mut header = vec![0u8; header_len as usize];
         file.read_exact(&mut header).map_err(WeightError::io(path))?;
@@ -128,7 +160,16 @@ impl WeightFile {
 
     fn info(&self, name: &str) -> Result<&TensorInfo, WeightError> {
         let info = self.names.get(name).and_then(|name| self.metadata.info(name));
-        info.ok_or_else(|| WeightError::missing(&self.path, name))
+        info.ok_or_else(|| WeightError::missing(&self.path, name, self.missing_hint()))
+    }
+
+    /// Returns what to do about a tensor that is missing.
+    pub(super) fn missing_hint(&self) -> &'static str {
+        let is_adapted = |name: &String| {
+            name.starts_with("base_model.")
+                || [".base_layer.", ".lora_"].iter().any(|part| name.contains(part))
+        };
+        if self.names.values().any(is_adapted) { UNMERGED } else { OTHER_CONFIG }
     }
 
     /// Returns the shape of a tensor, its type, and its bytes.
@@ -161,13 +202,11 @@ impl WeightSource for WeightFile {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let info = self.info(name)?;
         if info.shape != shape {
-            return Err(WeightError::shape(&self.path, name, &info.shape, shape));
+            let shapes = [&info.shape[..], shape];
+            return Err(WeightError::shape(&self.path, name, shapes, OTHER_CONFIG));
         }
         let (_, dtype, bytes) = self.raw(name)?;
-        to_f32(&bytes, dtype).ok_or_else(|| {
-            let reason = format!("`{name}` is {dtype:?}, not f64, f32, f16 or bf16");
-            WeightError::corrupt(&self.path, reason)
-        })
+        to_f32(&bytes, dtype).ok_or_else(|| WeightError::dtype(&self.path, name, dtype))
     }
 }
 
