@@ -14,7 +14,7 @@ use crate::ops::OpsMode;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
 use crate::runs::kernel_verdicts::avoid_faulty;
-use crate::worker::{Proven, Watched, prove, select, unknown_tokenizer, watch};
+use crate::worker::{Proven, Watched, prove, select, watch};
 
 /// Opens the model at `path`, or of the newest run, and prints the checkpoint that it uses.
 pub(super) fn find_model(path: Option<&Path>, quiet: bool) -> Result<ModelSource, Failure> {
@@ -60,7 +60,7 @@ pub(super) fn find_tokenizer(
         check_tokenizer(source, data, of_data.as_ref(), hint)?;
         tokenizer = of_data.or(tokenizer);
     }
-    let tokenizer = tokenizer.ok_or_else(|| unknown_tokenizer(source))?;
+    let tokenizer = tokenizer.ok_or_else(|| source.no_tokenizer())?;
     let rows = source.architecture.vocab_size;
     tokenizer.check_rows(rows)?;
     let have = tokenizer.vocab_size() as usize;
@@ -70,7 +70,11 @@ pub(super) fn find_tokenizer(
         || source.tokenizer.as_ref().is_some_and(|own| own.has_text_of(&tokenizer));
     if have < rows && !may_be_padded {
         let text = format!("the tokenizer has {have} tokens, but the model has {rows}");
-        let hint = "use --data to give the data folder that the model was trained on";
+        let hint = if data.is_some() {
+            "give the data folder that the model was trained on with --data"
+        } else {
+            "its tokenizer.json belongs to another model: take it and the weights from the same place"
+        };
         return Err(Failure::usage(text, hint));
     }
     Ok(tokenizer)

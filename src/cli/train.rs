@@ -12,7 +12,7 @@ use crate::config::{Config, ConfigSource, InitFrom, Source, run_name};
 use crate::disk;
 use crate::protocol::{Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
-use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE};
+use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
     Control, RankProcess, RunOutput, WorkerOutput, host, read_command, read_text, supervise, train,
 };
@@ -236,9 +236,14 @@ fn saved_config(run: &Path) -> Result<(String, String), Failure> {
         return read_text(&config);
     }
     let hint = if run.join(NANOGPT_FILE).exists() {
-        "continue from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run"
+        "continue from nanoGPT's weights with --init_from=DIR/ckpt.pt and a new --run".to_owned()
+    } else if has_checkpoint(run) {
+        format!(
+            "start a new run from its weights, with --init_from={} and a new --run",
+            run.display()
+        )
     } else {
-        "`wgpt runs` lists the runs in out/; give one with --run, or leave out --resume"
+        "`wgpt runs` lists the runs in out/; give one with --run, or leave out --resume".to_owned()
     };
     let text = format!("{}: no run of wgpt to resume (no {CONFIG_FILE})", run.display());
     Err(Failure::usage(text, hint))

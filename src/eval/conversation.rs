@@ -19,6 +19,8 @@ use crate::protocol::Failure;
 pub enum ChatError {
     #[error("{model}: this model was not trained on conversations")]
     NoTemplate { model: String },
+    #[error("{model}: the tokenizer of the model is unknown")]
+    NoTokenizer { model: String },
     /// The model lacks tokens of its tokenizer.
     #[error("{0}")]
     Vocabulary(DataError),
@@ -38,6 +40,10 @@ impl ChatError {
             ChatError::NoTemplate { .. } => {
                 "train it on conversations, as `wgpt train --preset=chat` does, or continue texts with \
                  `wgpt sample`"
+            }
+            ChatError::NoTokenizer { .. } => {
+                "copy its tokenizer.json into its folder; wgpt reads byte-level BPE, as GPT-2, Llama 3 and \
+                 Qwen3 have it"
             }
             ChatError::Text(_) => {
                 "use only characters that the model was trained on, in an order that its template allows"
@@ -90,9 +96,12 @@ impl Conversation {
         tokenizer: Option<&Tokenizer>,
         model: &Architecture,
     ) -> Result<Self, ChatError> {
-        let chat = tokenizer.and_then(|tokenizer| Some((tokenizer, tokenizer.chat()?)));
-        let Some((tokenizer, template)) = chat else {
-            return Err(ChatError::NoTemplate { model: path.display().to_string() });
+        let model_name = || path.display().to_string();
+        let Some(tokenizer) = tokenizer else {
+            return Err(ChatError::NoTokenizer { model: model_name() });
+        };
+        let Some(template) = tokenizer.chat() else {
+            return Err(ChatError::NoTemplate { model: model_name() });
         };
         tokenizer.check_rows(model.vocab_size).map_err(ChatError::Vocabulary)?;
         Ok(Self::with(template.clone(), model.block_size, model.vocab_size))

@@ -10,13 +10,17 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 use super::checkpoint::STATE_FILE;
 use crate::data::TOKENIZER_FILES;
 use crate::disk;
-use crate::model::{ARCHITECTURE_FILE, INDEX_FILE, read_architecture};
+use crate::model::{ARCHITECTURE_FILE, INDEX_FILE, WEIGHTS_FILE, has_weights, read_architecture};
 use crate::protocol::Failure;
 
 /// The largest file of a plain zip; larger ones need zip64.
 const ZIP32_BYTES: u64 = u32::MAX as u64;
 
 const MOST_FILES: usize = 64;
+
+/// The advice about a zip that is none of a model.
+const WHOLE_FOLDER: &str =
+    "zip the folder of one model: config.json, model.safetensors and the files of its tokenizer";
 
 /// The most bytes of all files but the weights. Qwen3's tokenizer.json has 11 MB.
 const MOST_TEXT: u64 = 64 << 20;
@@ -68,9 +72,12 @@ pub fn pack(folder: &Path, to: impl Write + Seek) -> Result<(), Failure> {
 /// expand to a very large file.
 pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), Failure> {
     let wrong = |reason: &dyn Display| Failure::checkpoint(name, reason);
+    let lacks =
+        |file: &str| Failure::bad_data(format!("{}: no {file}", name.display()), WHOLE_FOLDER);
     let mut zip = ZipArchive::new(from).map_err(|error| wrong(&error))?;
     if zip.len() > MOST_FILES {
-        return Err(wrong(&"too many files for a model folder"));
+        let text = format!("{}: too many files for a model folder", name.display());
+        return Err(Failure::bad_data(text, WHOLE_FOLDER));
     }
     disk::create_dir_all(folder).map_err(Failure::io("create", folder))?;
     let is_text = |file: &str| {
@@ -80,12 +87,13 @@ pub fn unpack(from: impl Read + Seek, name: &Path, folder: &Path) -> Result<(), 
     };
     extract(&mut zip, is_text, MOST_TEXT, folder).map_err(|error| wrong(&error))?;
     if !disk::exists(&folder.join(ARCHITECTURE_FILE)) {
-        return Err(wrong(&format!("no {ARCHITECTURE_FILE}")));
+        return Err(lacks(ARCHITECTURE_FILE));
     }
     let parameters = read_architecture(folder)?.parameters() as u64;
     let most = parameters.saturating_mul(BYTES_PER_PARAMETER).saturating_add(MOST_OTHER_TENSORS);
     extract(&mut zip, |file| file.ends_with(WEIGHTS_ENDING), most, folder)
-        .map_err(|error| wrong(&error))
+        .map_err(|error| wrong(&error))?;
+    if has_weights(folder) { Ok(()) } else { Err(lacks(WEIGHTS_FILE)) }
 }
 
 /// Extracts the files that `takes` selects, at most `most` bytes in total.

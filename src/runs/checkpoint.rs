@@ -21,8 +21,13 @@ use crate::model::{
 use crate::plan::Plan;
 use crate::protocol::Failure;
 use crate::ranks::OtherStates;
+use crate::text::excerpt;
 
 /// The file that makes a Hugging Face folder a checkpoint.
+/// The advice about a checkpoint whose files are not those that were saved.
+const COPY_AGAIN: &str =
+    "copy the checkpoint again, or give another one; if you have changed this file, undo that";
+
 pub const STATE_FILE: &str = "state.json";
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const TEMPORARY: &str = ".writing-";
@@ -121,7 +126,17 @@ impl Checkpoint {
         let names: BTreeSet<_> = entries.flatten().map(|entry| entry.file_name()).collect();
         for (name, hash) in checkpoint.state.hashes.iter().filter(|(name, _)| needed(name)) {
             let file = path.join(name);
-            let refuse = |reason: &str| Err(Failure::checkpoint(&file, reason));
+            let refuse = |reason: &str| {
+                let text = format!("{}: {reason}", file.display());
+                let hint = match name.as_str() {
+                    OPTIMIZER_FILE => format!(
+                        "start a new run from its weights, with --init_from={}",
+                        path.display()
+                    ),
+                    _ => COPY_AGAIN.to_owned(),
+                };
+                Err(Failure::bad_data(text, hint))
+            };
             // The state may come from somebody else, and its names may lead anywhere.
             if !names.contains(OsStr::new(name)) {
                 return refuse("this file of the checkpoint is missing");
@@ -135,13 +150,31 @@ impl Checkpoint {
 
     pub(super) fn open_unverified(path: &Path) -> Result<Self, Failure> {
         let file = path.join(STATE_FILE);
-        let text = disk::read_regular(&file).map_err(Failure::io("read", &file))?;
-        let state: CheckpointState = serde_json::from_slice(&text)
-            .map_err(|error| Failure::checkpoint(&file, format!("damaged: {error}")))?;
-        if state.version != VERSION {
-            let reason = format!("version {}, this wgpt reads {VERSION}", state.version);
-            return Err(Failure::checkpoint(&file, reason));
+        let bad = |reason: String, hint| {
+            Failure::bad_data(format!("{}: {}", file.display(), excerpt(reason)), hint)
+        };
+        let text = disk::read_regular(&file).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => bad(
+                "this file of the checkpoint is missing".to_owned(),
+                format!(
+                    "copy the checkpoint again; its weights may still be whole: give {} itself",
+                    path.display()
+                ),
+            ),
+            _ => Failure::io("read", &file)(error),
+        })?;
+        let damaged = |error| bad(format!("damaged: {error}"), COPY_AGAIN.to_owned());
+        /// Parsed first, to distinguish a newer format from a damaged file.
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
         }
+        let Version { version } = serde_json::from_slice(&text).map_err(damaged)?;
+        if version != VERSION {
+            let reason = format!("version {version}, this wgpt reads {VERSION}");
+            return Err(bad(reason, "use a newer wgpt".to_owned()));
+        }
+        let state: CheckpointState = serde_json::from_slice(&text).map_err(damaged)?;
         Ok(Self { path: path.to_path_buf(), state })
     }
 

@@ -13,6 +13,7 @@ mod introduction;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) mod kernel_verdicts;
 mod model_source;
+mod no_model;
 mod scalars;
 mod speeds;
 mod thinning;

@@ -93,8 +93,11 @@ impl ModelSource {
             return Ok(match read_tokenizer(path)? {
                 None => plain,
                 Some(Ok(FolderTokenizer { tokenizer, refused })) => {
-                    let warning = refused.map(|reason| DataError::template(path, reason));
-                    let warnings = warning.iter().map(ToString::to_string).collect();
+                    let warning = refused.map(|reason| {
+                        let error = DataError::template(path, reason);
+                        format!("{error}; without it, this model cannot chat")
+                    });
+                    let warnings = warning.into_iter().collect();
                     Self { tokenizer: Some(tokenizer), is_guess: false, warnings, ..plain }
                 }
                 // Another vocabulary may have GPT-2's size.
@@ -127,7 +130,10 @@ impl ModelSource {
         let file = disk::open_regular(path).map_err(Failure::io("read", path))?;
         let folder = tempfile::tempdir().map_err(Failure::io("unpack", path))?;
         super::archive::unpack(file, path, folder.path())?;
-        let source = Self::open(folder.path())?;
+        // Nobody knows the folder that it was unpacked to.
+        let [unpacked, zip] = [folder.path(), path].map(|path| path.display().to_string());
+        let source = Self::open(folder.path())
+            .map_err(|error| Failure { text: error.text.replace(&unpacked, &zip), ..error })?;
         Ok(Self { _unpacked: Some(folder), ..source })
     }
 
@@ -199,6 +205,23 @@ impl ModelSource {
         let Architecture { block_size, .. } = self.architecture;
         let is_foreign = self.state.is_none() && self.architecture.arch() != Arch::Gpt2;
         if is_foreign { block_size.min(MOST) } else { block_size }
+    }
+
+    /// Creates the failure of a model without a tokenizer that wgpt can use.
+    pub fn no_tokenizer(&self) -> Failure {
+        let path = self.path.display();
+        let has = |name: &str| disk::exists(&self.path.join(name));
+        let hint = if disk::is_file(&self.path) {
+            "give the data folder that it was trained on with --data"
+        } else if self.state.is_some() {
+            "prepare its text with `wgpt prepare` and train again: its data had no tokenizer"
+        } else if has(TOKENIZER_FILE) || has("tokenizer.model") {
+            "give a model with byte-level BPE, as GPT-2, Llama 3 and Qwen3 have it; losses need no tokenizer: \
+             `wgpt eval MODEL --data=DIR`"
+        } else {
+            "copy its tokenizer.json into its folder, or give the data folder that it was trained on with --data"
+        };
+        Failure::usage(format!("{path}: the tokenizer of the model is unknown"), hint)
     }
 
     pub fn conversation(&self) -> Result<Conversation, ChatError> {
@@ -288,7 +311,12 @@ fn read_tokenizer(
         None if !disk::exists(&path) => return Ok(None),
         None => Ok(disk::read_regular(&path).map_err(Failure::io("read", &path))?),
     };
+    let is_pointer = file.as_ref().is_ok_and(|file| disk::is_lfs_pointer(file));
     match file.and_then(|file| Tokenizer::in_folder(folder, &file)) {
+        Err(TokenizerError::NotJson(_)) if is_pointer => {
+            let text = format!("{}: {}", path.display(), disk::LFS_POINTER);
+            Err(Failure::bad_data(text, disk::LFS_HINT))
+        }
         Err(error @ TokenizerError::NotJson(_)) => Err(Failure::checkpoint(&path, error)),
         read => Ok(Some(read)),
     }
@@ -387,15 +415,19 @@ pub fn settings(model: &Architecture) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Checks that a model is the one that the configuration describes.
+/// Checks that a model is the one that the configuration describes. `hint` is the advice if it is not.
 pub fn check_same(
     configured: &Architecture,
     loaded: &Architecture,
     path: &Path,
+    hint: &str,
 ) -> Result<(), Failure> {
     for ((key, configured), (_, loaded)) in settings(configured).into_iter().zip(settings(loaded)) {
         if configured != loaded {
-            return Err(Failure::other_model(key, [configured, loaded], path));
+            // Without the setting, it comes from the data.
+            let of_data = "give data with the tokenizer of this model, and leave out vocab_size";
+            let hint = if key == "vocab_size" { of_data } else { hint };
+            return Err(Failure::other_model(key, [configured, loaded], path, hint));
         }
     }
     Ok(())

@@ -176,11 +176,12 @@ impl Origin {
             RunFolder::of_rank(run, group.rank())?
         };
         if let Some((Checkpoint { path, state }, _)) = &loaded {
-            check_same(architecture, &read_architecture(path)?, path)?;
+            let hint = "leave the setting out, or start a new run";
+            check_same(architecture, &read_architecture(path)?, path, hint)?;
             let optimizers = [config.optimizer, state.config.optimizer];
             // One cannot use the state of the other.
             if optimizers[0] != optimizers[1] {
-                return Err(Failure::other_model("optimizer", optimizers, path));
+                return Err(Failure::other_model("optimizer", optimizers, path, hint));
             }
         }
         let warnings = source.as_mut().map(|source: &mut ModelSource| take(&mut source.warnings));
@@ -212,7 +213,6 @@ fn with_absolute_paths(config: Config, data: &str, run: &Path) -> Config {
 /// Returns the vocabulary size: the data's, or a larger one if the configuration sets it. An initial
 /// model may lack the tokens of conversations, and those that its text never becomes.
 fn vocabulary(config: &Config, dataset: &mut Dataset) -> Result<u32> {
-    let has_chats = dataset.train.has_conversations();
     let rows = dataset.tokenizer.as_ref().map_or(usize::MAX, Tokenizer::rows);
     match config.vocab_size {
         0 => Ok(dataset.vocab_size),
@@ -225,10 +225,11 @@ fn vocabulary(config: &Config, dataset: &mut Dataset) -> Result<u32> {
             Ok(size)
         }
         size => Err(match &config.init_from {
-            InitFrom::Path(path) if has_chats => Failure::other_tokenizer(path.as_ref()),
+            InitFrom::Path(path) => Failure::other_tokenizer(path.as_ref()),
             _ => {
                 let sizes = [size, dataset.vocab_size];
-                Failure::other_model("vocab_size", sizes, dataset.name.as_ref())
+                let hint = "leave the setting out: the data names the size";
+                Failure::other_model("vocab_size", sizes, dataset.name.as_ref(), hint)
             }
         }),
     }
@@ -254,7 +255,8 @@ fn initial_source(
     if template.map_or(Ok(false), |template| source.lacks(template))? {
         loaded.vocab_size = architecture.vocab_size;
     }
-    check_same(architecture, &loaded, &source.path)?;
+    let hint = "leave the setting out, or train from scratch without init_from";
+    check_same(architecture, &loaded, &source.path, hint)?;
     if !source.has_text_of(dataset.tokenizer.as_ref()) {
         return Err(Failure::other_tokenizer(&source.path));
     }

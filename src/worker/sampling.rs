@@ -96,8 +96,7 @@ fn load(source: &ModelSource, device: &OpenDevice) -> Result<(Gpt, OpsMode), Fai
 
 /// Returns the tokenizer of a model, and the tokens of a prompt.
 fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, Vec<u32>), Failure> {
-    let unknown = || Failure::checkpoint(&source.path, "its tokenizer is unknown");
-    let tokenizer = source.tokenizer.as_ref().ok_or_else(unknown)?;
+    let tokenizer = source.tokenizer.as_ref().ok_or_else(|| source.no_tokenizer())?;
     tokenizer.check_rows(source.architecture.vocab_size)?;
     let ids = tokenizer.encode_prompt(prompt)?;
     if ids.is_empty() {

@@ -24,7 +24,7 @@ pub(super) fn export(
 ) -> Result<PathBuf, Failure> {
     let source = ModelSource::open(checkpoint)?;
     let tokenizer = source.tokenizer.as_ref();
-    let known = || tokenizer.ok_or_else(|| unknown_tokenizer(&source));
+    let known = || tokenizer.ok_or_else(|| source.no_tokenizer());
     let elsewhere = |failure| Failure { hint: "choose another folder".into(), ..failure };
     let name = format!("model-{}", name_of(checkpoint));
     match format {
@@ -47,13 +47,6 @@ pub(super) fn export(
 fn free_folder(folder: PathBuf, name: &str) -> PathBuf {
     let empty = disk::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none());
     if empty { folder } else { free_path(&folder, name, "") }
-}
-
-pub(crate) fn unknown_tokenizer(source: &ModelSource) -> Failure {
-    Failure::usage(
-        format!("{}: the tokenizer of the model is unknown", source.path.display()),
-        "use --data to give the data folder that it was trained on",
-    )
 }
 
 /// The folder in which the files of an export are written.
@@ -188,7 +181,7 @@ pub(crate) fn write_page(
         return Err(Failure::usage(text, "give another folder with -o"));
     }
     if tokenizer.is_none() {
-        return Err(unknown_tokenizer(source));
+        return Err(source.no_tokenizer());
     }
     let unpacked = tempfile::tempdir().map_err(Failure::file(output))?;
     write_model(source, tokenizer, unpacked.path())?;
