@@ -210,6 +210,8 @@ impl Layer {
             let problem = error.message().trim_end().replace('\n', ", ");
             let hint = if text.lines().nth(line - 1).unwrap_or_default().contains('\\') {
                 BACKSLASH_HINT
+            } else if problem == "duplicate key" {
+                "delete this line or the one before that sets the same key"
             } else {
                 "write one `key = value` per line, with text in \"quotes\""
             };

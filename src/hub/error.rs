@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
+use crate::disk;
 use crate::protocol::{Exit, Failure};
 use crate::text::excerpt;
 
@@ -26,7 +27,8 @@ pub(super) fn cannot(
 ) -> impl FnOnce(io::Error) -> Failure + use<> {
     let path = path.display().to_string();
     move |error| {
-        let hint = "check the path, its permissions and the free space of the disk";
+        let hint = disk::hint(&error)
+            .unwrap_or("check the path, its permissions and the free space of the disk");
         Failure::new(format!("cannot {action} {path}: {error}"), hint)
     }
 }

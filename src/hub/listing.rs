@@ -292,7 +292,7 @@ fn choose_texts(
         let text = format!("{name}: no .parquet, .jsonl or .txt file, which `wgpt prepare` reads");
         return Err(Failure::bad_data(
             text,
-            "give the name of another data set, or of another part of it",
+            "fetch its files from its page and give them to `wgpt prepare`, or choose another data set",
         ));
     };
     chosen.retain(|&at| format_rank(&files[at]) == Some(best));
