@@ -111,6 +111,143 @@ fn bad_input_gets_one_clear_error() {
 }
 
 /// nanoGPT's train_gpt2.py can be planned before its data is prepared.
+/// Each row has a change of a model folder, what is said about it, and a part of the advice.
+#[test]
+fn a_model_that_cannot_be_used_is_told_with_what_helps() {
+    let folder = temporary();
+    let path = folder.path();
+    train(path, "r", &["--max_iters=2"]);
+    ok(path, &["export", "r", "-o", "good"]);
+    let weights = "model.safetensors";
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    type Change<'a> = &'a dyn Fn(&Path);
+    let write = |name: &'static str, content: &'static str| {
+        move |model: &Path| fs::write(model.join(name), content).unwrap()
+    };
+    let edit = |from: &'static str, to: &'static str| {
+        move |model: &Path| {
+            let file = model.join("config.json");
+            let config = fs::read_to_string(&file).unwrap();
+            assert!(config.contains(from), "{config}");
+            fs::write(file, config.replace(from, to)).unwrap();
+        }
+    };
+    let remove =
+        |name: &'static str| move |model: &Path| fs::remove_file(model.join(name)).unwrap();
+    #[rustfmt::skip] // One case a line: this is read as a table.
+    let cases: &[(&str, Change, &str, &str)] = &[
+        ("m", &remove("config.json"), "config.json: does not exist", "next to its weights"),
+        ("m", &remove(weights), "no weights", "fetch its model.safetensors"),
+        ("m", &remove("tokenizer.json"), "tokenizer of the model is unknown", "copy its tokenizer.json"),
+        ("m", &write(weights, pointer), "pointer of Git LFS", "git lfs pull"),
+        ("m", &write("tokenizer.json", pointer), "pointer of Git LFS", "git lfs pull"),
+        ("m", &write("config.json", pointer), "pointer of Git LFS", "git lfs pull"),
+        ("m", &write(weights, "<html>, not weights"), "not a safetensors file", "download or export"),
+        ("m", &edit("\"n_layer\": 2", "\"n_layer\": 3"), "is missing", "belongs to another model"),
+        ("m", &edit("\"n_positions\": 16", "\"n_positions\": 8"), "has shape", "belongs to another model"),
+        ("m", &edit("\"gpt2\"", "\"mamba\""), "\"mamba\"", "give a GPT-2, a Llama or a Qwen3;"),
+        ("m/model.safetensors", &|_| (), "one file of a model", "give its folder: m"),
+        ("m/config.json", &|_| (), "one file of a model", "give its folder: m"),
+    ];
+    for (given, change, what, hint) in cases {
+        copy(&path.join("good"), &path.join("m"));
+        change(&path.join("m"));
+        let output = run(path, &["sample", given, "--device=cpu"]);
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(what), "{given}: {what}\n{said}");
+        let (_, advice) = said.split_once("hint: ").unwrap();
+        assert!(advice.contains(hint), "{given}: {hint}\n{said}");
+        fs::remove_dir_all(path.join("m")).unwrap();
+    }
+    // A chat needs a tokenizer before it needs conversations.
+    copy(&path.join("good"), &path.join("m"));
+    fs::remove_file(path.join("m/tokenizer.json")).unwrap();
+    let said = text(&run(path, &["chat", "m", "--device=cpu"]).stderr);
+    assert!(said.contains("tokenizer of the model is unknown\n  hint: copy its"), "{said}");
+}
+
+/// Runs the command of an error's advice.
+#[test]
+fn advice_that_is_followed_to_the_letter_works() {
+    let folder = temporary();
+    let path = folder.path();
+    fs::create_dir(path.join("texts")).unwrap();
+    fs::write(path.join("texts/a.txt"), "The fox runs over the hill. ".repeat(200)).unwrap();
+    train(path, "r", &["--max_iters=2"]);
+    let failed = |args: &[&str]| {
+        let output = run(path, args);
+        assert!(!output.status.success(), "{args:?}");
+        text(&output.stderr)
+    };
+    let advised = |said: &str, part: &str| {
+        let (_, advice) = said.split_once("hint: ").unwrap();
+        assert!(advice.contains(part), "{said}");
+    };
+    let tiny = |data: &'static str, run: &'static str| {
+        [&["train", run], TINY, &[data, "--max_iters=2"]].concat()
+    };
+
+    // A folder with texts is no data.
+    let said = failed(&tiny("--data=texts", "--run=a"));
+    advised(&said, "`wgpt prepare texts -o texts-tokens`, and give --data=texts-tokens");
+    ok(path, &["prepare", "texts", "-o", "texts-tokens"]);
+    ok(path, &tiny("--data=texts-tokens", "--run=a"));
+
+    // Half of the data is lost.
+    fs::remove_file(path.join("texts-tokens/val.bin")).unwrap();
+    let said = failed(&tiny("--data=texts-tokens", "--run=b"));
+    advised(&said, "-o texts-tokens --force`");
+    ok(path, &["prepare", "texts/a.txt", "-o", "texts-tokens", "--force"]);
+    ok(path, &tiny("--data=texts-tokens", "--run=b"));
+
+    // A run has no tokenizer, its checkpoints have.
+    let said = failed(&["prepare", "texts", "-o", "c", "--tokenizer=b"]);
+    assert!(said.contains("no tokenizer.json in this folder"), "{said}");
+    advised(&said, "checkpoints of a run");
+    ok(path, &["prepare", "texts", "-o", "c", "--tokenizer=b/checkpoints/00000002"]);
+
+    // A run that lost its configuration, or the state of its optimizer, still has its weights.
+    copy(&path.join("r"), &path.join("lost"));
+    fs::remove_file(path.join("lost/config.toml")).unwrap();
+    let said = failed(&["train", "--resume", "--run=lost", "--device=cpu"]);
+    advised(&said, "--init_from=lost and a new --run");
+    ok(
+        path,
+        &[
+            "train",
+            "--run=d",
+            "--init_from=lost",
+            "--data=builtin:stories",
+            "--max_iters=1",
+            "--device=cpu",
+        ],
+    );
+    copy(&path.join("r"), &path.join("half"));
+    fs::remove_file(path.join("half/checkpoints/00000002/optimizer.safetensors")).unwrap();
+    let said = failed(&["train", "--resume", "--run=half", "--max_iters=3", "--device=cpu"]);
+    advised(&said, "with --init_from=half/checkpoints/00000002");
+    let weights = "--init_from=half/checkpoints/00000002";
+    ok(
+        path,
+        &["train", "--run=e", weights, "--data=builtin:stories", "--max_iters=1", "--device=cpu"],
+    );
+
+    // A run without a checkpoint begins again.
+    fs::remove_dir_all(path.join("a/checkpoints")).unwrap();
+    let said = failed(&["sample", "a", "--device=cpu"]);
+    assert!(said.contains("a: this run has no checkpoint yet"), "{said}");
+    advised(&said, "`wgpt train --resume --run=a`");
+    ok(path, &["train", "--resume", "--run=a", "--device=cpu"]);
+    ok(path, &["sample", "a", "--max-new-tokens=1", "--device=cpu"]);
+
+    // Training cannot leave out lines that are no questions.
+    fs::write(path.join("questions.jsonl"), "{\"text\": \"a\"}\n").unwrap();
+    let said = failed(&tiny("--hellaswag=questions.jsonl", "--run=f"));
+    advised(&said, "`wgpt eval` leaves such lines out");
+    let said = failed(&["prepare", "texts", "-o", "questions.jsonl"]);
+    advised(&said, "a file is in the place of a folder");
+}
+
 #[test]
 fn a_plan_needs_no_data() {
     let folder = temporary();
