@@ -93,7 +93,7 @@ fn what_is_not_read_is_named() {
         ("a.txt", pointer, "a pointer of Git LFS", "git lfs pull"),
         ("a.parquet", pointer, "a pointer of Git LFS", "git lfs pull"),
         ("a.parquet", b"<!DOCTYPE html>", "cannot read", "download it again"),
-        ("a.txt", b"a\0\xff", "not text: it has zero bytes", "leave it out"),
+        ("a.txt", b"ab\0\xffcd", "not text: it has zero bytes", "leave it out"),
         ("a.txt", b"caf\xe9", "not UTF-8 at byte 3", "--encoding latin1"),
         ("a.jsonl", b"{\"text\": \"x\"}\n{\n", "a.jsonl:2: not a JSON object", "fix or remove it"),
         ("a.jsonl", b"{\"body\": \"x\"}\n", "a.jsonl:1: no field", "choose the field"),
