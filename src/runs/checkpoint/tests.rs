@@ -48,3 +48,18 @@ fn a_checkpoint_of_a_newer_version_is_refused() {
     assert!(error.contains("version 2, this wgpt reads 1"), "{error}");
     assert!(Checkpoint::open(&write(folder.path(), 20, None, VERSION)).is_ok());
 }
+
+#[test]
+fn a_huge_configuration_is_refused_before_it_is_hashed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), 10, None, VERSION);
+    let file = path.join(STATE_FILE);
+    let mut state: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    state["hashes"]["config.json"] = "0".into();
+    std::fs::write(&file, state.to_string()).unwrap();
+    // It has no content, so it takes no space.
+    std::fs::File::create(path.join("config.json")).unwrap().set_len(65 << 20).unwrap();
+    let error = Checkpoint::open(&path).unwrap_err();
+    assert!(error.text.contains("at most 64"), "{error}");
+}
