@@ -70,6 +70,9 @@ def write_inputs(work):
     shutil.copy(REFERENCE / "texts.txt.zst", work / "text.txt.zst")
     shutil.copy(REFERENCE / "texts.parquet", work / "texts.parquet")
     shutil.copy(REFERENCE / "nanogpt_ckpt.pt", work / "ckpt.pt")
+    shutil.copy(REFERENCE / "old_ckpt.pt", work / "old_ckpt.pt")
+    rows = "".join(f'{i};"Story {i}: ""it"" was;\na dark night."\r\n' for i in range(200))
+    (work / "table.csv").write_text("id;text\r\n" + rows, newline="")
     documents = "".join(json.dumps({"text": f"Story {i}: it was a dark night.", "id": i}) + "\n" for i in range(200))
     (work / "documents.jsonl").write_text(documents)
     (work / "documents.jsonl.gz").write_bytes(gzip.compress(documents.encode()))
@@ -198,6 +201,7 @@ def model_targets():
         ("safetensors", "shards/model.safetensors.index.json", [values, values, raw], [sample("shards"), export("shards")]),
         ("nanoGPT", "ckpt.pt", [archive_of_torch] * 4 + [raw],
          [evaluate("ckpt.pt", "letters"), Command(["import", "ckpt.pt", "-o", "out"], ["out"])]),
+        ("nanoGPT", "old_ckpt.pt", [raw], [Command(["import", "old_ckpt.pt", "-o", "out"], ["out"])]),
         ("zip", "model.zip", [archive_of_model] * 4 + [raw], [sample("model.zip")]),
     ]
 
@@ -212,6 +216,7 @@ def text_targets():
          [prepare("text.txt", "--encoding=utf-16le"), prepare("text.txt", "--encoding=gbk")]),
         ("text", "documents.jsonl", [rows, raw, lines],
          [prepare("documents.jsonl"), prepare("documents.jsonl", "--skip-bad-lines")]),
+        ("text", "table.csv", [raw, lines], [prepare("table.csv"), prepare("table.csv", "--skip-bad-lines")]),
         ("conversations", "chats.jsonl", [rows, rows, raw, lines],
          [prepare("chats.jsonl", "--tokenizer=byte"), prepare("chats.jsonl", "--tokenizer=chatml")]),
         ("questions", "questions.jsonl", [rows, raw, lines], [questions]),

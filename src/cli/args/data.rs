@@ -25,7 +25,7 @@ pub(in crate::cli) struct GetArgs {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PrepareArgs {
-    /// Files of text, .jsonl or .parquet, the first two also as .gz or .zst; folders of them; hf:ORG/NAME;
+    /// Files of text, .jsonl, .csv or .parquet, all but the last also as .gz or .zst; folders of them; hf:ORG/NAME;
     /// - reads text from stdin. Lines of .jsonl with `messages` are conversations
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
@@ -43,7 +43,7 @@ pub(in crate::cli) struct PrepareArgs {
     /// Field of .jsonl, and column of .csv and .parquet files, that holds the text
     #[arg(long, default_value = "text", value_name = "NAME")]
     pub text_field: String,
-    /// Leave out and count lines of .jsonl files that cannot be used, instead of ending with an error
+    /// Leave out and count lines of .jsonl and .csv files that cannot be used, instead of ending with an error
     #[arg(long)]
     pub skip_bad_lines: bool,
     /// Share of the text for the validation split: whole documents, or the end of the text where a few

@@ -66,7 +66,7 @@ fn dialog(choice: &FileChoice) -> Option<Vec<PathBuf>> {
     let dialog = rfd::FileDialog::new().set_title(choice.title());
     let chosen = match choice {
         FileChoice::Texts => {
-            let kinds = &["txt", "jsonl", "parquet", "gz", "zst", "bin"];
+            let kinds = &["txt", "jsonl", "csv", "parquet", "gz", "zst", "bin"];
             let dialog = dialog.add_filter("Texts", kinds).add_filter("All files", &["*"]);
             dialog.pick_files()
         }

@@ -106,11 +106,15 @@ impl Pages {
             Page::DictionaryPage { buf, num_values, .. } => {
                 (Some(u64::from(*num_values)), (buf.len() / 4) as u64)
             }
-            Page::DataPage { buf, num_values, encoding, .. } => {
+            Page::DataPage { buf, num_values, encoding, def_level_encoding, .. } => {
                 let length = buf.first_chunk().map(|bytes| 4 + u32::from_le_bytes(*bytes) as usize);
+                // Other levels have no length. No program writes them with an encoding that claims anything.
+                let length = length.filter(|_| *def_level_encoding == Encoding::RLE);
                 let levels = if self.has_nulls { length } else { Some(0) };
-                let values = levels.and_then(|levels| buf.get(levels..));
-                (values.and_then(|values| claimed(values, *encoding)), u64::from(*num_values))
+                (
+                    claimed(levels.and_then(|levels| buf.get(levels..)), *encoding),
+                    u64::from(*num_values),
+                )
             }
             Page::DataPageV2 {
                 buf,
@@ -121,37 +125,36 @@ impl Pages {
                 ..
             } => {
                 let values = buf.get(*def as usize + *rep as usize..);
-                (values.and_then(|values| claimed(values, *encoding)), u64::from(*num_values))
+                (claimed(values, *encoding), u64::from(*num_values))
             }
         };
-        // A page that is cut short is refused when it is read.
-        match texts.filter(|texts| *texts > most.min(MAX_TEXTS)) {
-            Some(texts) => {
-                let bytes = page.buffer().len();
-                Err(failed(format!("a page claims {texts} texts in {bytes} bytes")))
-            }
-            None => Ok(()),
+        let texts = texts.ok_or_else(|| failed("the beginning of a page is damaged".into()))?;
+        if texts <= most.min(MAX_TEXTS) {
+            return Ok(());
         }
+        let bytes = page.buffer().len();
+        Err(failed(format!("a page claims {texts} texts in {bytes} bytes")))
     }
 }
 
-/// Returns the greatest number of texts that a page in one of the delta encodings claims, and 0 for the other
-/// encodings, which claim none. `None` if it is cut short.
-fn claimed(values: &[u8], encoding: Encoding) -> Option<u64> {
-    let mut stream = Thrift(values);
-    match encoding {
-        Encoding::DELTA_LENGTH_BYTE_ARRAY => Deltas::read(&mut stream).map(|lengths| lengths.count),
-        Encoding::DELTA_BYTE_ARRAY => {
-            let prefixes = Deltas::read(&mut stream)?;
-            if prefixes.count > MAX_TEXTS {
-                return Some(prefixes.count);
-            }
-            prefixes.skip(&mut stream)?;
-            let suffixes = Deltas::read(&mut stream)?;
-            Some(prefixes.count.max(suffixes.count))
-        }
-        _ => Some(0),
+/// Returns the greatest number of texts that a page claims in one of the delta encodings; the others claim none.
+/// Returns `None` if it is cut short.
+fn claimed(values: Option<&[u8]>, encoding: Encoding) -> Option<u64> {
+    if ![Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY].contains(&encoding) {
+        return Some(0);
     }
+    let mut stream = Thrift(values?);
+    if stream.0.is_empty() {
+        return Some(0);
+    }
+    let first = Deltas::read(&mut stream)?;
+    if encoding == Encoding::DELTA_LENGTH_BYTE_ARRAY || first.count > MAX_TEXTS {
+        return Some(first.count);
+    }
+    // Those were the lengths of the beginnings that each text shares with the one before it.
+    first.skip(&mut stream)?;
+    let rest = Deltas::read(&mut stream)?;
+    Some(first.count.max(rest.count))
 }
 
 /// The beginning of numbers in Parquet's encoding DELTA_BINARY_PACKED, which has Thrift's integers.
@@ -288,18 +291,19 @@ mod tests {
     #[test]
     fn the_texts_that_a_page_claims_are_counted() {
         use Encoding::{DELTA_BYTE_ARRAY, DELTA_LENGTH_BYTE_ARRAY, PLAIN};
-        assert_eq!(claimed(&deltas(1 << 40), DELTA_LENGTH_BYTE_ARRAY), Some(1 << 40));
+        assert_eq!(claimed(Some(&deltas(1 << 40)), DELTA_LENGTH_BYTE_ARRAY), Some(1 << 40));
         for (prefixes, suffixes, expected) in
             [(1, 1 << 40, 1 << 40), (300, 7, 300), (0, 9, 9), (1 << 40, 0, 1 << 40)]
         {
             let page = [deltas(prefixes), deltas(suffixes)].concat();
-            assert_eq!(claimed(&page, DELTA_BYTE_ARRAY), Some(expected));
+            assert_eq!(claimed(Some(&page), DELTA_BYTE_ARRAY), Some(expected));
         }
-        assert_eq!(claimed(&deltas(300)[..7], DELTA_BYTE_ARRAY), None);
-        assert_eq!(claimed(b"", PLAIN), Some(0));
+        assert_eq!(claimed(Some(&deltas(300)[..7]), DELTA_BYTE_ARRAY), None);
+        assert_eq!(claimed(Some(b""), DELTA_BYTE_ARRAY), Some(0));
+        assert_eq!([claimed(None, PLAIN), claimed(None, DELTA_BYTE_ARRAY)], [Some(0), None]);
         // Parts of eight numbers of nine bits: 9 bytes each.
         let wide = [&varint(16)[..], &varint(2), &varint(10), &varint(0), &[0, 9, 9], &[0; 18]];
         let page = [&wide.concat()[..], &deltas(1 << 40)].concat();
-        assert_eq!(claimed(&page, DELTA_BYTE_ARRAY), Some(1 << 40));
+        assert_eq!(claimed(Some(&page), DELTA_BYTE_ARRAY), Some(1 << 40));
     }
 }
