@@ -147,4 +147,10 @@ fn bad_questions_get_one_clear_error() {
     let refused = run(folder.path(), &[&args[..], &["--results=notes.txt"]].concat());
     assert_eq!(refused.status.code(), Some(2));
     assert_eq!(fs::read_to_string(folder.path().join("notes.txt")).unwrap(), "mine\n");
+    // A pipe would be waited for.
+    #[cfg(unix)]
+    {
+        let refused = run(folder.path(), &[&args[..], &["--results=/dev/null"]].concat());
+        assert!(text(&refused.stderr).contains("it is not a regular file"));
+    }
 }

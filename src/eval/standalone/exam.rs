@@ -172,7 +172,8 @@ impl fmt::Display for Score {
 /// Opens or creates a file of results. Returns the results that it has.
 fn open_results(path: &Path, header: &ResultsHeader) -> Result<(File, Vec<QuizAnswer>), ExamError> {
     let error = |source| ExamError::File { path: path.to_path_buf(), source };
-    let text = match disk::read_to_string(path) {
+    // A pipe would be waited for.
+    let text = match disk::open_regular(path).and_then(io::read_to_string) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(source) => return Err(error(source)),
