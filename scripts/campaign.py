@@ -2,7 +2,9 @@
 """Attacks on the program, as many as one likes.
 
     scripts/campaign.py kills   [COUNT] [--seed N]   kills runs at random moments and resumes them
-    scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, and reads them; --family for one kind
+    scripts/campaign.py stops   [COUNT] [--seed N]   stops commands by signals, and runs whose lock file is removed
+    scripts/campaign.py exits   [COUNT] [--seed N]   gives commands the causes of the documented exit codes
+    scripts/campaign.py mutants [COUNT] [--seed N]   damages files that wgpt reads, makes them huge or links; --family for one kind
     scripts/campaign.py faults  [COUNT] [--seed N]   fails a software Vulkan at some allocations and submissions
     scripts/campaign.py power   [COUNT] [--seed N]   cuts the power while wgpt writes (needs strace)
     scripts/campaign.py soak    [SECONDS] [--device] trains for a long time, and measures memory, open files and the disk
@@ -27,9 +29,9 @@ from campaigns.campaign import Campaign
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("campaign", choices=["kills", "mutants", "faults", "power", "soak", "mistakes"])
+    parser.add_argument("campaign", choices=["kills", "stops", "exits", "mutants", "faults", "power", "soak", "mistakes"])
     parser.add_argument("count", nargs="?", type=lambda text: None if text == "all" else int(text), default=100)
-    parser.add_argument("--family", help="of mutants and faults: the only family or kind, as the table at the end names it")
+    parser.add_argument("--family", help="of mutants, faults and stops: the only family or kind, as the end names it")
     parser.add_argument("--jobs", type=int, default=1, help="of faults: how many runs at once; most of them wait")
     parser.add_argument("--device", default="cpu", help="of soak: cpu, or a Vulkan adapter like vulkan:0")
     parser.add_argument("--seed", type=int, default=int(datetime.date.today().strftime("%Y%m%d")))

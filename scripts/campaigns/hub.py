@@ -63,6 +63,9 @@ class Hub:
             # A client that leaves is no failure of the server.
             pass
 
+    def serve_file(self, path, content):
+        self.answers[path] = ok(content)
+
     def serve(self, kind, name, files, list_of_files=None):
         """Serves a repository, with a list of its files that may be wrong."""
         self.answers[f"/api/{kind}/{name}"] = ok(list_of_files or json.dumps(listing(name, files)).encode())

@@ -50,7 +50,8 @@ def file_hash(path):
 
 def weights(run):
     """Returns the hashes of the last checkpoint's tensors."""
-    last = max((run / "checkpoints").iterdir(), key=lambda path: path.name)
+    # Others are damaged ones, or half written.
+    last = max(path for path in (run / "checkpoints").iterdir() if path.name.isdigit())
     return last.name, {file.name: file_hash(file) for file in last.glob("*.safetensors")}
 
 
@@ -99,17 +100,24 @@ def repeated(name, compare, *args, finds_result=""):
     return Kind(name, start, start, compare, finds_result=finds_result)
 
 
-def ranks(campaign):
-    """Returns the kinds of runs with two ranks."""
+def launcher(campaign):
+    """Returns the command that starts two ranks, or None."""
     if not shutil.which("mpirun"):
-        campaign.left_out("ranks, because there is no mpirun")
-        return []
+        return campaign.left_out("ranks, because there is no mpirun")
     # The copies between processes that a container forbids.
     campaign.env["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
     # mpirun leaves a folder of its own if it is killed.
     campaign.asked.add("tmp")
     as_root = ["--mpi=--allow-run-as-root"] if os.geteuid() == 0 else []
-    launch = ["launch", "-n", "2", *as_root, "--mpi=--oversubscribe", "--device=cpu"]
+    return ["launch", "-n", "2", *as_root, "--mpi=--oversubscribe"]
+
+
+def ranks(campaign):
+    """Returns the kinds of runs with two ranks."""
+    launch = launcher(campaign)
+    if not launch:
+        return []
+    launch = [*launch, "--device=cpu"]
     return [
         training("ranks", launch, SHORT),
         training("ranks, Muon", launch, [*SHORT, "--optimizer=muon"]),

@@ -1,11 +1,12 @@
 """Damages files that wgpt reads, and reads them."""
 
 import json
+import pathlib
 import resource
 import shutil
 import sys
 
-from . import damage, watch
+from . import damage, odd_files, watch
 from .campaign import CACHE, CODES
 from .hub import COMMIT, Answer, Hub, listing
 from .targets import Command, make_files, prepare, sample, targets
@@ -13,8 +14,12 @@ from .targets import Command, make_files, prepare, sample, targets
 # The memory that a command may take, in bytes. The files that it reads are small.
 MEMORY = 4 << 30
 
+# The same where a file is huge.
+LITTLE_MEMORY = 1 << 30
+
 # The time that a command may take. A whole file takes less than a second.
 SECONDS = 120
+
 
 def mutate(campaign, target):
     """Damages the file of a target, or removes it. Returns a word for it."""
@@ -33,14 +38,22 @@ def judge(command, ended):
     if ended.code not in CODES or "this is a bug in wgpt" in ended.err:
         return "is not a code for a bad file"
     if ended.code == 1 and "memory" in ended.err:
-        return f"wanted more than {MEMORY >> 30} GiB"
+        return f"wanted more than {resource.getrlimit(resource.RLIMIT_AS)[0] >> 30} GiB"
     if ended.code and not ("error: " in ended.err and "hint: " in ended.err):
         return "refused it without an error and a hint"
+    if command.args == ["runs", "."] and not (ended.code == 0 and "letters-run" in ended.out and "llama-run" in ended.out):
+        return "did not list the other runs"
     # Generated text has what the model has drawn.
     shown = ended.err if command.args[0] in ("sample", "chat") else ended.out + ended.err
     if any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in shown):
         return "printed control characters"
     return None
+
+
+def left_out(folder, names):
+    """Returns the entries that a copy of a finding leaves out: what is huge, or no file."""
+    paths = [pathlib.Path(folder, name) for name in names]
+    return [path.name for path in paths if not path.is_dir() and not (path.is_file() and path.stat().st_size < 1 << 30)]
 
 
 class Bench:
@@ -80,7 +93,7 @@ class Bench:
         """Copies the working folder, as it is for a finding. Returns the copy."""
         kept = self.campaign.folder / f"mutant-{self.number}"
         if not kept.exists():
-            shutil.copytree(self.campaign.work, kept, symlinks=True)
+            shutil.copytree(self.campaign.work, kept, symlinks=True, ignore=left_out)
             self.campaign.asked.add(kept.name)
             # It is no output of a command.
             now = watch.tree(self.campaign.folder)
@@ -103,11 +116,14 @@ class Bench:
                 shutil.copy2(self.original / path.removeprefix("work/"), at)
 
 
-def damage_file(bench, target):
-    """Damages one file, and runs the commands that read it."""
-    what = f"{target.path} {mutate(bench.campaign, target)}"
-    codes = [bench.run(command, what).code for command in target.commands]
-    bench.count(target.family, all(code == 0 for code in codes))
+def damage_file(bench, family, target, how):
+    """Runs the commands that read a damaged file."""
+    codes = [bench.run(command, f"{target.path} {how}").code for command in target.commands]
+    bench.count(family, all(code == 0 for code in codes))
+
+
+def limit_memory(size):
+    resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 EVIL_NAMES = ["../../../../../home/.profile", "/tmp/x", "a/../../../x", "config.json/", "config.json\0", "x" * 5000, ".git/config",
@@ -194,10 +210,10 @@ def damage_hub(bench, hub, env):
 def attack(campaign, count):
     """Damages files of each family in turn, and runs commands that read them. Each must end with a code of the contract,
     with an error and a hint if it refuses, and change nothing but its own output."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    limit_memory(MEMORY)
     if not make_files(campaign):
         return
-    campaign.asked.update({"work", "original"})
+    campaign.asked.update({"work", "original", "elsewhere"})
     bench = Bench(campaign)
     by_family = targets(campaign.work)
     # What refuses whole files tests nothing.
@@ -209,7 +225,7 @@ def attack(campaign, count):
     campaign.left_out("templates that add a list to itself again and again: minijinja 3.1 counts no fuel for them, "
                       "so that nothing ends them")
     hub = Hub()
-    families = [*by_family, "hub"]
+    families = [*by_family, "limits", "links", "hub"]
     if campaign.options.family:
         if campaign.options.family not in families:
             sys.exit(f"error: no family {campaign.options.family!r}\n  hint: choose one of {', '.join(families)}")
@@ -218,8 +234,16 @@ def attack(campaign, count):
         family = families[bench.number % len(families)]
         if family == "hub":
             damage_hub(bench, hub, {"HF_ENDPOINT": hub.address})
+        elif family == "limits":
+            target, how = odd_files.enlarge(bench, by_family)
+            limit_memory(LITTLE_MEMORY)
+            damage_file(bench, family, target, how)
+            limit_memory(MEMORY)
+        elif family == "links":
+            damage_file(bench, family, *odd_files.link(bench, hub, by_family))
         else:
-            damage_file(bench, campaign.random.choice(by_family[family]))
+            target = campaign.random.choice(by_family[family])
+            damage_file(bench, family, target, mutate(campaign, target))
         bench.restore()
         campaign.progress(f"{bench.number} mutants")
     print(f"\n{'family':<16} mutants accepted refused")
