@@ -228,6 +228,7 @@ fn batch(questions: &[EncodedQuestion], time: usize) -> (MicroBatch, Vec<Range<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::testing::padded_bytes;
 
     fn question(context: &str, endings: [&str; 2]) -> Question {
         Question {
@@ -261,11 +262,9 @@ mod tests {
     /// As lm-evaluation-harness and llama.cpp do for models whose tokenizer begins texts with a token.
     #[test]
     fn the_context_begins_with_the_token_that_begins_texts() {
-        let base = serde_json::json!({
-            "kind": "bpe",
-            "file": Tokenizer::BYTE.hugging_face_files()[0].1,
-            "names": { "tokens": { "bos_token": "<|endoftext|>" }, "adds_begin": true },
-        });
+        let mut base = serde_json::to_value(padded_bytes()).unwrap();
+        base["names"] =
+            serde_json::json!({ "tokens": { "bos_token": "<|endoftext|>" }, "adds_begin": true });
         let tokenizer: Tokenizer = serde_json::from_value(base).unwrap();
         let encoded = encode(path(), &question("ab", ["c", "de"]), &tokenizer, 8).unwrap();
         let candidate =

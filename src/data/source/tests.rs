@@ -102,7 +102,7 @@ fn what_is_not_read_is_named() {
         (
             "a.json",
             b"{\"body\":\"x\"}\n{\"body\":\"y\"}\n",
-            "a.json: object 1: no field \"text\"; it has body",
+            "a.json:1: no field \"text\"; it has body",
             "--text-field",
         ),
     ] {
