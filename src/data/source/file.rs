@@ -96,9 +96,10 @@ impl SourceFile {
     }
 
     /// Finds out what the file is, from its content. Plain text and tables are in `encoding`, unless a mark says
-    /// otherwise. Rows of a table are documents if it has the column `field`, or conversations. JSON objects are documents if they have the field `field`, or conversations; other objects are only taken for
-    /// documents if somebody has named the file, to say what they lack. A file that cannot be read is text: reading
-    /// it reports the error.
+    /// otherwise. Rows of a table are documents if it has the column `field`, or conversations. JSON objects are
+    /// documents if they have the field `field`, or conversations; other objects are only taken for documents if
+    /// somebody has named the file, to say what they lack. A file that cannot be read is text: reading it reports
+    /// the error.
     pub fn recognise(
         &mut self,
         encoding: TextEncoding,

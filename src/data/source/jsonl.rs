@@ -127,7 +127,7 @@ pub(super) fn read(
     let hint = if field.is_some() { OTHER_FIELD } else { FIX_LINE };
     let mut records = Records::new(input, layout);
     while records.next()? {
-        let content = records.object(hint).and_then(|object| {
+        let content = records.object().and_then(|object| {
             content(object, field)
                 .and_then(|content| accepted(content, template))
                 .map_err(|reason| records.refuse(&reason, hint))

@@ -14,6 +14,10 @@ use crate::data::error::FIX_LINE;
 /// Largest object in bytes. A longer document belongs in a text file.
 pub(super) const MAX_RECORD: u64 = 256 << 20;
 
+/// The hint for a row with the wrong number of fields.
+const FIX_ROW: &str = "put texts with separators in quotes, or remove the row, or leave such lines out with \
+                       --skip-bad-lines";
+
 const NAME_ENCODING: &str = "name the encoding of the file, as in --encoding=windows-1252";
 
 /// Reads the objects of a file one by one, as text.
@@ -62,13 +66,13 @@ impl<'a, 'f> Records<'a, 'f> {
         Ok(self.end > self.offset && !(self.layout == Layout::Array && self.bytes.is_empty()))
     }
 
-    /// Parses the object that was read; `None` for blank text. The error of a row has the hint.
-    pub fn object(&self, hint: &'static str) -> Result<Option<Map<String, Value>>, DataError> {
+    /// Parses the object that was read; `None` for blank text.
+    pub fn object(&self) -> Result<Option<Map<String, Value>>, DataError> {
         let path = self.input.path;
         if let Some(table) = &self.table {
             return table.object(&self.bytes).map(Some).map_err(|error| match error {
                 RowError::Io(error) => self.input.failed(error),
-                RowError::Row(reason) => self.refuse(&reason, hint),
+                RowError::Row(reason) => self.refuse(&reason, FIX_ROW),
                 RowError::Encoding(reason) => {
                     DataError::line(path, self.number, &reason, NAME_ENCODING)
                 }
@@ -175,7 +179,8 @@ fn read_row(
         }
         // The rows after it are not found.
         Err(RowError::Row(reason)) => {
-            let hint = "close the quote in this row, or in one of the rows before it";
+            let hint = "close the quote in this row, or in one of the rows before it; a text with quotes of its \
+                        own is in quotes as a whole, and each of its own is doubled";
             Err(DataError::line(input.path, *line, &reason, hint))
         }
     }

@@ -13,6 +13,9 @@ use super::sniff::START;
 /// What may be between two fields. Programs in countries with a decimal comma write semicolons.
 const SEPARATORS: [u8; 3] = [b',', b';', b'\t'];
 
+/// The most fields of a row beyond those of the header. Each takes memory, also an empty one.
+const MORE_FIELDS: usize = 1 << 16;
+
 /// The form of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableForm {
@@ -24,7 +27,8 @@ pub struct TableForm {
 impl TableForm {
     /// Finds the form of a file that begins with `start`, with a header for which `is_wanted` returns a value.
     /// Returns `None` if it has no such header. `named` is the separator that the name of the file tells. Without it,
-    /// the header must have several columns, and the next row as many fields: it could be a sentence.
+    /// the header must have several columns, and each row of the start as many fields: it could be a sentence, or a
+    /// line of a program.
     pub fn find<T>(
         start: &[u8],
         encoding: TextEncoding,
@@ -40,16 +44,28 @@ impl TableForm {
             // One that goes on beyond the start of the file is not known.
             let is_whole = |rest: &[u8]| !rest.is_empty() || start.len() < START;
             let found = is_wanted(&table.columns).filter(|_| is_whole(rest))?;
-            let mut has_row = || {
-                let is_name = |name: &String| name.trim() == name;
-                table.read_row(&mut rest, &mut row).ok();
+            let mut has_rows = || {
                 let columns = table.columns.len();
-                columns > 1
-                    && table.columns.iter().all(is_name)
-                    && table.fields == columns
-                    && is_whole(rest)
+                if columns < 2 || table.columns.iter().any(|name| name.trim() != name) {
+                    return false;
+                }
+                let mut rows = 0;
+                loop {
+                    let read = table.read_row(&mut rest, &mut row);
+                    if !is_whole(rest) {
+                        // The last row goes on. It may be the only one, with a long text.
+                        return table.fields <= columns;
+                    }
+                    match read {
+                        Ok(_) if !table.has_row() => return rows > 0,
+                        Ok(_) if table.fields == columns => rows += 1,
+                        // A quote is open at the end: reading the rows says so.
+                        Err(_) if rest.is_empty() => return rows > 0,
+                        _ => return false,
+                    }
+                }
             };
-            (named.is_some() || has_row()).then_some((form, found))
+            (named.is_some() || has_rows()).then_some((form, found))
         })
     }
 }
@@ -74,8 +90,7 @@ pub struct Table {
     ends: Vec<usize>,
     /// The number of fields of the row.
     fields: usize,
-    /// The lines that were read.
-    lines: u64,
+    position: Position,
     /// The line in which the row begins, from 1.
     pub line: u64,
 }
@@ -84,7 +99,7 @@ impl Table {
     pub fn new(form: TableForm) -> Self {
         let reader = ReaderBuilder::new().delimiter(form.separator).build();
         let (columns, ends) = (Vec::new(), vec![0; 16]);
-        Self { reader, form, columns, ends, fields: 0, lines: 0, line: 0 }
+        Self { reader, form, columns, ends, fields: 0, position: Position::default(), line: 0 }
     }
 
     pub fn has_header(&self) -> bool {
@@ -110,9 +125,12 @@ impl Table {
         input: &mut impl BufRead,
         row: &mut Vec<u8>,
     ) -> Result<u64, RowError> {
-        let Self { reader, ends, fields, lines, line, .. } = self;
+        let Self { reader, ends, fields, position, line, .. } = self;
         *line = 0;
         *fields = 0;
+        position.place = Place::Start;
+        let separator = self.form.separator;
+        let most_fields = self.columns.len() + MORE_FIELDS;
         let (mut filled, mut read) = (0, 0);
         row.resize(row.len().max(1 << 10), 0);
         loop {
@@ -121,13 +139,13 @@ impl Table {
             // Before a row, line breaks are blank lines, or the second half of one.
             let blank = block.iter().take_while(|byte| b"\r\n".contains(byte)).count();
             if *line == 0 && blank > 0 {
-                *lines += breaks(&block[..blank]);
+                position.count_breaks(&block[..blank]);
                 input.consume(blank);
                 read += blank as u64;
                 continue;
             }
             if *line == 0 {
-                *line = *lines + 1;
+                *line = position.lines + 1;
             }
             // It ends the last row, or belongs to a field whose quote is open.
             let block = if is_end { b"\n" } else { block };
@@ -136,12 +154,22 @@ impl Table {
             filled += written;
             *fields += ended;
             if !is_end {
-                *lines += breaks(&block[..taken]);
+                let taken_bytes = &block[..taken];
+                position.count_breaks(taken_bytes);
+                let is_closed_early = position.closes_early(taken_bytes, separator);
                 input.consume(taken);
                 read += taken as u64;
+                if is_closed_early {
+                    let reason = "more text follows the closing quote of a text with line breaks";
+                    return Err(RowError::Row(reason.into()));
+                }
             }
             if filled as u64 > MAX_RECORD {
                 let reason = format!("the row is longer than {MAX_RECORD} bytes: is a quote open?");
+                return Err(RowError::Row(reason));
+            }
+            if *fields > most_fields {
+                let reason = format!("the row has more than {most_fields} fields");
                 return Err(RowError::Row(reason));
             }
             match result {
@@ -197,9 +225,57 @@ impl Table {
     }
 }
 
-/// Returns the number of line breaks. One that is half read counts with its second half.
-fn breaks(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+/// Where the reader is in a table, for what it does not tell itself.
+#[derive(Debug, Default)]
+struct Position {
+    /// The line breaks that were read.
+    lines: u64,
+    /// True after a carriage return, which may be half a line break.
+    is_return: bool,
+    place: Place,
+}
+
+/// The part of a field that a byte belongs to. `has_break` is true after a line break in the quotes.
+#[derive(Clone, Copy, Debug, Default)]
+enum Place {
+    #[default]
+    Start,
+    Plain,
+    Quoted {
+        has_break: bool,
+    },
+    Closed {
+        has_break: bool,
+    },
+}
+
+impl Position {
+    /// Counts line breaks: line feeds, carriage returns, and both together as one.
+    fn count_breaks(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.lines += u64::from(*byte == b'\r' || *byte == b'\n' && !self.is_return);
+            self.is_return = *byte == b'\r';
+        }
+    }
+
+    /// Returns true if more text follows the closing quote of a field with line breaks. Then the quotes are most likely
+    /// part of texts that no program has quoted, and the rows between them would become one text.
+    fn closes_early(&mut self, bytes: &[u8], separator: u8) -> bool {
+        for &byte in bytes {
+            let is_break = b"\r\n".contains(&byte);
+            let is_end = is_break || byte == separator;
+            self.place = match self.place {
+                Place::Start if byte == b'"' => Place::Quoted { has_break: false },
+                Place::Quoted { has_break } if byte == b'"' => Place::Closed { has_break },
+                Place::Quoted { has_break } => Place::Quoted { has_break: has_break || is_break },
+                Place::Closed { has_break } if byte == b'"' => Place::Quoted { has_break },
+                _ if is_end => Place::Start,
+                Place::Closed { has_break: true } => return true,
+                Place::Start | Place::Plain | Place::Closed { .. } => Place::Plain,
+            };
+        }
+        false
+    }
 }
 
 #[cfg(test)]
@@ -296,6 +372,11 @@ mod tests {
             ("id,text\n1,a,b\n", "a.csv:2: the row has 3 fields, but the first row has 2"),
             ("id,text\n1,a\n2,\"b\n", "a.csv:3: a quote is open at the end of the file"),
             ("text\n\"", "a.csv:2: a quote is open at the end of the file"),
+            (
+                "id,text\n1,a\n2,\"b\n3,c\" d\n4,e\n",
+                "a.csv:3: more text follows the closing quote of a text with line breaks",
+            ),
+            ("id,text\r1,a\r2\r", "a.csv:3: the row has 1 fields"),
         ] {
             assert_says(read("a.csv", content.as_bytes()).unwrap_err(), expected);
         }
@@ -306,6 +387,12 @@ mod tests {
         let (_folder, path) = table(b"id,text\n1,\xe9\n");
         let error = documents(path, "text").unwrap_err();
         assert!(error.hint().contains("--encoding=windows-1252"), "{}", error.hint());
+        let commas = ",".repeat(MORE_FIELDS + 2);
+        assert_says(
+            read("a.csv", format!("id,text\n1,a\n{commas}\n").as_bytes()).unwrap_err(),
+            "a.csv:3: the row has more than 65538 fields",
+        );
+        assert_eq!(read("a.csv", b"id,text\n1,\"a\"b\n").unwrap(), ["ab"]);
         // Excel ends rows with the separators of columns that others have.
         assert_eq!(read("a.csv", b"id,text\n1,a,,\n").unwrap(), ["a"]);
         let (_folder, path) = table(b"id,text\n1,a\nbad\n2,b\n");
@@ -320,12 +407,23 @@ mod tests {
             ("a.txt", "text\none\n", &["text\none\n"]),
             ("a.txt", "text, and more\nof it, too\n", &["text, and more\nof it, too\n"]),
             ("a.txt", "Now,text\nOne day a fox came.\n", &["Now,text\nOne day a fox came.\n"]),
+            ("a.txt", "import re,text\na(b, c)\nd\n", &["import re,text\na(b, c)\nd\n"]),
             ("a.csv", "id,body\n1,one\n", &["id,body\n1,one\n"]),
             ("a.csv", "1,one\n2,text\n", &["1,one\n2,text\n"]),
             ("a.tsv", "text\none, two\n", &["one, two"]),
             ("a.csv", "text,body,text\none,1,two\n", &["one"]),
         ] {
             assert_eq!(read(name, content.as_bytes()).unwrap(), expected, "{name} {content:?}");
+        }
+        // A row that is longer than the start of a file.
+        let long = "x".repeat(2 * START);
+        for (content, is_table) in [
+            (format!("id,text\n1,{long}\n2,b\n"), true),
+            (format!("id,text\n1,{long}"), true),
+            (format!("id,text\n1,a,{long}"), false),
+        ] {
+            let first = if is_table { &long } else { &content };
+            assert_eq!(read("a.txt", content.as_bytes()).unwrap()[0], *first);
         }
         let (_folder, path) = table(b"id,body\n1,one\n");
         let sources = sources_of(path.clone(), false);

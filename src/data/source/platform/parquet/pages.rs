@@ -23,9 +23,9 @@ const MAX_RATIO: u64 = 100;
 /// The most texts of a dictionary, and of a page whose texts share their beginnings. Writers stop at a million.
 const MAX_TEXTS: u64 = 16 << 20;
 
-/// The bytes in which a header usually ends, and the most that it may have: it can quote the least and the
+/// The bytes in which a header usually ends, steps, and the most that it may have: it can quote the least and the
 /// greatest text of its page.
-const HEADER: [u64; 2] = [1 << 10, 16 << 20];
+const HEADER: [u64; 4] = [1 << 10, 16 << 10, 256 << 10, 16 << 20];
 
 /// Checks the sizes in the headers of all pages in `range`, the place of a column in a file. Returns the bytes of the
 /// largest page.
@@ -33,13 +33,14 @@ pub fn largest(mut file: impl Read + Seek, (start, length): (u64, u64)) -> Resul
     let end = start.saturating_add(length).min(file.seek(SeekFrom::End(0))?);
     let mut at = start;
     let mut largest = 0;
+    let mut bytes = Vec::new();
     while at < end {
         let mut header = None;
         for most in HEADER {
-            let mut bytes = Vec::new();
+            bytes.clear();
             file.seek(SeekFrom::Start(at))?;
             (&mut file).take(most.min(end - at)).read_to_end(&mut bytes)?;
-            header = header.or_else(|| PageHeader::read(&bytes));
+            header = PageHeader::read(&bytes);
             if header.is_some() {
                 break;
             }
