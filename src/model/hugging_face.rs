@@ -140,7 +140,8 @@ fn model_type(config: &Value) -> Option<&str> {
 /// Returns what to do about a `config.json` that [`architecture()`] refuses.
 fn hint(config: &Value) -> &'static str {
     let sizes: &[&str] = match model_type(config) {
-        Some("gpt2") => &["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"],
+        None if config.get("n_embd").is_none() => &["model_type"],
+        None | Some("gpt2") => &["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"],
         Some("llama" | "qwen3") => &[
             "num_hidden_layers",
             "num_attention_heads",
@@ -150,7 +151,6 @@ fn hint(config: &Value) -> &'static str {
             "vocab_size",
         ],
         Some(_) => return "give a GPT-2, a Llama or a Qwen3; `wgpt get --list` names some",
-        None => &["model_type"],
     };
     if config.get("quantization_config").is_some_and(|value| !value.is_null()) {
         NOT_QUANTIZED
@@ -373,6 +373,15 @@ mod tests {
             assert!(failure.text.contains(reason), "{failure}");
             assert!(failure.hint.contains(hint), "{}", failure.hint);
         }
+    }
+
+    #[test]
+    fn a_configuration_of_gpt_2_without_a_type_gets_its_advice() {
+        let config =
+            r#"{"n_layer":1,"n_head":1,"n_embd":8,"n_positions":8,"vocab_size":8,"n_inner":7}"#;
+        let failure = crate::protocol::Failure::from(read(config).unwrap_err());
+        assert!(failure.text.contains("n_inner"), "{failure}");
+        assert!(failure.hint.contains("without this"), "{}", failure.hint);
     }
 
     /// SmolLM2-135M as transformers 4 wrote it, without what does not matter.

@@ -36,10 +36,9 @@ use block::Block;
 use builder::Builder;
 pub use flat_weights::parameters;
 pub(crate) use flat_weights::{FlatWeight, put_weights, take_weights};
-pub(crate) use folder::INDEX_FILE;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use folder::WEIGHTS_FILE;
-pub(crate) use folder::{WeightFolder, has_weights, saved_shape, weight_files, write_weights};
+pub(crate) use folder::{
+    INDEX_FILE, WEIGHTS_FILE, WeightFolder, has_weights, saved_shape, weight_files, write_weights,
+};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use gguf::{GgufFile, GgufType};
 pub use gradients::{Take, WeightGradients};

@@ -11,10 +11,11 @@ use safetensors::tensor::Dtype;
 use zip::{CompressionMethod, ZipArchive};
 
 use super::hugging_face::{ARCHITECTURE_FILE, read_architecture};
-use super::weights::{plain_name, to_f32, transpose};
+use super::weights::{OTHER_CONFIG, plain_name, to_f32, transpose};
 use super::{Architecture, Blocks, WeightError, WeightSource, pickle};
 use crate::config::{GPT2_VOCABULARY, Gelu};
 use crate::disk;
+use crate::plan::HEAD;
 
 /// The largest file that wgpt reads. GPT-2 XL with its optimizer in f32 takes 18.7 GB.
 const MAX_BYTES: u64 = 24 << 30;
@@ -32,6 +33,7 @@ const OLD_FORMAT: &[u8] = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.";
 const OLD_PICKLES: usize = 5;
 
 const WRITE_ANEW: &str = "write it anew in Python, with torch.save(torch.load(FILE), FILE)";
+const SAVE: &str = "save it in Python with torch.save";
 const WITHOUT_OPTIMIZER: &str = "save it again without its optimizer";
 const SAVE_AS_NANOGPT: &str =
     "save {'model': weights, 'model_args': sizes} in Python, as nanoGPT does";
@@ -43,6 +45,8 @@ pub struct NanoGptCheckpoint {
     /// The weights by their names without prefixes, like `wte.weight`.
     tensors: HashMap<String, Tensor>,
     pub architecture: Architecture,
+    /// True if the architecture is that of a `config.json` in the file's folder.
+    pub has_config: bool,
     /// True if linears are [out, in], as nn.Linear has them; transformers' GPT-2 has them the other way.
     is_transposed: bool,
 }
@@ -75,10 +79,14 @@ impl NanoGptCheckpoint {
             return Err(unsupported(disk::LFS_POINTER, disk::LFS_HINT));
         } else if !is_old_format(&start) {
             let reason = "not a file as torch.save writes it";
-            // A pickle, which torch.load may read.
             let is_pickle = start.first() == Some(&0x80);
-            return Err(if is_pickle {
+            return Err(if start.starts_with(OLD_FORMAT) && bytes > MAX_PICKLE {
+                unsupported("its list of tensors is too long", WITHOUT_OPTIMIZER)
+            } else if start.starts_with(OLD_FORMAT) {
+                // torch.load may read it.
                 unsupported(reason, WRITE_ANEW)
+            } else if is_pickle {
+                unsupported(reason, SAVE)
             } else {
                 wrong(reason.into())
             });
@@ -97,10 +105,12 @@ impl NanoGptCheckpoint {
         let tensors: HashMap<String, Tensor> =
             tensors.map(|(name, tensor)| (plain_name(&name), tensor)).collect();
         let folder = path.parent().unwrap_or(Path::new("."));
+        let mut has_config = false;
         let architecture = if let Some(PickleValue::Dict(args)) = root.get("model_args") {
             architecture(args)
                 .map_err(|reason| WeightError::unsupported(path, reason, SAVE_AS_NANOGPT))?
         } else if disk::exists(&folder.join(ARCHITECTURE_FILE)) {
+            has_config = true;
             let architecture = read_architecture(folder)?;
             let Blocks::Gpt2 { gelu, .. } = architecture.blocks else {
                 let hint =
@@ -117,7 +127,20 @@ impl NanoGptCheckpoint {
         };
         let shape = tensors.get("h.0.attn.c_attn.weight").map(Tensor::shape);
         let is_transposed = shape.is_none_or(|shape| shape.first() != Some(&architecture.n_embd));
-        Ok(Self { path: path.to_path_buf(), tensors, architecture, is_transposed })
+        Ok(Self { path: path.to_path_buf(), tensors, architecture, has_config, is_transposed })
+    }
+
+    /// Returns true if the file has a head other than the embedding.
+    pub fn has_other_head(&self) -> Result<bool, WeightError> {
+        let [head, embedding] = [HEAD, "wte.weight"].map(|name| self.tensors.get(name));
+        let Some((head, embedding)) = head.zip(embedding) else { return Ok(false) };
+        if (head.shape(), head.dtype()) != (embedding.shape(), embedding.dtype()) {
+            return Ok(true);
+        }
+        let read = |tensor: &Tensor| {
+            tensor.read().map_err(|error| WeightError::corrupt(&self.path, error))
+        };
+        Ok(read(head)? != read(embedding)?)
     }
 }
 
@@ -178,7 +201,8 @@ impl WeightSource for NanoGptCheckpoint {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let path = &self.path;
         let tensor = self.tensors.get(name);
-        let tensor = tensor.ok_or_else(|| WeightError::missing(path, name, CHANGED))?;
+        let hint = if self.has_config { OTHER_CONFIG } else { CHANGED };
+        let tensor = tensor.ok_or_else(|| WeightError::missing(path, name, hint))?;
         // If a square matrix were not transposed, its shape would still fit.
         let transposed = self.is_transposed && shape.len() == 2 && name.starts_with("h.");
         let mut need = shape.to_vec();
@@ -186,9 +210,11 @@ impl WeightSource for NanoGptCheckpoint {
             need.reverse();
         }
         let have = tensor.shape();
-        let padded = name == "wte.weight" && have.len() == 2 && have[0] > need[0];
+        // nanoGPT pads the vocabulary.
+        let is_table = name == "wte.weight" && have.len() == 2;
+        let padded = is_table && have[0] > need[0] && !self.has_config;
         if have != need && !(padded && have[1] == need[1]) {
-            return Err(WeightError::shape(path, name, [have, &need], CHANGED));
+            return Err(WeightError::shape(path, name, [have, &need], hint));
         }
         let bytes = tensor.read().map_err(|error| WeightError::corrupt(path, error))?;
         // The reader returns the native byte order, which is little-endian on every system of wgpt.
@@ -275,6 +301,27 @@ mod tests {
         let config = r#"{"n_layer":1,"n_head":2,"n_embd":8,"n_positions":4,"vocab_size":16}"#;
         std::fs::write(folder.path().join("config.json"), config).unwrap();
         check(NanoGptCheckpoint::open(&path).unwrap(), Gelu::Tanh);
+        // Fewer tokens are another model's, not padding.
+        let fewer = config.replace(r#""vocab_size":16"#, r#""vocab_size":15"#);
+        std::fs::write(folder.path().join("config.json"), fewer).unwrap();
+        let mut checkpoint = NanoGptCheckpoint::open(&path).unwrap();
+        let error = checkpoint.weight("wte.weight", &[15, 8]).unwrap_err();
+        let WeightError::Unsupported { hint, .. } = error else { panic!("{error}") };
+        assert_eq!(hint, OTHER_CONFIG);
+    }
+
+    #[test]
+    fn a_head_of_its_own_is_found() {
+        let bare = include_bytes!("../../tests/reference/bare_state.pt");
+        let config = r#"{"n_layer":1,"n_head":2,"n_embd":8,"n_positions":4,"vocab_size":16}"#;
+        let folder = folder(&[("a.pt", &bare[..]), ("config.json", config.as_bytes())]);
+        let mut checkpoint = NanoGptCheckpoint::open(&folder.path().join("a.pt")).unwrap();
+        assert!(!checkpoint.has_other_head().unwrap());
+        for (other, is_other) in [("wte.weight", false), ("wpe.weight", true)] {
+            let tensor = checkpoint.tensors[other].clone();
+            checkpoint.tensors.insert(HEAD.to_owned(), tensor);
+            assert_eq!(checkpoint.has_other_head().unwrap(), is_other, "{other}");
+        }
     }
 
     #[test]
@@ -292,7 +339,8 @@ mod tests {
         let long = [&old[..23], &text, &vec![b'x'; MAX_PICKLE as usize], b"0", &old[23..]].concat();
         let mut tar = old.clone();
         tar[257..262].copy_from_slice(b"ustar");
-        for bytes in [&long[..], &old[..2000], &tar, b"\x80\x02}."] {
+        assert_says(open(&long).unwrap(), "its list of tensors is too long");
+        for bytes in [&old[..2000], &tar, b"\x80\x02}."] {
             let error = open(bytes).unwrap();
             assert_says(error, "not a file as torch.save writes it");
         }
@@ -317,7 +365,8 @@ mod tests {
     #[test]
     fn the_advice_about_other_files_fits_what_they_are() {
         for (content, hint) in [
-            (&b"\x80\x02N."[..], "torch.save(torch.load(FILE), FILE)"),
+            (OLD_FORMAT, "torch.save(torch.load(FILE), FILE)"),
+            (b"\x80\x02N.", "save it in Python with torch.save"),
             (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
             (b"<html>", "download or export"),
             (b"", "download or export"),

@@ -23,11 +23,11 @@ use crate::protocol::Failure;
 use crate::ranks::OtherStates;
 use crate::text::excerpt;
 
-/// The file that makes a Hugging Face folder a checkpoint.
 /// The advice about a checkpoint whose files are not those that were saved.
 const COPY_AGAIN: &str =
     "copy the checkpoint again, or give another one; if you have changed this file, undo that";
 
+/// The file that makes a Hugging Face folder a checkpoint.
 pub const STATE_FILE: &str = "state.json";
 pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const TEMPORARY: &str = ".writing-";

@@ -34,6 +34,8 @@ const NANOGPT_VOCABULARY: usize = 50_304;
 pub struct ModelSource {
     /// The file or folder; for a run, the folder of the checkpoint.
     pub path: PathBuf,
+    /// What people know it by: `path`, or the zip that it was unpacked from.
+    pub name: PathBuf,
     pub architecture: Architecture,
     pub tokenizer: Option<Tokenizer>,
     /// True if the tokenizer follows only from the size of the vocabulary.
@@ -69,7 +71,18 @@ impl ModelSource {
         }
         if path.extension().is_some_and(|extension| extension == "pt") {
             let file = NanoGptCheckpoint::open(path)?;
-            return Ok(Self::plain(path, file.architecture));
+            if file.has_other_head()? {
+                return Err(other_head(path));
+            }
+            let has_config = file.has_config;
+            let plain = Self::plain(path, file.architecture);
+            // nanoGPT writes none, but somebody may have put one there.
+            return if has_config || plain.tokenizer.is_none() {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                plain.with_tokenizer_of(folder.unwrap_or(Path::new(".")))
+            } else {
+                Ok(plain)
+            };
         }
         if has_weights(path) {
             let mut architecture = read_architecture(path)?;
@@ -81,35 +94,10 @@ impl ModelSource {
             if WeightFolder::open(path, &architecture)?.has_other_head()? {
                 match &mut architecture.blocks {
                     Blocks::Llama(shape) => shape.tied = false,
-                    Blocks::Gpt2 { .. } => {
-                        return Err(Failure::bad_data(
-                            format!("{}: its `{HEAD}` is not its embedding", path.display()),
-                            "wgpt's GPT-2 has one table for both: merge an adapter without its head",
-                        ));
-                    }
+                    Blocks::Gpt2 { .. } => return Err(other_head(path)),
                 }
             }
-            let plain = Self::plain(path, architecture);
-            return Ok(match read_tokenizer(path)? {
-                None => plain,
-                Some(Ok(FolderTokenizer { tokenizer, refused })) => {
-                    let warning = refused.map(|reason| {
-                        let error = DataError::template(path, reason);
-                        format!("{error}; without it, this model cannot chat")
-                    });
-                    let warnings = warning.into_iter().collect();
-                    Self { tokenizer: Some(tokenizer), is_guess: false, warnings, ..plain }
-                }
-                // Another vocabulary may have GPT-2's size.
-                Some(Err(reason)) => {
-                    let file = path.join(TOKENIZER_FILE);
-                    let warning = format!(
-                        "cannot use {}: {reason}; without it, this model cannot read or write text",
-                        file.display()
-                    );
-                    Self { tokenizer: None, is_guess: false, warnings: vec![warning], ..plain }
-                }
-            });
+            return Self::plain(path, architecture).with_tokenizer_of(path);
         }
         let nanogpt = path.join(NANOGPT_FILE);
         if disk::exists(&nanogpt) {
@@ -124,6 +112,30 @@ impl ModelSource {
         })
     }
 
+    /// Takes the tokenizer of a model folder in place of the guess, if it has one.
+    fn with_tokenizer_of(self, folder: &Path) -> Result<Self, Failure> {
+        Ok(match read_tokenizer(folder)? {
+            None => self,
+            Some(Ok(FolderTokenizer { tokenizer, refused })) => {
+                let warning = refused.map(|reason| {
+                    let error = DataError::template(folder, reason);
+                    format!("{error}; without it, this model cannot chat")
+                });
+                let warnings = warning.into_iter().collect();
+                Self { tokenizer: Some(tokenizer), is_guess: false, warnings, ..self }
+            }
+            // Another vocabulary may have GPT-2's size.
+            Some(Err(reason)) => {
+                let file = folder.join(TOKENIZER_FILE);
+                let warning = format!(
+                    "cannot use {}: {reason}; without it, this model cannot read or write text",
+                    file.display()
+                );
+                Self { tokenizer: None, is_guess: false, warnings: vec![warning], ..self }
+            }
+        })
+    }
+
     /// Opens a model folder in a zip, as the browser build exports it.
     #[cfg(not(target_arch = "wasm32"))]
     fn zip(path: &Path) -> Result<Self, Failure> {
@@ -132,9 +144,14 @@ impl ModelSource {
         super::archive::unpack(file, path, folder.path())?;
         // Nobody knows the folder that it was unpacked to.
         let [unpacked, zip] = [folder.path(), path].map(|path| path.display().to_string());
-        let source = Self::open(folder.path())
-            .map_err(|error| Failure { text: error.text.replace(&unpacked, &zip), ..error })?;
-        Ok(Self { _unpacked: Some(folder), ..source })
+        let named = |text: String| text.replace(&unpacked, &zip);
+        let source = Self::open(folder.path()).map_err(|error| {
+            let (text, hint) = (named(error.text), named(error.hint));
+            Failure { text, hint, ..error }
+        })?;
+        let warnings = source.warnings.into_iter().map(named).collect();
+        let name = path.to_owned();
+        Ok(Self { _unpacked: Some(folder), name, warnings, ..source })
     }
 
     /// Opens the best checkpoint of a run. While the run trains, a checkpoint may be removed at any moment, so
@@ -177,6 +194,7 @@ impl ModelSource {
         let tokenizer = padded.contains(&architecture.vocab_size).then_some(gpt2);
         Self {
             path: path.to_path_buf(),
+            name: path.to_path_buf(),
             architecture,
             is_guess: tokenizer.is_some(),
             tokenizer,
@@ -209,7 +227,7 @@ impl ModelSource {
 
     /// Creates the failure of a model without a tokenizer that wgpt can use.
     pub fn no_tokenizer(&self) -> Failure {
-        let path = self.path.display();
+        let path = self.name.display();
         let has = |name: &str| disk::exists(&self.path.join(name));
         let hint = if disk::is_file(&self.path) {
             "give the data folder that it was trained on with --data"
@@ -225,7 +243,7 @@ impl ModelSource {
     }
 
     pub fn conversation(&self) -> Result<Conversation, ChatError> {
-        Conversation::new(&self.path, self.tokenizer.as_ref(), &self.architecture)
+        Conversation::new(&self.name, self.tokenizer.as_ref(), &self.architecture)
     }
 
     pub fn model(&self, device: &Device) -> Result<Gpt, Failure> {
@@ -255,7 +273,7 @@ impl ModelSource {
         } else {
             Box::new(NanoGptCheckpoint::open(&self.path)?)
         };
-        let path = self.path.clone();
+        let path = self.name.clone();
         Ok(Box::new(Fitted { weights, path, architecture: self.architecture.clone() }))
     }
 
@@ -274,7 +292,7 @@ impl ModelSource {
         match &self.tokenizer {
             Some(tokenizer) if *tokenizer.base() == template.base => Ok(lacks),
             None if !lacks || have == template.base.vocab_size() as usize => Ok(lacks),
-            _ => Err(Failure::other_tokenizer(&self.path)),
+            _ => Err(Failure::other_tokenizer(&self.name)),
         }
     }
 }
@@ -298,6 +316,14 @@ pub(super) fn recorded(path: &Path) -> Option<Checkpoint> {
     } else {
         Checkpoint::open_unverified(path).ok()
     }
+}
+
+/// Creates the failure of a GPT-2 with two tables.
+fn other_head(path: &Path) -> Failure {
+    Failure::bad_data(
+        format!("{}: its `{HEAD}` is not its embedding", path.display()),
+        "wgpt's GPT-2 has one table for both: merge an adapter without its head",
+    )
 }
 
 /// Reads the `tokenizer.json` of a model folder and its chat template; `None` if it has none. The inner

@@ -153,18 +153,23 @@ mod tests {
     fn a_path_without_a_model_is_named_with_the_way_out() {
         let said = "no model and no intact checkpoint in this folder";
         for (path, files, what, hint) in [
-            ("m/model.safetensors", &["m/model.safetensors"][..], "one file of a model", "/m"),
+            (
+                "m/model.safetensors",
+                &["m/model.safetensors"][..],
+                "one file of a model",
+                "give its folder: {m}",
+            ),
             (
                 "m/config.json",
                 &["m/config.json", "m/model.safetensors"],
                 "one file of a model",
-                "/m",
+                "give its folder: {m}",
             ),
             (
                 "r/log.txt",
                 &["r/config.toml", "r/events.jsonl", "r/log.txt"],
                 "one file of a run",
-                "/r",
+                "give its folder: {r}",
             ),
             ("x.gguf", &["x.gguf"], "GGUF", "safetensors that it was made from"),
             ("notes.txt", &["notes.txt"], "this file is no model", "give a run"),
@@ -172,13 +177,13 @@ mod tests {
             (
                 "r/checkpoints",
                 &["r/config.toml", "r/events.jsonl", "r/checkpoints/x"],
-                "/r: this run has no checkpoint yet",
+                "r: this run has no checkpoint yet",
                 "--resume --run=",
             ),
             ("d", &["d/train.bin", "d/meta.json"], "training data", "train --data="),
             ("m", &["m/config.json"], "config.json: this belongs to a model", "model.safetensors"),
             ("m", &["m/adapter_config.json", "m/config.json"], "adapter", "merge"),
-            ("m", &["m/sub/model.safetensors"], said, "m/sub"),
+            ("m", &["m/sub/model.safetensors"], said, "in it, like {m/sub}"),
             ("models--a--b--c", &["models--a--b--c/x"], "cache", "give hf:a/b--c"),
             ("m", &["m/other"], said, "give a run that has a checkpoint"),
             ("nowhere", &["m/other"], said, "give a run that has a checkpoint"),
@@ -191,7 +196,13 @@ mod tests {
             }
             let failure = Failure::no_checkpoint(&folder.path().join(path));
             assert!(failure.text.contains(what), "{path}: {failure}");
-            assert!(failure.hint.contains(hint), "{path}: {}", failure.hint);
+            let m = folder.path().join("m");
+            let named =
+                [("{m}", m.clone()), ("{r}", folder.path().join("r")), ("{m/sub}", m.join("sub"))];
+            let hint = named.iter().fold(hint.to_owned(), |hint, (name, path)| {
+                hint.replace(name, &path.display().to_string())
+            });
+            assert!(failure.hint.contains(&hint), "{path}: {}", failure.hint);
         }
     }
 }

@@ -110,7 +110,6 @@ fn bad_input_gets_one_clear_error() {
     }
 }
 
-/// nanoGPT's train_gpt2.py can be planned before its data is prepared.
 /// Each row has a change of a model folder, what is said about it, and a part of the advice.
 #[test]
 fn a_model_that_cannot_be_used_is_told_with_what_helps() {
@@ -245,9 +244,10 @@ fn advice_that_is_followed_to_the_letter_works() {
     let said = failed(&tiny("--hellaswag=questions.jsonl", "--run=f"));
     advised(&said, "`wgpt eval` leaves such lines out");
     let said = failed(&["prepare", "texts", "-o", "questions.jsonl"]);
-    advised(&said, "a file is in the place of a folder");
+    advised(&said, "something of this name is already there");
 }
 
+/// nanoGPT's train_gpt2.py can be planned before its data is prepared.
 #[test]
 fn a_plan_needs_no_data() {
     let folder = temporary();
