@@ -62,7 +62,7 @@ pub(super) fn find_tokenizer(
     }
     let tokenizer = tokenizer.ok_or_else(|| source.no_tokenizer())?;
     let rows = source.architecture.vocab_size;
-    tokenizer.check_rows(rows)?;
+    tokenizer.check_text_rows(rows)?;
     let have = tokenizer.vocab_size() as usize;
     // A model may be padded, as nanoGPT pads GPT-2. If its tokenizer is unknown, only the number of tokens shows
     // that it was trained on other data.

@@ -72,7 +72,7 @@ impl Bpe {
         let words = Words::parse(&json, &added)?;
         let tokens = table(vocab, &added)?;
         let unknown = model["unk_token"].as_str().and_then(|name| id(vocab.get(name)?));
-        let (ids, ranks) = ranks(vocab, &model["merges"], model["ignore_merges"] == true)?;
+        let (ids, ranks) = ranks(vocab, &added, &model["merges"], model["ignore_merges"] == true)?;
         let encoder = ranks.into_iter().collect();
         let core = CoreBPE::new(encoder, Default::default(), words.last_pattern())
             .map_err(|error| format!("its tokens cannot be used: {error}"))?;
@@ -272,6 +272,7 @@ fn table(vocab: &Map<String, Value>, added: &[Added]) -> Result<Vec<Vec<u8>>, St
 /// With `whole`, words that are tokens are not merged (`ignore_merges`), as in Llama 3.
 fn ranks(
     vocab: &Map<String, Value>,
+    added: &[Added],
     merges: &Value,
     whole: bool,
 ) -> Result<(Vec<u32>, Ranks), String> {
@@ -321,7 +322,9 @@ fn ranks(
         }
     }
     // Whole words that no merges produce.
-    let alone = vocab.keys().filter(|_| whole);
+    let specials = added.iter().filter(|token| token.is_special);
+    let specials: HashSet<&str> = specials.map(|token| token.content.as_str()).collect();
+    let alone = vocab.keys().filter(|name| whole && !specials.contains(name.as_str()));
     let alone = alone.filter_map(|name| Some((id_of(name)?, spelled(name, &bytes)?)));
     let mut alone: Vec<(u32, Vec<u8>)> =
         alone.filter(|(_, token)| !token.is_empty() && !ranks.contains_key(token)).collect();

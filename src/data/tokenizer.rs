@@ -116,21 +116,34 @@ impl Tokenizer {
     /// Returns the rows of an embedding that text and conversations need. A vocabulary may have more tokens, like
     /// one for padding, that a model was never trained with.
     pub fn rows(&self) -> usize {
+        let of_chats = self.chat().map_or(0, ChatTemplate::rows) as usize;
+        self.text_rows().max(of_chats)
+    }
+
+    /// Returns the rows of an embedding that text needs, with the end of a document.
+    fn text_rows(&self) -> usize {
         let of_text = match self.base() {
             TextTokenizer::Bpe(bpe) => bpe.text_ids().max().map_or(0, |id| id + 1),
             base => base.vocab_size(),
         };
         let ends = [self.end_of_text(), self.added_begin()].into_iter().flatten();
         let of_ends = ends.max().map_or(0, |id| id + 1);
-        let of_chats = self.chat().map_or(0, ChatTemplate::rows);
-        of_text.max(of_ends).max(of_chats) as usize
+        of_text.max(of_ends) as usize
     }
 
-    /// Checks that a model with so many rows of embeddings has one for each token that text can become. A model may
-    /// have fewer rows than its tokenizer has tokens, and a chat template may still write one of the others: see
-    /// [`DataError::token_without_row`].
+    /// Checks that a model with so many rows of embeddings has one for each token that text and conversations can
+    /// become. A model may have fewer rows than its tokenizer has tokens, and a chat template may still write one of
+    /// the others: see [`DataError::token_without_row`].
     pub fn check_rows(&self, rows: usize) -> Result<(), DataError> {
-        let need = self.rows();
+        Self::check_need(self.rows(), rows)
+    }
+
+    /// The same for text alone: a model without the tokens of conversations can still continue texts.
+    pub fn check_text_rows(&self, rows: usize) -> Result<(), DataError> {
+        Self::check_need(self.text_rows(), rows)
+    }
+
+    fn check_need(need: usize, rows: usize) -> Result<(), DataError> {
         if need <= rows {
             return Ok(());
         }

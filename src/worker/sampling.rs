@@ -69,7 +69,7 @@ pub(super) async fn sample(
         SampleInput::Conversation(messages) => {
             let tokenizer = source.tokenizer.as_ref();
             let architecture = &source.architecture;
-            let mut conversation = Conversation::new(&source.path, tokenizer, architecture)?;
+            let mut conversation = Conversation::new(&source.name, tokenizer, architecture)?;
             let last = conversation.load(messages)?;
             let prompt = conversation.ask(last, tokens as usize)?;
             let (model, mode) = load(&source, &open().await?)?;
@@ -97,7 +97,7 @@ fn load(source: &ModelSource, device: &OpenDevice) -> Result<(Gpt, OpsMode), Fai
 /// Returns the tokenizer of a model, and the tokens of a prompt.
 fn encode<'a>(source: &'a ModelSource, prompt: &str) -> Result<(&'a Tokenizer, Vec<u32>), Failure> {
     let tokenizer = source.tokenizer.as_ref().ok_or_else(|| source.no_tokenizer())?;
-    tokenizer.check_rows(source.architecture.vocab_size)?;
+    tokenizer.check_text_rows(source.architecture.vocab_size)?;
     let ids = tokenizer.encode_prompt(prompt)?;
     if ids.is_empty() {
         return Err(Failure::new("the text is empty", "type at least one character"));

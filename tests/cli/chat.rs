@@ -124,7 +124,7 @@ fn an_exported_model_answers_if_it_has_the_tokens() {
     let refused = chat_with(folder.path(), "model", &[], b"Hello\n");
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{said}");
-    let reason = "has 101 tokens, including the ones for conversations, but the model has only 96";
+    let reason = "the tokenizer needs a model with 101 tokens, but the model has 96";
     assert!(said.contains(reason), "{said}");
 }
 

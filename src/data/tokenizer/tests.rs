@@ -63,6 +63,8 @@ fn a_model_needs_no_row_for_a_token_that_text_does_not_become() {
     // wgpt's own template has its tokens after them.
     let own = padded_bytes().with_chat();
     assert_eq!((own.vocab_size(), own.rows()), (266, 266));
+    assert!(own.check_rows(265).is_err());
+    own.check_text_rows(265).unwrap();
 }
 
 #[test]
