@@ -258,11 +258,23 @@ fn missing(folder: &Path, reason: &str, names: &[String]) -> DataError {
     let path = folder.display();
     let hint = if has("config.json") || has("config.toml") {
         "this folder has a model or a run: give a folder with prepared text".to_owned()
-    } else if has(TRAIN) || has(VAL) || has(META) || has("input.txt") || names.is_empty() {
+    } else if has("prepare.py") {
+        "run the prepare.py in this folder, as nanoGPT does, or give a folder that `wgpt prepare TEXT.txt -o \
+         FOLDER` has made with --data"
+            .to_owned()
+    } else if (has(TRAIN) || has(VAL)) && !has(META) {
+        // Somebody else's tokens, which nothing replaces.
+        let out = folder.with_file_name(format!("{}-tokens", display_name(folder)));
+        let out = out.display();
+        format!(
+            "copy the missing file into this folder, or prepare a text into a new one: `wgpt prepare TEXT.txt -o \
+             {out}`"
+        )
+    } else if has(META) || has("input.txt") || names.is_empty() {
         let input = has("input.txt").then(|| folder.join("input.txt"));
         let text = input.unwrap_or_else(|| "TEXT.txt".into());
         let option = if display_name(folder).ends_with("_char") { " --tokenizer char" } else { "" };
-        let force = if has(TRAIN) || has(VAL) || has(META) { " --force" } else { "" };
+        let force = if has(META) { " --force" } else { "" };
         let text = text.display();
         format!(
             "create it with `wgpt prepare {text} -o {path}{option}{force}`, or give another folder with --data"

@@ -138,6 +138,12 @@ impl DataError {
         Self::line(path, line, reason, FIX_QUESTION)
     }
 
+    /// Creates an error about a question that the tokenizer refuses.
+    pub fn of_question(self, path: &Path, line: u64) -> Self {
+        let problem = format!("{}:{line}: {}", path.display(), self.problem);
+        Self { problem, ..self }
+    }
+
     pub fn no_questions(path: &Path) -> Self {
         let hint = "give a .jsonl file of HellaSwag, with `ctx`, `endings` and `label`";
         Self::at(path, "no questions", hint)

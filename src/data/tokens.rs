@@ -124,10 +124,16 @@ impl Split {
     /// Checks that all tokens are below `vocab_size`, which is the size of the vocabulary from now on.
     pub(super) fn fit(&mut self, vocab_size: u32) -> Result<(), DataError> {
         const BLOCK: u64 = 1 << 20;
-        self.vocab_size = vocab_size;
         for start in (0..self.len).step_by(BLOCK as usize) {
-            self.window(start, BLOCK.min(self.len - start) as usize)?;
+            let ids = self.window(start, BLOCK.min(self.len - start) as usize)?;
+            if let Some(id) = ids.iter().find(|id| **id >= vocab_size) {
+                let problem =
+                    format!("the data uses token {id}, but the model has {vocab_size} tokens");
+                let hint = "use a model that has this token, or prepare the data without such conversations";
+                return Err(DataError::bad(problem, hint));
+            }
         }
+        self.vocab_size = vocab_size;
         Ok(())
     }
 

@@ -131,14 +131,15 @@ fn least(values: impl Iterator<Item = f64>) -> usize {
 
 /// Encodes a question of the file at `path` for a model of `block_size` positions. As in the common
 /// evaluation of GPT-2, an ending is tokenized separately from the context, with the space before it.
-/// Models that begin texts with a token get it before the context, as in llama.cpp. A sequence that is too long keeps its end.
+/// Models that begin texts with a token get it before the context, as in llama.cpp. A sequence that is too long
+/// keeps its end.
 pub fn encode(
     path: &Path,
     question: &Question,
     tokenizer: &Tokenizer,
     block_size: usize,
 ) -> Result<EncodedQuestion, DataError> {
-    let bad = |error: DataError| DataError::question(path, question.line, &error.to_string());
+    let bad = |error: DataError| error.of_question(path, question.line);
     let context = tokenizer.with_begin(tokenizer.encode(&question.context).map_err(bad)?);
     let mut is_cropped = false;
     let mut candidate = |ending: &String| -> Result<Candidate, DataError> {

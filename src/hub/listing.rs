@@ -246,7 +246,13 @@ fn format_rank(path: &str) -> Option<usize> {
     let name = path.rsplit('/').next()?.to_ascii_lowercase();
     let stem = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
     let (_, extension) = stem.rsplit_once('.')?;
-    let rank = ["parquet", "jsonl", "txt"].iter().position(|known| *known == extension)?;
+    let rank = match extension {
+        "parquet" => 0,
+        "jsonl" => 1,
+        "txt" => 2,
+        "csv" | "tsv" => 3,
+        _ => return None,
+    };
     (rank > 0 || stem == name).then_some(rank)
 }
 
@@ -289,7 +295,9 @@ fn choose_texts(
     }
     let best = chosen.iter().filter_map(|&at| format_rank(&files[at])).min();
     let Some(best) = best else {
-        let text = format!("{name}: no .parquet, .jsonl or .txt file, which `wgpt prepare` reads");
+        let text = format!(
+            "{name}: no .parquet, .jsonl, .txt, .csv or .tsv file, which `wgpt prepare` reads"
+        );
         return Err(Failure::bad_data(
             text,
             "fetch its files from its page and give them to `wgpt prepare`, or choose another data set",
@@ -391,7 +399,10 @@ mod tests {
         assert_eq!(of("hf:a/b#TinyStories-valid.txt", &stories, Value::Null).unwrap(), stories[2]);
         let plain = ["LICENSE", "a.jsonl.zst", "b.jsonl", "c.parquet.gz", "test.jsonl"];
         assert_eq!(of("hf:a/b", &plain, Value::Null).unwrap(), "a.jsonl.zst b.jsonl test.jsonl");
-        assert!(of("hf:a/b", &["README.md", "a.csv"], Value::Null).is_err());
+        assert!(of("hf:a/b", &["README.md", "a.xml"], Value::Null).is_err());
+        let tables = ["README.md", "a.csv", "b.tsv.gz"];
+        assert_eq!(of("hf:a/b", &tables, Value::Null).unwrap(), "a.csv b.tsv.gz");
+        assert_eq!(of("hf:a/b", &["a.csv", "a.txt"], Value::Null).unwrap(), "a.txt");
 
         let config = |name: &str, path: &str| json!({ "config_name": name, "data_files": path });
         let card =

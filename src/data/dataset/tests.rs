@@ -68,7 +68,8 @@ fn data_fits_a_model_without_the_tokens_that_it_does_not_have() {
     // Bytes 0 to 255, and the thoughts at 259 and 260, which text can become.
     assert_says(dataset.fit(260).unwrap_err(), "a model with 261 tokens, but the model has 260");
     let error = open([0, 1, 2, 3, 4, 5, 6, 7, 261]).unwrap_err();
-    assert_says(error, "train.bin: token 261 at position 8 is outside the vocabulary of 261");
+    assert_says(&error, "the data uses token 261, but the model has 261 tokens");
+    assert_says(error.hint(), "without such conversations");
 }
 
 #[test]
@@ -153,7 +154,8 @@ fn the_error_of_missing_data_gives_the_command() {
     for (missing, text, out) in
         [("none", "TEXT.txt", "none"), ("b.txt", &*format!("{spec}/b.txt"), "b")]
     {
-        let command = format!("`wgpt prepare {text} -o {spec}/{out}`");
+        let out = Path::new(&format!("{spec}/{missing}")).with_file_name(out);
+        let command = format!("`wgpt prepare {text} -o {}`", out.display());
         assert_says(message(&format!("{spec}/{missing}")), &command);
     }
     assert_says(message("builtin:poems"), "builtin:stories");
@@ -164,14 +166,22 @@ fn the_error_of_missing_data_gives_the_command() {
 fn the_advice_about_missing_data_depends_on_the_folder() {
     let tokens = bytes([0; 9]);
     for (files, hint) in [
-        (&[("train.bin", &tokens[..])][..], " --force`, or give another folder with --data"),
-        (&[("book.txt", b"text")], "/data-tokens`, and give --data="),
+        (&[("train.bin", &tokens[..])][..], "prepare TEXT.txt -o {out}`"),
+        (
+            &[("train.bin", &tokens[..]), ("meta.json", testing::META_JSON.as_bytes())],
+            " --force`, or give another folder with --data",
+        ),
+        (&[("prepare.py", b""), ("readme.md", b"")], "run the prepare.py in this folder"),
+        (&[("book.txt", b"text")], "-o {out}`, and give --data={out}"),
         (&[("config.json", b"{}"), ("model.safetensors", b"")], "has a model or a run"),
         (&[], "create it with `wgpt prepare TEXT.txt -o "),
     ] {
         let (_root, spec) = folder("data", files);
         std::fs::create_dir_all(&spec).unwrap();
-        assert_says(message(&spec), hint);
+        let out = Path::new(&spec).with_file_name("data-tokens").display().to_string();
+        let said = message(&spec);
+        assert_says(&said, &hint.replace("{out}", &out));
+        assert!(!said.contains("--force") || files.len() == 2, "{said}");
     }
     let (_root, spec) = folder("data", &[("train.bin", &tokens)]);
     assert_says(message(&format!("{spec}/train.bin")), "give the folder that the file is in");

@@ -38,8 +38,11 @@ pub fn hint(error: &io::Error) -> Option<&'static str> {
             ErrorKind::IsADirectory => Some(
                 "a folder is in the place of a file: give another path, or move the folder away",
             ),
-            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            ErrorKind::NotADirectory => {
                 Some("a file is in the place of a folder: give another path, or move the file away")
+            }
+            ErrorKind::AlreadyExists => {
+                Some("something of this name is already there: give another path, or move it away")
             }
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 Some("free some space on this disk, or use another one")
