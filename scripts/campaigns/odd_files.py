@@ -18,6 +18,8 @@ STREAMED = ("text", "compressed text", "conversations")
 
 ANSWERS = ["eval", "model", "--hellaswag=questions.jsonl", "--device=cpu", "--results=answers.jsonl"]
 
+KINDS = ["hard link", "link", "link to nothing", "pipe", "socket", "device"]
+
 # What commands write besides the files that they read.
 WRITTEN = [
     *((f"run/{name}", resume("run")) for name in ("log.txt", "events.jsonl", "scalars.csv", "commands.jsonl", "lock")),
@@ -79,7 +81,8 @@ def enlarge(bench, by_family):
 def replace(bench, path):
     """Puts what is no regular file, or another name of a file elsewhere, in place of a file. Returns a word for it."""
     rng, elsewhere = bench.campaign.random, bench.campaign.folder / "elsewhere"
-    kind = rng.choice(["hard link", "link", "link to nothing", "pipe", "socket", "device"])
+    # Only the administrator may make a device.
+    kind = rng.choice(KINDS if os.geteuid() == 0 else KINDS[:-1])
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(elsewhere, ignore_errors=True)
     elsewhere.mkdir()

@@ -12,7 +12,9 @@ from .kills import SHORT, Kind, compare_files, ranks, repeated, training, write_
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
 
-# The time in which a command ends after a signal. It takes a second on a machine that does nothing else.
+# The time in which a command ends after a signal, in multiples of what it takes on this machine before the campaign, and
+# at least in seconds. It takes a second on a machine that does nothing else.
+TIMES = 15
 SECONDS = 15
 
 # A command is stopped so often, and then ends by itself.
@@ -61,15 +63,26 @@ def stop_once(campaign, kind, folder, args, seconds):
         ids = [campaign.random.choice(own or running)]
     begin = time.monotonic()
     send(number, ids)
-    ended = wait(process, SECONDS)
+    ended = wait(process, campaign.patience)
     if ended is None or not wait_for_others(process):
         kill_all(process)
-        return campaign.finding(f"{shown} to {ids} of {running} did not end in {SECONDS} s")
+        return campaign.finding(f"{shown} to {ids} of {running} did not end in {campaign.patience:.0f} s")
     campaign.longest = max(campaign.longest, time.monotonic() - begin)
     # What has nothing to save leaves it to the system, and so does what has just begun.
     if ended.code not in (0, CODES[number], *([-number] if kind.name in READERS or not ended.err else [])):
         return campaign.finding(f"{shown} to {ids} of {running} {ended}")
     return ended.code
+
+
+def measure_end(campaign, run):
+    """Returns the seconds in which a command that samples ends after a signal."""
+    process = campaign.start("sample", run, "--device=cpu", "--max-new-tokens=1500", stdin=None)
+    wait(process, 2)
+    begin = time.monotonic()
+    send(signal.SIGTERM, [process.pid])
+    if wait(process, 300) is None:
+        kill_all(process)
+    return time.monotonic() - begin
 
 
 def stop(campaign, kind, folder, seconds):
@@ -118,6 +131,7 @@ def attack(campaign, count):
                         f"--run={large}")
     if made.code != 0:
         return campaign.finding(f"a run to sample from {made}")
+    campaign.patience = max(SECONDS, TIMES * measure_end(campaign, large))
     kinds = [
         training("AdamW", train, []),
         training("offload, Muon", train, ["--offload_optimizer=true", "--optimizer=muon"]),
