@@ -1,5 +1,7 @@
 //! Launching kernels: those of `shaders/`, and what they share with the kernels in Rust.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
 #[cfg(feature = "wgpu")]
 pub mod kernel;
 #[cfg(all(any(feature = "wgpu", feature = "cuda"), not(target_arch = "wasm32")))]

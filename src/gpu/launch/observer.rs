@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::Device;
+#[cfg(feature = "cuda")]
+use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::dry_run::DryRun;
 pub use burn_cubecl::cubecl::dry_run::dry_run as is_dry_run;
 use burn_cubecl::cubecl::logging::{
@@ -20,10 +22,45 @@ impl<F: Fn() + Send + Sync> LaunchObserver for OnLaunch<F> {
     }
 }
 
+/// The observer of cubecl's launches, for those that cubecl does not see.
+static OBSERVER: Mutex<Option<Arc<dyn LaunchObserver>>> = Mutex::new(None);
+
+/// Runs `work` with an observer of all launches of this process.
+fn observed<R>(observer: Arc<dyn LaunchObserver>, work: impl FnOnce() -> R) -> R {
+    let _observation = LaunchObservation::new(observer.clone());
+    let previous = lock(&OBSERVER).replace(observer);
+    let result = work();
+    *lock(&OBSERVER) = previous;
+    result
+}
+
+/// Tells the observer of a launch that cubecl does not see. `post` queues it, and returns only after it is on
+/// the device's stream if its argument is true, for a measurement.
+#[cfg(feature = "cuda")]
+pub(super) fn observe_launch(
+    client: &Client,
+    kernel: &'static str,
+    skipped: bool,
+    post: impl FnOnce(bool) + Send,
+) {
+    let Some(observer) = lock(&OBSERVER).clone() else { return post(false) };
+    observer.launched(kernel);
+    if skipped || observer.timing() == TimingRequest::None {
+        return post(false);
+    }
+    // What refuses a measurement leaves the launch here.
+    let mut unposted = Some(post);
+    if let Ok((_, time)) = client.profile(|| unposted.take().map(|post| post(true)), kernel) {
+        observer.profiled(kernel, time);
+    }
+    if let Some(post) = unposted {
+        post(false);
+    }
+}
+
 /// Runs `work`. Calls `on_launch` at each kernel that this process launches meanwhile.
 fn observe<R>(on_launch: impl Fn() + Send + Sync + 'static, work: impl FnOnce() -> R) -> R {
-    let _observation = LaunchObservation::new(Arc::new(OnLaunch(on_launch)));
-    work()
+    observed(Arc::new(OnLaunch(on_launch)), work)
 }
 
 /// Runs `work` without computing anything. Kernels are compiled, and memory is reserved but
@@ -93,9 +130,7 @@ impl LaunchObserver for Stopwatch {
 pub fn time_launches<R>(work: impl FnOnce() -> R) -> (R, Vec<(String, f64)>) {
     let stopwatch = Arc::new(Stopwatch::default());
     IS_TIMING.store(true, Ordering::Relaxed);
-    let observation = LaunchObservation::new(stopwatch.clone());
-    let result = work();
-    drop(observation);
+    let result = observed(stopwatch.clone(), work);
     IS_TIMING.store(false, Ordering::Relaxed);
     let seconds = |(name, time): (String, ProfileDuration)| {
         let ticks = pollster::block_on(time.resolve())?;

@@ -21,8 +21,8 @@ pub(in crate::ops) struct Mask {
 /// Returns the mask of a dropout; without dropout, a placeholder that no kernel reads.
 pub(in crate::ops) fn mask(dropout: Option<&Dropout>) -> MaskLaunch {
     let Some(dropout) = dropout else { return MaskLaunch::new(0, 0, 0, 0, 1.0) };
-    let [key0, key1] = dropout.key;
-    MaskLaunch::new(key0, key1, dropout.first_sequence, dropout.threshold(), dropout.scale())
+    let [key0, key1, first_sequence, threshold] = dropout.words();
+    MaskLaunch::new(key0, key1, first_sequence, threshold, dropout.scale())
 }
 
 #[cube]

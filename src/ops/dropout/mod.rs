@@ -40,6 +40,13 @@ impl Dropout {
         1.0 / (1.0 - self.rate)
     }
 
+    /// Returns what kernels make the mask of: the key, the first sequence and the threshold.
+    #[cfg(any(feature = "wgpu", feature = "cuda"))]
+    pub(super) fn words(&self) -> [u32; 4] {
+        let [key0, key1] = self.key;
+        [key0, key1, self.first_sequence, self.threshold()]
+    }
+
     /// Returns the 32-bit key of the micro-batch's `sequence`-th sequence.
     #[inline(always)]
     pub(super) fn sequence_key(&self, sequence: usize) -> u32 {

@@ -142,15 +142,29 @@ pub(super) fn forward(kernels: &CubeKernels, inputs: LinearInputs<Gpu>) -> CubeT
     kernels.product(h, w, dtype, epilogue)
 }
 
+/// Returns the gradients of the weight and the bias from the transposed input `h` `[in, n]` and `dy` `[n, out]`.
+fn parameter_gradients(
+    kernels: &CubeKernels,
+    h: CubeTensor,
+    dy: &CubeTensor,
+    bias: bool,
+) -> (CubeTensor, Option<CubeTensor>) {
+    #[cfg(feature = "cuda")]
+    if let Some((dw, db)) = bias.then(|| kernels.product_and_sums(&h, dy)).flatten() {
+        return (dw, Some(db));
+    }
+    let db = bias.then(|| column_sums(kernels, dy));
+    (kernels.product(h, dy.clone(), DType::F32, Epilogue::default()), db)
+}
+
 pub(super) fn backward(
     kernels: &CubeKernels,
     inputs: LinearBackwardInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor, Option<CubeTensor>) {
     let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
     let [dy, x] = [dy, x].map(contiguous);
-    let db = bias.then(|| column_sums(kernels, &dy));
     let h = Gpu::float_transpose(activate(kernels, &x, activation));
-    let dw = kernels.product(h, dy.clone(), DType::F32, Epilogue::default());
+    let (dw, db) = parameter_gradients(kernels, h, &dy, bias);
     let w = Gpu::float_transpose(kernels.cast(w, &x));
     if activation == Some(Activation::SwiGlu) {
         let dh = kernels.product(dy, w, x.dtype, Epilogue::default());

@@ -1,4 +1,5 @@
-//! Attention in cubecl's language: on tensor cores that take the activations' dtype or tf32, else in f32.
+//! Attention on CUDA, by wgpt's own kernels where they run, and in cubecl's language: on tensor cores that take
+//! the activations' dtype or tf32, else in f32.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::DType;
@@ -12,6 +13,8 @@ use crate::gpu::queue::Workgroups;
 use crate::ops::dropout::cube::{Mask, keep, mask, sequence_key};
 use crate::ops::shared::cube::{CubeKernels, Gpu, elem, launch};
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod layout;
 mod matrices;
 mod scalar;
@@ -216,6 +219,10 @@ pub(super) fn forward(
     inputs: AttentionInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor) {
     let AttentionInputs { qkv, shape } = inputs;
+    #[cfg(feature = "cuda")]
+    if let Some(kernels) = cuda::Kernels::of(kernels, &qkv, shape) {
+        return kernels.forward(qkv);
+    }
     let [n, width] = qkv.shape().dims();
     let out = kernels.queue.empty_of([n, shape.heads * shape.size(width)], qkv.dtype);
     let log_sum_exp = kernels.queue.empty([shape.batch, shape.heads, shape.time]);
@@ -225,6 +232,10 @@ pub(super) fn forward(
 }
 
 pub(super) fn backward(kernels: &CubeKernels, inputs: AttentionBackwardInputs<Gpu>) -> CubeTensor {
+    #[cfg(feature = "cuda")]
+    if let Some(kernels) = cuda::Kernels::of(kernels, &inputs.qkv, inputs.shape) {
+        return kernels.backward(inputs);
+    }
     let AttentionBackwardInputs { dout, qkv, out, log_sum_exp, shape } = inputs;
     let delta = kernels.queue.empty(log_sum_exp.shape());
     let dqkv = kernels.queue.empty_of(qkv.shape(), qkv.dtype);

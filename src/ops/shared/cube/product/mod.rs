@@ -1,4 +1,4 @@
-//! Matrix products, which are cubek's, with what follows them.
+//! Matrix products with what follows them: wgpt's own on CUDA, where its kernels run, else cubek's.
 
 use std::iter::zip;
 
@@ -29,6 +29,8 @@ use crate::ops::shared::kernels::contiguous;
 use crate::plan::products::Tiling;
 
 mod blueprint;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod epilogue;
 mod ranges;
 
@@ -66,8 +68,7 @@ impl CubeKernels {
     /// read 19 bits of each factor.
     pub fn product_into(&self, a: CubeTensor, b: CubeTensor, y: &CubeTensor, epilogue: Epilogue) {
         let ([m, k], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
-        let multiprocessors = self.queue.client.properties().hardware.num_streaming_multiprocessors;
-        let tiling = Tiling::of([m, n, k], multiprocessors.map(|count| count as usize));
+        let tiling = self.tiling([m, n, k]);
         let [a, b] =
             [a, b].map(|it| if it.meta.strides().contains(&1) { it } else { contiguous(it) });
         if tiling.ranges == 1 {
@@ -78,8 +79,44 @@ impl CubeKernels {
         self.sum_ranges(&partial, y, epilogue);
     }
 
+    fn tiling(&self, shape: [usize; 3]) -> Tiling {
+        let multiprocessors = self.queue.client.properties().hardware.num_streaming_multiprocessors;
+        Tiling::of(shape, multiprocessors.map(|count| count as usize))
+    }
+
+    /// Multiplies `a` `[m, k]` and `b` `[k, n]` into an f32 tensor `[m, n]`, and sums `b` over its rows: the
+    /// gradients of a weight and a bias. Returns `None` where that is not one kernel.
+    #[cfg(feature = "cuda")]
+    pub fn product_and_sums(
+        &self,
+        a: &CubeTensor,
+        b: &CubeTensor,
+    ) -> Option<(CubeTensor, CubeTensor)> {
+        let ([m, k], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
+        let tiling = self.tiling([m, n, k]);
+        let Tiling { ranges, .. } = tiling;
+        let products = self.queue.empty(if ranges == 1 { vec![m, n] } else { vec![ranges, m, n] });
+        let sums = self.queue.empty([ranges * n]);
+        let epilogue = Epilogue::default();
+        let [a, b] = [a, b].map(CubeTensor::clone);
+        let product = Product { a, b, y: &products, tiling, epilogue };
+        if !cuda::multiply(self, &product, Some(&sums)) {
+            return None;
+        }
+        if ranges == 1 {
+            return Some((products, sums));
+        }
+        let y = self.queue.empty([m, n]);
+        self.sum_ranges(&products, &y, epilogue);
+        Some((y, self.sum_groups(&sums, ranges, n)))
+    }
+
     /// Launches a product with the first instruction that its device and its dtype have.
     fn multiply(&self, product: &Product) {
+        #[cfg(feature = "cuda")]
+        if cuda::multiply(self, product, None) {
+            return;
+        }
         let half = [Instruction::Mma, Instruction::Wmma, Instruction::Scalar];
         let instructions: &[Instruction] = match (self.dtype, product.a.dtype) {
             (_, DType::F16 | DType::BF16) => &half,

@@ -1,0 +1,107 @@
+//! Products by `shaders/cuda/product.cu`, where the device runs it: bfloat16, float16 and tf32.
+
+use burn::backend::TensorMetadata;
+use burn::tensor::DType;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::{Epilogue, Product};
+use crate::config::Dtype;
+use crate::gpu::cuda::{Arguments, Pointer, is_aligned};
+use crate::gpu::name_launch;
+use crate::ops::shared::cube::CubeKernels;
+
+/// The k of a stage in shared memory, in elements of 2 bytes; half of it in tf32.
+const STAGE: usize = 32;
+
+/// Copies move 16 bytes.
+const ACCESS: usize = 16;
+
+/// Where the rows of a factor lie.
+struct Layout {
+    /// The factor's first axis is contiguous, not its second.
+    transposed: bool,
+    /// The elements between the starts of two rows in memory.
+    stride: usize,
+}
+
+impl Layout {
+    /// Returns `None` if the kernels cannot read the tensor: its rows do not start at multiples of 16 bytes.
+    fn of(factor: &CubeTensor) -> Option<Self> {
+        let strides = factor.meta.strides();
+        let (transposed, stride) = match (strides[0], strides[1]) {
+            (stride, 1) => (false, stride),
+            (1, stride) => (true, stride),
+            _ => return None,
+        };
+        let rows_are_aligned = (stride * factor.dtype.size()).is_multiple_of(ACCESS);
+        (is_aligned(factor) && rows_are_aligned).then_some(Self { transposed, stride })
+    }
+}
+
+/// Launches a product, and `[ranges, n]` sums over the rows of `b` for each range of k if `column_sums` is a
+/// tensor for them. Returns false, and launches nothing, if the kernels do not compute this product.
+pub(super) fn multiply(
+    kernels: &CubeKernels,
+    product: &Product,
+    column_sums: Option<&CubeTensor>,
+) -> bool {
+    try_multiply(kernels, product, column_sums).is_some()
+}
+
+fn try_multiply(
+    kernels: &CubeKernels,
+    product: &Product,
+    column_sums: Option<&CubeTensor>,
+) -> Option<()> {
+    let Product { a, b, y, tiling, epilogue } = product;
+    let dtype = match (a.dtype, kernels.dtype) {
+        (DType::BF16, _) => "bf16",
+        (DType::F16, _) => "f16",
+        (DType::F32, Dtype::Tf32) => "tf32",
+        _ => return None,
+    };
+    let ([m, k], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
+    let size = a.dtype.size();
+    let k_per_range = k / tiling.ranges;
+    let fits = (n * size).is_multiple_of(ACCESS)
+        && (k_per_range * size).is_multiple_of(STAGE * DType::BF16.size())
+        && [DType::F32, a.dtype].contains(&y.dtype);
+    if !kernels.queue.runs_ptx() || !fits {
+        return None;
+    }
+    let (a_layout, b_layout) = (Layout::of(a)?, Layout::of(b)?);
+    let layout = match (a_layout.transposed, b_layout.transposed) {
+        (false, false) => "nn",
+        (false, true) => "nt",
+        (true, false) => "tn",
+        (true, true) => return None,
+    };
+    let side = tiling.tile.side();
+    let grid = [m.div_ceil(side) * n.div_ceil(side), tiling.ranges];
+    name_launch(|| {
+        format!("product {m}x{n}, {} x {k_per_range} terms, tile {side}", tiling.ranges)
+    });
+    let Epilogue { derivative, bias, residual, accumulate, first_row } = *epilogue;
+    let values = [
+        [m, n, k, a_layout.stride, b_layout.stride, k_per_range],
+        [accumulate.into(), epilogue.is_exact().into(), (y.dtype == DType::F32).into(), 0, 0, 0],
+    ];
+    let values = values.as_flattened().iter().map(|&value| value as u32).collect::<Vec<_>>();
+    kernels.queue.launch_ptx(
+        &format!("product.{dtype}.{layout}.{side}x{side}"),
+        grid,
+        Arguments {
+            pointers: &[
+                Pointer::Read(a),
+                Pointer::Read(b),
+                Pointer::WriteFrom(y, first_row * n),
+                Pointer::read_if(bias),
+                Pointer::read_if(residual),
+                Pointer::read_if(derivative.map(|(_, x)| x)),
+                column_sums.map_or(Pointer::Null, Pointer::Write),
+            ],
+            values: &values,
+        },
+    );
+    Some(())
+}
