@@ -1,11 +1,13 @@
 //! The checks: each op and its gradients, in the variants that a model of some shapes launches.
 
+use std::iter::zip;
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
 use super::inputs::{TestInputs, ids};
 use super::{KernelCheck, KernelOutput, KernelShapes};
+use crate::config::Dtype;
 use crate::ops::{
     self, Activation, AdamW, AttentionShape, CrossEntropy, HeadNorms, IGNORED, Moments, NormForm,
     RotaryShape, UpdateControl, UpdateSettings, WeightUpdate,
@@ -19,6 +21,7 @@ pub(super) const ALL: &[KernelCheck] = &[
     KernelCheck { name: "linear backward", run: linear_backward },
     KernelCheck { name: "linear in large tiles", run: large_forward },
     KernelCheck { name: "linear backward in large tiles", run: large_backward },
+    KernelCheck { name: "products of whole tiles", run: whole_tiles },
     KernelCheck { name: "attention", run: attention },
     KernelCheck { name: "attention backward", run: attention_backward },
     KernelCheck { name: "linear_cross_entropy", run: loss },
@@ -178,6 +181,28 @@ fn large_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
     outputs
 }
 
+/// The sizes `[m, k, n]` of products with small and with large tiles, and of one that sums over many rows, as
+/// wgpt's own CUDA kernels need them: 16 bytes in each access, and stages of 32 elements along each sum. The
+/// last tile is ragged.
+const WHOLE: [[usize; 3]; 3] = [[160, 128, 144], [1440, 64, 928], [1536, 928, 64]];
+
+/// The products of a layer and of the loss in such sizes, which only dtypes with kernels of their own need.
+fn whole_tiles(inputs: &TestInputs) -> Vec<KernelOutput> {
+    if inputs.precision.dtype() == Dtype::Float32 {
+        return Vec::new();
+    }
+    let activation = Some(inputs.shapes.activation);
+    let notes = ["", ", in large tiles", ", over many rows"];
+    let mut outputs = Vec::new();
+    for (sizes, note) in zip(WHOLE, notes) {
+        outputs.push(forward(inputs, "linear of whole tiles", sizes, None, true));
+        outputs.extend(backward(inputs, "linear of whole tiles", [note; 3], sizes, activation));
+    }
+    let chunks = CrossEntropy { chunk: 64, ..LOSS };
+    outputs.extend(gradients_of_loss(inputs, [96, 128], chunks));
+    outputs
+}
+
 /// Returns a shape of attention with the model's size of heads, and the size. Three heads, or four if
 /// the model's rows are read four elements at a time and three heads' would not be, or if two share keys.
 fn heads(inputs: &TestInputs, dropout: bool) -> (AttentionShape, usize) {
@@ -265,8 +290,8 @@ const LOSS: CrossEntropy = CrossEntropy { vocab: 101, chunk: 40, scale: 1.0 / 70
 const LOSS_ROWS: usize = 70;
 const PADDED: usize = 128;
 
-fn targets() -> Arc<[u32]> {
-    let mut targets = ids(LOSS_ROWS, LOSS.vocab).to_vec();
+fn targets(rows: usize) -> Arc<[u32]> {
+    let mut targets = ids(rows, LOSS.vocab).to_vec();
     targets[5] = IGNORED;
     targets.into()
 }
@@ -275,18 +300,27 @@ fn loss(inputs: &TestInputs) -> Vec<KernelOutput> {
     let [_, c, _] = small(inputs);
     let x = inputs.activation(1, [LOSS_ROWS, c]);
     let wte = inputs.matrix(2, [PADDED, c]);
-    let loss = ops::linear_cross_entropy(x, vec![wte], targets(), LOSS, inputs.mode);
+    let loss = ops::linear_cross_entropy(x, vec![wte], targets(LOSS_ROWS), LOSS, inputs.mode);
     vec![KernelOutput::new("linear_cross_entropy", loss)]
 }
 
 fn loss_gradients(inputs: &TestInputs) -> Vec<KernelOutput> {
     let [_, c, _] = small(inputs);
-    let x = inputs.activation(1, [LOSS_ROWS, c]);
+    gradients_of_loss(inputs, [LOSS_ROWS, c], LOSS)
+}
+
+fn gradients_of_loss(
+    inputs: &TestInputs,
+    [rows, c]: [usize; 2],
+    loss: CrossEntropy,
+) -> Vec<KernelOutput> {
+    let x = inputs.activation(1, [rows, c]);
     let wte = vec![inputs.matrix(2, [PADDED, c])];
     let scaled = inputs.precision.scales_loss();
     let loss_scale = scaled.then(|| inputs.values(&[256.0, 0.0, 0.0, 0.0]));
+    let targets = targets(rows);
     let (loss, mut gradients) =
-        ops::linear_cross_entropy_gradients(x, wte, loss_scale, targets(), LOSS, inputs.mode);
+        ops::linear_cross_entropy_gradients(x, wte, loss_scale, targets, loss, inputs.mode);
     vec![
         KernelOutput::new("linear_cross_entropy with gradients", loss),
         KernelOutput::new("linear_cross_entropy: gradient of the input", gradients.x),
