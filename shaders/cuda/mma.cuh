@@ -22,7 +22,7 @@ struct alignas(16) f32x4 { float v[4]; };
 #endif
 
 // Declares the dynamic shared memory of the workgroup as an array.
-#define SHARED_MEMORY(type, name) extern __shared__ __align__(128) type name[]
+#define SHARED_MEMORY(type, name) extern __shared__ __align__(1024) type name[]
 
 // Returns the address of an element in shared memory, in bytes.
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -59,14 +59,6 @@ __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u3
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// `mma` if the condition holds, which is the same in all lanes. It is no branch.
-__device__ __forceinline__ void mma_if(bool condition, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("{ .reg .pred p; setp.ne.u32 p, %10, 0;"
-        " @p mma.sync.aligned.m16n8k16.row.col.f32." HALF "." HALF ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}; }"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"((u32)condition));
-}
-
 // Adds `a b` to `c` in tf32: `a` is 16 x 8, `b` 8 x 8. Lane `l` has element `l % 4` of rows `l / 4` and `l / 4 + 8` of
 // the left half of `a`, then of its right half.
 __device__ __forceinline__ void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -75,19 +67,14 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ void mma_tf32_if(bool condition, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("{ .reg .pred p; setp.ne.u32 p, %10, 0;"
-        " @p mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3}; }"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"((u32)condition));
-}
-
 // Rounds to the nearest tf32.
 __device__ __forceinline__ u32 to_tf32(u32 f) {
     u32 d;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(d) : "f"(__uint_as_float(f)));
     return d;
 }
+
+__device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
 
 // Returns the value of the lower 16 bits.
 __device__ __forceinline__ float widen(u32 half) {
@@ -117,6 +104,20 @@ __device__ __forceinline__ float log2_of(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+
+// Returns `x / y`, to two units in the last place.
+__device__ __forceinline__ float divide(float x, float y) {
+    float z;
+    asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
+// Loads 32 bits of shared memory.
+__device__ __forceinline__ u32 load_shared(u32 p) {
+    u32 d;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(d) : "r"(p) : "memory");
+    return d;
 }
 
 // Returns `x` of the lane whose index differs in the bits of `by`.

@@ -6,6 +6,7 @@
 // schedule, which is no proof that there is no race.
 #pragma once
 #include <csetjmp>
+#include <csignal>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -43,10 +44,12 @@ static size_t shared_bytes;
     _exit(3);
 }
 
+static void fault_of_memory(int) { fault("memory outside of a tensor is accessed"); }
+
 enum Schedule { EVEN, FIRST, LAST, RANDOM };
 static Schedule schedule = EVEN;
 static bool copies_land_late = true;
-// How often rows of a matrix of ldmatrix were in the same bank, and how many rows were loaded.
+// How often the rows of a matrix of ldmatrix, or the lanes of a load, met in a bank, and how many were loaded.
 static long conflicts, rows_loaded;
 
 struct Copy { char* to; const char* from; };
@@ -64,6 +67,21 @@ struct Warp {
     int operation = 0;
     u32 p[32], r[32][4], a[32][4], b[32][2];
     float c[32][4];
+    // The addresses that each lane loaded since the lanes last met.
+    std::vector<u32> loads[32];
+    void count_banks() {
+        for (size_t i = 0; i < loads[0].size(); i++) {
+            u32 used[32];
+            memset(used, 0xff, sizeof used);
+            for (auto& lane : loads) {
+                u32& bank = used[lane.at(i) / 4 % 32];
+                conflicts += bank != ~0u && bank != lane[i];
+                bank = lane[i];
+                rows_loaded++;
+            }
+        }
+        for (auto& lane : loads) lane.clear();
+    }
 };
 static std::vector<Fiber> fibers;
 static std::vector<Warp> warps;
@@ -117,6 +135,7 @@ template <typename Act> static void meet(int operation, Act act) {
     progress++;
     if (++w.waiting == 32) {
         w.waiting = 0;
+        w.count_banks();
         act(w);
         w.generation++;
         return;
@@ -178,7 +197,7 @@ template <bool T> static void ldmatrix4(u32 (&r)[4], u32 p) {
     memcpy(r, w.r[current % 32], 16);
 }
 
-static float float_of(u32 bits) { float f; memcpy(&f, &bits, 4); return f; }
+static float as_float(u32 bits) { float f; memcpy(&f, &bits, 4); return f; }
 static u32 bits_of(float f) { u32 bits; memcpy(&bits, &f, 4); return bits; }
 // The nearest float16, the even one of two.
 static u32 f16_of(float f) {
@@ -191,13 +210,17 @@ static u32 f16_of(float f) {
     const double mantissa = frexp(x, &exponent);
     return sign | (u32)((exponent + 13) * 1024 + (long)nearbyint(mantissa * 2048.0));
 }
-static float widen(u32 half) {
-    half &= 0xffff;
-    if (!F16) return float_of(half << 16);
+static float value_of_f16(u32 half) {
     const int exponent = half >> 10 & 31, fraction = half & 1023;
-    float f = exponent == 31 ? (fraction ? NAN : INFINITY)
+    const float f = exponent == 31 ? (fraction ? NAN : INFINITY)
         : exponent == 0 ? ldexpf(fraction, -24) : ldexpf(1024 + fraction, exponent - 25);
     return half >> 15 ? -f : f;
+}
+static float widen(u32 half) {
+    static std::vector<float> values;
+    if (!F16) return as_float(half << 16);
+    if (values.empty()) for (u32 i = 0; i < 65536; i++) values.push_back(value_of_f16(i));
+    return values[half & 0xffff];
 }
 static u32 half_of(float f) {
     if (F16) return f16_of(f);
@@ -205,9 +228,17 @@ static u32 half_of(float f) {
     return std::isnan(f) ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 static u32 narrow2(float low, float high) { return half_of(low) | half_of(high) << 16; }
-static u32 to_tf32(u32 f) { return std::isnan(float_of(f)) ? 0x7fffffff : (f + 0x1000) & 0xffffe000; }
+static u32 to_tf32(u32 f) { return std::isnan(as_float(f)) ? 0x7fffffff : (f + 0x1000) & 0xffffe000; }
 static float exp2_of(float x) { return exp2f(x); }
 static float log2_of(float x) { return log2f(x); }
+static float divide(float x, float y) { return x / y; }
+static u32 load_shared(u32 p) {
+    check_shared(p, 4);
+    warps[current / 32].loads[current % 32].push_back(p);
+    u32 value;
+    memcpy(&value, shared_memory + p, 4);
+    return value;
+}
 static float xor_lane(float x, int by) {
     Warp& w = warps[current / 32];
     const int lane = current % 32;
@@ -247,15 +278,8 @@ static void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 }
 static void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     // A GPU ignores the lower bits: kernels must round them away.
-    mma_of(5, c, a, b0, b1, [](Warp& w) { multiply<8>(w, [](u32 bits, int) { return float_of(bits & 0xffffe000); }); });
+    mma_of(5, c, a, b0, b1, [](Warp& w) { multiply<8>(w, [](u32 bits, int) { return as_float(bits & 0xffffe000); }); });
 }
-static void mma_if(bool condition, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    if (condition) mma(c, a, b0, b1);
-}
-static void mma_tf32_if(bool condition, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    if (condition) mma_tf32(c, a, b0, b1);
-}
-
 // Memory that ends where nothing can be read. What lies before it is NaN.
 template <typename T> struct Tensor {
     T* data;
@@ -281,22 +305,24 @@ template <typename T> struct Tensor {
     }
 };
 
-// Runs a kernel of `threads` threads with dynamic shared memory.
-static void launch(void (*kernel)(), int grid_x, int grid_y, int threads, size_t bytes) {
+// Runs a kernel of `threads` threads with `bytes` of dynamic shared memory. `seed` is of the random schedule.
+static void launch(void (*kernel)(), int grid_x, int grid_y, int threads, size_t bytes, int seed = 1) {
     static std::vector<char> memory;
     kernel_of_fibers = kernel;
+    signal(SIGSEGV, fault_of_memory);
+    signal(SIGBUS, fault_of_memory);
     gridDim = {grid_x, grid_y, 1};
     shared_bytes = bytes;
     if ((int)fibers.size() != threads) {
         fibers = std::vector<Fiber>(threads);
         for (Fiber& f : fibers) f.stack.resize(64 << 10);
     }
-    srand(1);
+    srand(seed);
     for (int y = 0; y < grid_y; y++)
         for (int x = 0; x < grid_x; x++) {
             blockIdx = {x, y, 0};
-            memory.assign(bytes + 128, (char)0xff);
-            shared_memory = (char*)(((size_t)memory.data() + 127) & ~(size_t)127);
+            memory.assign(bytes + 1024, (char)0xff);
+            shared_memory = (char*)(((size_t)memory.data() + 1023) & ~(size_t)1023);
             warps.assign(threads / 32, Warp());
             waiting_block = 0;
             for (Fiber& f : fibers) {

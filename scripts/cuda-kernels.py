@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""Compiles the kernels of shaders/cuda, and tests them without a GPU.
+
+    scripts/cuda-kernels.py build [FOLDER]    writes shaders/cuda/kernels.ptx.zst, which the program contains, and
+                                              docs/tables/cuda-kernels.tsv
+    scripts/cuda-kernels.py check [FOLDER]    does everything below, and compares both files with the sources
+    scripts/cuda-kernels.py check --emulator  runs every variant on the CPU and compares it with an oracle, then makes
+                                              mistakes in the kernels, each of which must be noticed. Needs g++
+    scripts/cuda-kernels.py check --ptxas [FOLDER]  assembles every variant for several GPUs; none may spill registers
+
+With names of variants behind `--only`, `check` is about those, and compares no file.
+
+FOLDER, by default target/cuda-kernels, is for NVIDIA's compilers, which are downloaded from PyPI once. They need
+neither a GPU nor a driver, but x86-64.
+
+kernels.ptx.zst is one text. Each variant has a line `//// NAME threads=N shared=BYTES` before its PTX. The first line
+has the hash of the sources.
+"""
+
+import argparse
+import concurrent.futures
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SHADERS = ROOT / "shaders" / "cuda"
+TESTS = ROOT / "tests" / "cuda"
+PTX = SHADERS / "kernels.ptx.zst"
+TABLE = ROOT / "docs" / "tables" / "cuda-kernels.tsv"
+
+NVRTC = "nvidia-cuda-nvrtc-cu12==12.8.93"
+ZSTANDARD = "zstandard==0.25.0"
+TRITON = "triton==3.5.1"  # has ptxas and nvdisasm
+
+# The oldest PTX that has the kernels' instructions, for drivers from 470 on. NVRTC writes its own version, which
+# drivers before 570 refuse.
+PTX_VERSION = "7.4"
+
+# KiB of shared memory and threads of a multiprocessor.
+GPUS = {
+    "sm_80": (164, 2048), "sm_86": (100, 1536), "sm_89": (100, 1536), "sm_90": (228, 2048), "sm_120": (100, 1536),
+}
+
+
+class Variant(NamedTuple):
+    name: str
+    source: str  # of shaders/cuda; tests/cuda has a test of that name
+    entry: str
+    threads: int
+    shared: int  # bytes
+    defines: tuple  # of pairs
+    bits: str = ""  # variants alike in this give the same bits
+
+
+# The table of variants. From here to its end it is a part of the hash.
+
+def products():
+    """Products are named by dtype, layout and tile: of `tn`, the left factor is transposed in memory."""
+    # The tile of a workgroup and of a warp, stages, and the workgroups that a multiprocessor shall hold.
+    tiles = [
+        (128, 128, 64, 32, 3, 2),
+        (64, 64, 32, 32, 3, 4),
+        (128, 256, 64, 64, 4, 1),
+        (256, 128, 64, 64, 4, 1),
+    ]
+    for dtype in ("bf16", "f16", "tf32"):
+        for layout in ("nn", "nt", "tn"):
+            for m, n, warp_m, warp_n, stages, resident in tiles:
+                yield Variant(
+                    f"product.{dtype}.{layout}.{m}x{n}", "product.cu", "product",
+                    threads=32 * (m // warp_m) * (n // warp_n), shared=stages * (m + n) * 64,
+                    defines=(
+                        ("F16", int(dtype == "f16")), ("TF32", int(dtype == "tf32")),
+                        ("A_TRANSPOSED", int(layout == "tn")), ("B_TRANSPOSED", int(layout == "nt")),
+                        ("TILE_M", m), ("TILE_N", n), ("WARP_M", warp_m), ("WARP_N", warp_n),
+                        ("STAGES", stages), ("RESIDENT", resident),
+                    ),
+                    bits=f"product.{dtype}.{layout}",
+                )
+
+
+VARIANTS = [*products()]
+
+# The end of the table of variants.
+
+
+class Mutant(NamedTuple):
+    variant: str
+    source: str
+    old: str
+    new: str
+    nth: int = 0  # which of the places with the old text
+
+
+MUTANTS = [
+    Mutant("product.bf16.nn.64x64", "product.cu", "wait<STAGES - 2>();", "wait<STAGES - 1>();"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "commit();\n        free", "free"),
+    Mutant("product.bf16.nt.64x64", "product.cu", "wait<STAGES - 2>();\n        __syncthreads();", "wait<STAGES - 2>();"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "wait<0>();\n    __syncthreads();", "wait<0>();"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "__syncwarp();", "", 0),
+    Mutant("product.bf16.nn.128x128", "product.cu", "__syncwarp();", "", 1),
+    Mutant("product.bf16.nn.64x64", "product.cu", "a.copy(free);", "a.copy(filled);"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "if (filled == end)", "if (filled == end - STAGE_BYTES)"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "if (s + STAGES - 1 < stages)", "if (s + STAGES < stages)"),
+    Mutant("product.bf16.nt.64x64", "product.cu", "row >> 1 & 3", "row & 3"),
+    Mutant("product.tf32.nn.64x64", "product.cu", "(row & 3) * 2", "(row & 3)"),
+    Mutant("product.f16.tn.64x64", "product.cu", "lane / 8 % 2 : lane / 16, other", "lane / 16 : lane / 8 % 2, other"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "min(first + row + i * ROWS, side - 1)", "first + row + i * ROWS"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "min(first + chunk * CHUNK, (side - 1) / CHUNK * CHUNK)", "first + chunk * CHUNK"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "y_row < p.m && y_column < p.n", "y_column < p.n"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "y_row < p.m && y_column < p.n", "y_row < p.m"),
+    Mutant("product.tf32.nt.64x64", "product.cu", "r[e] = to_tf32(r[e])", ""),
+    Mutant("product.bf16.tn.64x64", "product.cu", "part < 4", "part < 3"),
+    Mutant("product.bf16.tn.64x64", "product.cu", "column_sums.store(total);\n        __syncthreads();", "column_sums.store(total);"),
+    Mutant("product.bf16.tn.64x64", "product.cu", "        }\n        __syncthreads();\n    }", "        }\n    }"),
+    Mutant("product.bf16.tn.64x64", "product.cu", "blockIdx.y * p.n + column", "column"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "if (whole && p.bias)", "if (p.bias)"),
+    Mutant("product.bf16.nn.64x64", "product.cu", "min(8, rows - first)", "8"),
+    Mutant("product.bf16.nn.64x64", "mma.cuh", "LOG2_E 1.44", "LOG2_E 1.45"),
+]
+
+
+def sources_hash():
+    """Returns the hash of what decides the PTX: shaders/cuda, by name, and the table of variants in this file."""
+    digest = hashlib.sha256()
+    for path in sorted([*SHADERS.glob("*.cu"), *SHADERS.glob("*.cuh")]):
+        digest.update(path.read_bytes())
+    table = re.search("^# The table of variants.*^# The end of the table", Path(__file__).read_text(), re.S | re.M)
+    digest.update(table.group().encode())
+    return digest.hexdigest()
+
+
+class Tools:
+    """NVIDIA's compilers, in a folder."""
+
+    def __init__(self, folder):
+        folder = Path(folder) / "cuda"
+        self.ptxas, self.nvdisasm = folder / "ptxas", folder / "nvdisasm"
+        python = folder / "python"
+        with tempfile.TemporaryDirectory() as work:
+            pip = Path(work) / "python" / "bin" / "pip"
+
+            def run_pip(*arguments):
+                if not pip.exists():
+                    subprocess.check_call([sys.executable, "-m", "venv", pip.parent.parent])
+                subprocess.check_call([pip, *arguments, "--quiet", "--no-deps", "--only-binary=:all:"])
+
+            if not (self.ptxas.exists() and self.nvdisasm.exists()):
+                run_pip("download", "--dest", work, TRITON)
+                folder.mkdir(parents=True, exist_ok=True)
+                with zipfile.ZipFile(next(Path(work).glob("triton-*.whl"))) as wheel:
+                    for tool in (self.ptxas, self.nvdisasm):
+                        tool.write_bytes(wheel.read(f"triton/backends/nvidia/bin/{tool.name}"))
+                        tool.chmod(0o755)
+            # The packages are complete once they have this name.
+            if not python.exists():
+                run_pip("install", "--target", folder / "python.new", NVRTC, ZSTANDARD)
+                (folder / "python.new").rename(python)
+        sys.path.insert(0, str(python))
+        import zstandard
+
+        self.zstandard = zstandard
+        self.nvrtc = ctypes.CDLL(str(next(python.glob("nvidia/cuda_nvrtc/lib/libnvrtc.so.*"))))
+
+    def compile(self, variant):
+        """Returns the PTX of a variant, without the compiler's comments."""
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        options = ["--gpu-architecture=compute_80", "--std=c++17", "-default-device", f"--include-path={SHADERS}"]
+        options += [f"-D{name}={value}" for name, value in variant.defines]
+        arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+        source = (SHADERS / variant.source).read_bytes()
+        call = self.nvrtc
+        if call.nvrtcCreateProgram(ctypes.byref(program), source, variant.source.encode(), 0, None, None):
+            sys.exit("NVRTC does not start")
+        failed = call.nvrtcCompileProgram(program, len(options), arguments)
+        call.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        call.nvrtcGetProgramLog(program, log)
+        if log.value.strip():
+            print(f"{variant.name}: {log.value.decode()}")
+        if failed:
+            sys.exit(f"{variant.name} does not compile")
+        call.nvrtcGetPTXSize(program, ctypes.byref(size))
+        ptx = ctypes.create_string_buffer(size.value)
+        call.nvrtcGetPTX(program, ptx)
+        call.nvrtcDestroyProgram(ctypes.byref(program))
+        lines = [re.sub(r"\s*//.*", "", line) for line in ptx.value.decode().splitlines()]
+        text = "\n".join(line.strip() for line in lines if line.strip())
+        return re.sub(r"^\.version .*$", f".version {PTX_VERSION}", text, flags=re.M) + "\n"
+
+    def compile_all(self, variants):
+        return {variant: self.compile(variant) for variant in variants}
+
+    def assemble(self, variant, ptx, gpu, work):
+        """Returns registers, bytes spilled, workgroups of a multiprocessor, and instructions per HMMA."""
+        path = Path(work) / f"{variant.name}.{gpu}"
+        source = Path(f"{path}.ptx")
+        source.write_text(ptx)
+        command = [self.ptxas, "-v", "-arch", gpu, source, "-o", path]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{variant.name} for {gpu}: {done.stderr}")
+        registers = int(re.search(r"Used (\d+) registers", done.stderr).group(1))
+        spilled = sum(map(int, re.findall(r"(\d+) bytes spill", done.stderr)))
+        shared, threads = GPUS[gpu]
+        resident = min(
+            65536 // (variant.threads * (registers + 7 & ~7)), shared * 1024 // (variant.shared + 1024), threads // variant.threads
+        )
+        code = subprocess.run([self.nvdisasm, "-c", path], capture_output=True, text=True, check=True).stdout
+        return registers, spilled, resident, per_multiplication(code)
+
+
+def per_multiplication(code):
+    """Returns the instructions per HMMA of the loop with the most of them."""
+    instructions, labels, most = [], {}, (0, 0)
+    for line in code.splitlines():
+        if label := re.match(r"(\.L_\S+):", line.strip()):
+            labels[label.group(1)] = len(instructions)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            instructions.append(instruction.group(1))
+    for end, instruction in enumerate(instructions):
+        target = re.search(r"BRA.*`\((\.L_\S+)\)", instruction)
+        if target and labels.get(target.group(1), end + 1) <= end:
+            body = instructions[labels[target.group(1)] : end + 1]
+            most = max(most, (sum("HMMA" in each for each in body), -len(body)))
+    return -most[1] / most[0] if most[0] else 0.0
+
+
+def whole_text(ptx):
+    parts = [f"//// sources {sources_hash()}\n"]
+    for variant, text in ptx.items():
+        parts += [f"//// {variant.name} threads={variant.threads} shared={variant.shared}\n", text]
+    return "".join(parts)
+
+
+def in_parallel(work, items):
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, items))
+
+
+def measure(tools, ptx):
+    """Returns the lines of the table, and whether nothing spills."""
+    lines, fine = ["\t".join(["kernel", "threads", "shared memory in KiB", "PTX in KiB", *(f"{gpu}: registers, workgroups, instructions per HMMA" for gpu in GPUS)])], True
+    pairs = [(variant, gpu) for variant in ptx for gpu in GPUS]
+    with tempfile.TemporaryDirectory() as work:
+        results = dict(zip(pairs, in_parallel(lambda pair: tools.assemble(pair[0], ptx[pair[0]], pair[1], work), pairs)))
+    for variant, text in ptx.items():
+        cells = [variant.name, str(variant.threads), f"{variant.shared / 1024:g}", f"{len(text) / 1024:.0f}"]
+        for gpu in GPUS:
+            registers, spilled, resident, instructions = results[variant, gpu]
+            cells.append(f"{registers}, {resident}, {instructions:.1f}")
+            if spilled or not resident:
+                print(f"error: {variant.name} on {gpu}: {spilled} bytes spilled, {resident} workgroups", file=sys.stderr)
+                fine = False
+        lines.append("\t".join(cells))
+    return lines, fine
+
+
+def run_emulated(variant, folder, shaders, name):
+    """Compiles and runs the test of a variant. Returns its output, and whether it found no mistake."""
+    program = Path(folder) / name
+    test = shaders.parent.parent / "tests" / "cuda" / Path(variant.source).with_suffix(".cpp").name
+    command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-w", test, "-o", program]
+    command += [f"-D{name}={value}" for name, value in variant.defines]
+    subprocess.check_call(command)
+    try:
+        done = subprocess.run([program], capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return "it does not end", False
+    conflicts = re.search(r"^conflicts (\d+) of [1-9]", done.stdout, re.M)
+    return done.stdout + done.stderr, done.returncode == 0 and conflicts is not None and conflicts.group(1) == "0"
+
+
+def emulate(variants, mutants):
+    """Tests the kernels and the test itself on the CPU. Returns whether all is as it should be."""
+    fine = True
+    with tempfile.TemporaryDirectory() as folder:
+        results = in_parallel(lambda variant: run_emulated(variant, folder, SHADERS, variant.name), variants)
+        bits = defaultdict(dict)
+        for variant, (output, right) in zip(variants, results):
+            if not right:
+                print(f"error: {variant.name}:\n{output}", file=sys.stderr)
+                fine = False
+            if variant.bits:
+                cases = [line for line in output.splitlines() if line.startswith("case ")]
+                bits[variant.bits].setdefault(tuple(cases), []).append(variant.name)
+        for different in bits.values():
+            if len(different) > 1:
+                print(f"error: these differ in their bits: {list(different.values())}", file=sys.stderr)
+                fine = False
+        print(f"{len(variants)} variants ran on the CPU")
+
+        def run_mutant(at):
+            index, mutant = at
+            root = Path(folder) / f"mutant-{index}"
+            shutil.copytree(SHADERS, root / "shaders" / "cuda")
+            shutil.copytree(TESTS, root / "tests" / "cuda")
+            path = root / "shaders" / "cuda" / mutant.source
+            parts = path.read_text().split(mutant.old)
+            if len(parts) < mutant.nth + 2:
+                return "its text is not in the source", True
+            mutated = mutant.old.join(parts[: mutant.nth + 1]) + mutant.new + mutant.old.join(parts[mutant.nth + 1 :])
+            path.write_text(mutated)
+            variant = next(variant for variant in VARIANTS if variant.name == mutant.variant)
+            return run_emulated(variant, folder, root / "shaders" / "cuda", f"{index}")
+
+        for mutant, (output, right) in zip(mutants, in_parallel(run_mutant, enumerate(mutants))):
+            what = f"{mutant.variant}, {mutant.old!r} -> {mutant.new!r}"
+            if right:
+                print(f"error: a mutant is not noticed: {what}\n{output}", file=sys.stderr)
+                fine = False
+            else:
+                lines = [line for line in output.splitlines() if not line.startswith("case ")]
+                print(f"noticed: {what}: {lines[0] if lines else 'it crashes'}")
+    return fine
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["build", "check"])
+    parser.add_argument("folder", nargs="?", default=ROOT / "target" / "cuda-kernels")
+    parser.add_argument("--emulator", action="store_true")
+    parser.add_argument("--ptxas", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME")
+    arguments = parser.parse_args()
+    everything = not (arguments.emulator or arguments.ptxas)
+    variants = [variant for variant in VARIANTS if variant.name.startswith(tuple(arguments.only))]
+    if not variants:
+        sys.exit("no variant has such a name")
+    fine = True
+    if arguments.command == "check" and (everything or arguments.emulator):
+        mutants = [mutant for mutant in MUTANTS if mutant.variant.startswith(tuple(arguments.only))]
+        fine = emulate(variants, mutants)
+    if arguments.command == "check" and arguments.emulator and not arguments.ptxas:
+        sys.exit(not fine)
+    tools = Tools(arguments.folder)
+    ptx = tools.compile_all(variants)
+    table, without_spills = measure(tools, ptx)
+    fine &= without_spills
+    print("\n".join(table))
+    text = whole_text(ptx).encode()
+    if arguments.command == "build":
+        compressor = tools.zstandard.ZstdCompressor(
+            compression_params=tools.zstandard.ZstdCompressionParameters.from_level(19, window_log=27, enable_ldm=True)
+        )
+        compressed = compressor.compress(text)
+        PTX.write_bytes(compressed)
+        TABLE.write_text("\n".join(table) + "\n")
+        print(f"{len(variants)} variants, {len(text):,} bytes of PTX, compressed {len(compressed):,}")
+    elif arguments.only == [""]:
+        if not PTX.exists() or tools.zstandard.ZstdDecompressor().decompress(PTX.read_bytes()) != text:
+            print(f"error: {PTX.relative_to(ROOT)} is not from these sources; run {sys.argv[0]} build", file=sys.stderr)
+            fine = False
+        if not TABLE.exists() or TABLE.read_text() != "\n".join(table) + "\n":
+            print(f"error: {TABLE.relative_to(ROOT)} is not from these sources; run {sys.argv[0]} build", file=sys.stderr)
+            fine = False
+    sys.exit(not fine)
+
+
+if __name__ == "__main__":
+    main()
