@@ -214,6 +214,16 @@ __device__ __forceinline__ void write8(float* to, const float (&v)[8]) {
     *(f32x4*)(to + 4) = high;
 }
 
+// Brings the tile of a tensor that the epilogue reads into the cache, while the factors are multiplied.
+__device__ __forceinline__ void prefetch_tile(const T* tensor, const Params& p, int row, int column) {
+    const int line = 128 / sizeof(T), lines = TILE_N / line;
+#pragma unroll 1
+    for (int at = threadIdx.x; at < TILE_M * lines; at += THREADS) {
+        const int r = row + at / lines, c = column + at % lines * line;
+        if (r < p.m && c < p.n) prefetch(tensor + (long long)r * p.n + c);
+    }
+}
+
 // Runs the epilogue on 8 elements of a column and stores them.
 __device__ __forceinline__ void finish(const Params& p, const float* sums, long long place, int column) {
     const bool whole = gridDim.y == 1;
@@ -276,6 +286,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) product(Params p
             b.copy(memory + s * STAGE_BYTES + A_BYTES);
         }
         commit();
+    }
+#pragma unroll 1
+    for (int which = 0; which < 2 && gridDim.y == 1; which++) {
+        const T* tensor = which ? p.residual : p.derivative;
+        if (tensor) prefetch_tile(tensor, p, row, column);
     }
 
     float sums[WARP_M / 16][WARP_N / 8][4];

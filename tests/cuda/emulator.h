@@ -159,6 +159,7 @@ static void copy16(u32 to, const void* from) {
     if (copies_land_late) fibers[current].open.push_back(copy);
     else memcpy(copy.to, copy.from, 16);
 }
+static void prefetch(const void*) {}
 static void commit() {
     Fiber& f = fibers[current];
     f.groups.push_back(f.open);
