@@ -16,6 +16,9 @@ const STAGE: usize = 32;
 /// Copies move 16 bytes.
 const ACCESS: usize = 16;
 
+/// The epilogue takes this many elements of a row at once.
+const STORE: usize = 8;
+
 /// Where the rows of a factor lie.
 struct Layout {
     /// The factor's first axis is contiguous, not its second.
@@ -63,7 +66,10 @@ fn try_multiply(
     let ([m, k], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
     let size = a.dtype.size();
     let k_per_range = k / tiling.ranges;
-    let fits = (n * size).is_multiple_of(ACCESS)
+    let Epilogue { derivative, bias, residual, .. } = *epilogue;
+    let of_epilogue = [Some(*y), bias, residual, derivative.map(|(_, x)| x)];
+    let fits = n.is_multiple_of(STORE)
+        && of_epilogue.into_iter().flatten().all(is_aligned)
         && (k_per_range * size).is_multiple_of(STAGE * DType::BF16.size())
         && [DType::F32, a.dtype].contains(&y.dtype);
     if !kernels.queue.runs_ptx() || !fits {
@@ -81,7 +87,7 @@ fn try_multiply(
     name_launch(|| {
         format!("product {m}x{n}, {} x {k_per_range} terms, tile {side}", tiling.ranges)
     });
-    let Epilogue { derivative, bias, residual, accumulate, first_row } = *epilogue;
+    let Epilogue { accumulate, first_row, .. } = *epilogue;
     let values = [
         [m, n, k, a_layout.stride, b_layout.stride, k_per_range],
         [accumulate.into(), epilogue.is_exact().into(), (y.dtype == DType::F32).into(), 0, 0, 0],
