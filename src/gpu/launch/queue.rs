@@ -94,6 +94,16 @@ impl Queue {
         min < max && max <= 32
     }
 
+    /// Returns the most elements of a vector in cubecl's language.
+    pub fn vector_size(&self) -> usize {
+        self.client.properties().hardware.max_vector_size
+    }
+
+    /// Returns the most invocations of a workgroup.
+    pub fn workgroup_size(&self) -> u32 {
+        self.client.properties().hardware.max_units_per_cube
+    }
+
     /// Returns the memory that a workgroup shares, in bytes.
     pub fn workgroup_memory(&self) -> usize {
         self.client.properties().hardware.max_shared_memory_size

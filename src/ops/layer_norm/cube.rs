@@ -1,165 +1,280 @@
 use burn::backend::TensorMetadata;
-use burn::backend::ops::FloatTensorOps;
-use burn::tensor::Slice;
+use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
-use crate::ops::shared::cube::reduce::group_sum;
-use crate::ops::shared::cube::{CubeKernels, Gpu, each, elem, launch};
+use crate::gpu::queue::Workgroups;
+use crate::ops::shared::cube::rows::{RowLayout, UNITS, in_row, team_index, team_lane, team_sums};
+use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, elem, launch};
 use crate::ops::shared::kernels::owned;
 use crate::plan::NORM_GROUPS;
 
-/// Invocations that share a row.
-const UNITS: u32 = 128;
-
-/// `y = (x - mean) * rstd * gamma + beta`, a workgroup for each row, which it holds in registers. An RMS
-/// norm has no mean.
+/// `y = (x - mean) * rstd * gamma + beta`, a team for each row, which it holds in registers. An RMS norm
+/// has no mean.
 #[cube(launch_unchecked)]
-fn normalise<T: Float>(
-    x: &[T],
-    gamma: &[f32],
-    beta: &[f32],
-    y: &mut [T],
+fn normalise<T: Float, N: Size>(
+    x: &[Vector<T, N>],
+    gamma: &[Vector<f32, N>],
+    beta: &[Vector<f32, N>],
+    y: &mut [Vector<T, N>],
     mean: &mut [f32],
     rstd: &mut [f32],
     rows: usize,
     eps: f32,
-    #[comptime] width: usize,
+    #[comptime] layout: RowLayout,
     #[comptime] has_beta: bool,
     #[comptime] rms: bool,
     #[define(T)] _elem: ElemType,
 ) {
-    let row = CUBE_POS;
-    if row >= rows {
-        terminate!();
-    }
-    let units = UNITS as usize;
-    let columns = comptime!(width.div_ceil(UNITS as usize));
-    let lane = UNIT_POS as usize;
-    let base = row * width;
-    let size = width as f32;
-    let mut values = Array::<f32>::new(columns);
-    let mut sum = 0.0f32;
-    for i in 0..columns {
-        let column = i * units + lane;
-        if column < width {
-            values[i] = f32::cast_from(x[base + column]);
-            sum += values[i];
+    let own = comptime!(layout.own());
+    let team = comptime!(layout.team);
+    let lane = team_lane(layout);
+    let index = CUBE_POS * comptime!(layout.teams()) + team_index(layout);
+    // Teams without a row of their own read the last one: all invocations take part in the sums.
+    let row = min(index, rows - 1);
+    let base = row * comptime!(layout.vectors);
+    let vector = N::value().comptime();
+    let size = comptime!((layout.vectors * vector) as f32);
+    let mut values = Array::<Vector<f32, N>>::new(own);
+    let mut sums = Array::<f32>::new(1usize);
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    #[unroll(layout.unrolls())]
+    for i in 0..own {
+        let column = i * team + lane;
+        if in_row(column, layout) {
+            let value = Vector::<f32, N>::cast_from(x[base + column]);
+            values[i] = value;
+            sum += value;
         }
     }
     let mut mu = 0.0f32;
     if comptime!(!rms) {
-        mu = group_sum(sum, UNITS) / size;
+        sums[0] = sum.vector_sum();
+        team_sums(&mut sums, 1usize, layout);
+        mu = sums[0] / size;
     }
     // The variance from centred values: sum of squares less square of sum cancels.
-    let mut squares = 0.0f32;
-    for i in 0..columns {
-        if i * units + lane < width {
-            let centred = values[i] - mu;
+    let mut squares = Vector::<f32, N>::new(0.0f32);
+    #[unroll(layout.unrolls())]
+    for i in 0..own {
+        if in_row(i * team + lane, layout) {
+            let centred = values[i] - Vector::new(mu);
             values[i] = centred;
             squares += centred * centred;
         }
     }
-    let scale = 1.0f32 / (group_sum(squares, UNITS) / size + eps).sqrt();
-    for i in 0..columns {
-        let column = i * units + lane;
-        if column < width {
-            let mut value = values[i] * scale * gamma[column];
-            if comptime!(has_beta) {
-                value += beta[column];
+    sums[0] = squares.vector_sum();
+    team_sums(&mut sums, 1usize, layout);
+    let scale = 1.0f32 / (sums[0] / size + eps).sqrt();
+    if index < rows {
+        #[unroll(layout.unrolls())]
+        for i in 0..own {
+            let column = i * team + lane;
+            if in_row(column, layout) {
+                let mut value = values[i] * Vector::new(scale) * gamma[column];
+                if comptime!(has_beta) {
+                    value += beta[column];
+                }
+                y[base + column] = Vector::cast_from(value);
             }
-            y[base + column] = T::cast_from(value);
         }
-    }
-    if lane == 0 {
-        if comptime!(!rms) {
-            mean[row] = mu;
+        if lane == 0 {
+            if comptime!(!rms) {
+                mean[row] = mu;
+            }
+            rstd[row] = scale;
         }
-        rstd[row] = scale;
     }
 }
 
 /// `dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat))` with `g = dy * gamma`, added to what `dx`
 /// holds if `accumulates`, and the sums over `rows_per_group` rows that make up d-gamma and d-beta,
-/// `[groups, 2, width]`. A workgroup goes through its rows in order and keeps both sums in registers. If
-/// `rms`, neither x nor g has its mean subtracted.
+/// `[groups, 2, width]`. If `rms`, neither x nor g has its mean subtracted, and there is no d-beta.
+///
+/// A team takes every `teams`-th row of its workgroup's, and keeps both sums in registers. It loads its next
+/// row before it adds up the one it has, and a row past the end as the last one, because loads under a
+/// condition wait for one another.
 #[cube(launch_unchecked)]
-fn gradients<T: Float>(
-    dy: &[T],
-    x: &[T],
-    gamma: &[f32],
+fn gradients<T: Float, N: Size>(
+    dy: &[Vector<T, N>],
+    x: &[Vector<T, N>],
+    gamma: &[Vector<f32, N>],
     mean: &[f32],
     rstd: &[f32],
-    dx: &mut [T],
-    partial: &mut [f32],
+    dx: &mut [Vector<T, N>],
+    partial: &mut [Vector<f32, N>],
     rows: usize,
     rows_per_group: usize,
-    #[comptime] width: usize,
+    #[comptime] layout: RowLayout,
     #[comptime] accumulates: bool,
     #[comptime] rms: bool,
     #[define(T)] _elem: ElemType,
 ) {
-    let units = UNITS as usize;
-    let columns = comptime!(width.div_ceil(UNITS as usize));
-    let lane = UNIT_POS as usize;
-    let size = width as f32;
+    let own = comptime!(layout.own());
+    let team = comptime!(layout.team);
+    let teams = comptime!(layout.teams());
+    let vectors = comptime!(layout.vectors);
+    let lane = team_lane(layout);
+    let nth = team_index(layout);
+    let vector = N::value().comptime();
+    let size = comptime!((layout.vectors * vector) as f32);
     let group = CUBE_POS;
     let first = group * rows_per_group;
     let last = min(first + rows_per_group, rows);
-    let mut d_gamma = Array::<f32>::new(columns);
-    let mut d_beta = Array::<f32>::new(columns);
-    let mut x_hat = Array::<f32>::new(columns);
-    let mut g = Array::<f32>::new(columns);
-    for i in 0..columns {
-        d_gamma[i] = 0.0f32;
-        d_beta[i] = 0.0f32;
+
+    let mut d_gamma = Array::<Vector<f32, N>>::new(own);
+    let mut d_beta = Array::<Vector<f32, N>>::new(own);
+    let mut next_dy = Array::<Vector<T, N>>::new(own);
+    let mut next_x = Array::<Vector<T, N>>::new(own);
+    let mut next_dx = Array::<Vector<T, N>>::new(own);
+    let mut own_dy = Array::<Vector<f32, N>>::new(own);
+    let mut own_x = Array::<Vector<f32, N>>::new(own);
+    let mut own_dx = Array::<Vector<T, N>>::new(own);
+    let mut sums = Array::<f32>::new(2usize);
+
+    let mut row = first + nth;
+    let mut at = min(row, last - 1);
+    let mut mu = 0.0f32;
+    if comptime!(!rms) {
+        mu = mean[at];
     }
-    for row in first..last {
-        let base = row * width;
-        let mut mu = 0.0f32;
-        if comptime!(!rms) {
-            mu = mean[row];
-        }
-        let scale = rstd[row];
-        let mut sum_g = 0.0f32;
-        let mut sum_gx = 0.0f32;
-        for i in 0..columns {
-            let column = i * units + lane;
-            if column < width {
-                let d = f32::cast_from(dy[base + column]);
-                let normal = (f32::cast_from(x[base + column]) - mu) * scale;
-                let slope = d * gamma[column];
-                x_hat[i] = normal;
-                g[i] = slope;
-                sum_g += slope;
-                sum_gx += slope * normal;
-                d_gamma[i] += d * normal;
-                d_beta[i] += d;
+    let mut scale = rstd[at];
+    #[unroll(layout.unrolls())]
+    for i in 0..own {
+        d_gamma[i] = Vector::new(0.0f32);
+        d_beta[i] = Vector::new(0.0f32);
+        let column = i * team + lane;
+        if in_row(column, layout) {
+            next_dy[i] = dy[at * vectors + column];
+            next_x[i] = x[at * vectors + column];
+            if comptime!(accumulates) {
+                next_dx[i] = dx[at * vectors + column];
             }
         }
+    }
+    for _ in 0..rows_per_group.div_ceil(teams) {
+        let present = row < last;
+        let base = at * vectors;
+        let row_scale = scale;
+        let row_mu = mu;
+        at = min(row + teams, last - 1);
+        if comptime!(!rms) {
+            mu = mean[at];
+        }
+        scale = rstd[at];
+        // x becomes x_hat.
+        #[unroll(layout.unrolls())]
+        for i in 0..own {
+            let column = i * team + lane;
+            if in_row(column, layout) {
+                own_dy[i] = Vector::cast_from(next_dy[i]);
+                let value = Vector::<f32, N>::cast_from(next_x[i]);
+                own_x[i] = (value - Vector::new(row_mu)) * Vector::new(row_scale);
+                next_dy[i] = dy[at * vectors + column];
+                next_x[i] = x[at * vectors + column];
+                if comptime!(accumulates) {
+                    own_dx[i] = next_dx[i];
+                    next_dx[i] = dx[at * vectors + column];
+                }
+            }
+        }
+        let mut sum_g = Vector::<f32, N>::new(0.0f32);
+        let mut sum_gx = Vector::<f32, N>::new(0.0f32);
+        #[unroll(layout.unrolls())]
+        for i in 0..own {
+            let column = i * team + lane;
+            if in_row(column, layout) {
+                let d = own_dy[i];
+                let slope = d * gamma[column];
+                sum_g += slope;
+                sum_gx += slope * own_x[i];
+                own_dy[i] = slope;
+                if present {
+                    d_gamma[i] += d * own_x[i];
+                    if comptime!(!rms) {
+                        d_beta[i] += d;
+                    }
+                }
+            }
+        }
+        sums[0] = sum_gx.vector_sum();
+        sums[1] = sum_g.vector_sum();
+        team_sums(&mut sums, comptime!(if rms { 1usize } else { 2usize }), layout);
+        let mean_gx = sums[0] / size;
         let mut mean_g = 0.0f32;
         if comptime!(!rms) {
-            mean_g = group_sum(sum_g, UNITS) / size;
+            mean_g = sums[1] / size;
         }
-        let mean_gx = group_sum(sum_gx, UNITS) / size;
-        for i in 0..columns {
-            let column = i * units + lane;
-            if column < width {
-                let mut slope = scale * (g[i] - mean_g - x_hat[i] * mean_gx);
-                if comptime!(accumulates) {
-                    slope += f32::cast_from(dx[base + column]);
+        if present {
+            #[unroll(layout.unrolls())]
+            for i in 0..own {
+                let column = i * team + lane;
+                if in_row(column, layout) {
+                    let centred = own_dy[i] - Vector::new(mean_g) - own_x[i] * Vector::new(mean_gx);
+                    let mut slope = Vector::new(row_scale) * centred;
+                    if comptime!(accumulates) {
+                        slope += Vector::cast_from(own_dx[i]);
+                    }
+                    dx[base + column] = Vector::cast_from(slope);
                 }
-                dx[base + column] = T::cast_from(slope);
             }
         }
+        row += teams;
     }
-    for i in 0..columns {
-        let column = i * units + lane;
-        if column < width {
-            partial[2 * group * width + column] = d_gamma[i];
-            partial[(2 * group + 1) * width + column] = d_beta[i];
+
+    // The teams' sums, in the order of the teams.
+    let units = comptime!(UNITS);
+    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime!(2 * UNITS));
+    let unit = UNIT_POS as usize;
+    #[unroll(layout.unrolls())]
+    for i in 0..own {
+        shared[unit] = d_gamma[i];
+        shared[units + unit] = d_beta[i];
+        sync_cube();
+        let column = i * team + lane;
+        #[unroll]
+        for part in 0..2usize {
+            // Two teams work at once, if there are two.
+            if nth == comptime!(part % layout.teams()) && in_row(column, layout) {
+                let mut sum = shared[part * units + lane];
+                for other in 1..teams {
+                    sum += shared[part * units + other * team + lane];
+                }
+                partial[(2 * group + part) * vectors + column] = sum;
+            }
+        }
+        sync_cube();
+    }
+}
+
+/// The sums over the groups of several layers of one width, in their order: an invocation for a vector of
+/// the sums of one layer, whose number is the row of the grid.
+#[cube(launch_unchecked)]
+fn sum_groups<N: Size>(
+    partial: &Sequence<Box<[Vector<f32, N>]>>,
+    gamma: &mut Sequence<Box<[Vector<f32, N>]>>,
+    beta: &mut Sequence<Box<[Vector<f32, N>]>>,
+    groups: usize,
+    vectors: usize,
+) {
+    let layer = CUBE_POS_Y as usize;
+    let column = CUBE_POS_X as usize * ELEMENTWISE as usize + UNIT_POS as usize;
+    if column < 2 * vectors {
+        #[unroll]
+        for k in 0..partial.len() {
+            if layer == k {
+                let mut sum = Vector::<f32, N>::new(0.0f32);
+                for group in 0..groups {
+                    sum += partial[k][group * 2 * vectors + column];
+                }
+                if column < vectors {
+                    gamma.index_mut(k)[column] = sum;
+                } else {
+                    beta.index_mut(k)[column - vectors] = sum;
+                }
+            }
         }
     }
 }
@@ -173,14 +288,17 @@ pub(super) fn forward(
     let y = kernels.queue.empty_of([n, c], x.dtype);
     let mean = (!form.is_rms()).then(|| kernels.queue.empty([n, 1]));
     let rstd = kernels.queue.empty([n, 1]);
+    let vector = kernels.vector(x.dtype, c);
+    let layout = RowLayout::new(&kernels.queue, c, vector);
     launch!(
         kernels,
-        each(n, UNITS),
+        layout.team_each(n),
         normalise(
+            vector,
             &[&x, &gamma, beta.as_ref(), &y, mean.as_ref(), &rstd],
             n,
             form.eps(),
-            c,
+            layout,
             beta.is_some(),
             form.is_rms(),
             elem(&x),
@@ -201,14 +319,17 @@ pub(super) fn backward(
     let groups = n.div_ceil(rows_per_group);
     let dx = residual.map_or_else(|| kernels.queue.empty_of([n, c], x.dtype), owned);
     let partial = kernels.queue.empty([groups, 2, c]);
+    let vector = kernels.vector(x.dtype, c);
+    let layout = RowLayout::new(&kernels.queue, c, vector);
     launch!(
         kernels,
-        each(groups, UNITS),
+        layout.workgroup_each(groups),
         gradients(
+            vector,
             &[&dy, &x, &gamma, mean.as_ref(), &rstd, &dx, &partial],
             n,
             rows_per_group,
-            c,
+            layout,
             accumulates,
             form.is_rms(),
             elem(&x),
@@ -221,11 +342,34 @@ pub(super) fn weight_gradients(
     kernels: &CubeKernels,
     inputs: WeightGradientsInputs<Gpu>,
 ) -> Vec<(CubeTensor, CubeTensor)> {
-    let both = inputs.partial.into_iter().map(|partial| {
-        let [groups, _, c] = partial.shape().dims();
-        let sums = kernels.sum_groups(&partial, groups, 2 * c);
-        let of = |first| Gpu::float_slice(sums.clone(), &[Slice::from(first..first + c)]);
-        (of(0), of(c))
-    });
-    both.collect()
+    let partial = inputs.partial;
+    let vectors = |partial: &CubeTensor| {
+        let [gamma, beta] = [(); 2].map(|()| kernels.queue.empty([partial.shape()[2]]));
+        (gamma, beta)
+    };
+    let gradients: Vec<_> = partial.iter().map(vectors).collect();
+    let layers: Vec<_> = partial.iter().zip(&gradients).collect();
+    // The layers of a model have one width.
+    for layers in layers.chunk_by(|(a, _), (b, _)| a.shape() == b.shape()) {
+        let [groups, _, c] = layers[0].0.shape().dims();
+        let vector = kernels.vector(DType::F32, c);
+        let columns = 2 * c / vector;
+        for layers in layers.chunks(kernels.tensors_per_launch(layers.len(), 3, 0)) {
+            let grid = Workgroups::Plane(columns.div_ceil(ELEMENTWISE as usize), layers.len());
+            launch!(
+                kernels,
+                (grid.count(), CubeDim::new_1d(ELEMENTWISE)),
+                sum_groups(
+                    vector,
+                    &[],
+                    layers.iter().map(|(partial, _)| kernels.argument(*partial)).collect(),
+                    layers.iter().map(|(_, (gamma, _))| kernels.argument(gamma)).collect(),
+                    layers.iter().map(|(_, (_, beta))| kernels.argument(beta)).collect(),
+                    groups,
+                    columns / 2,
+                )
+            );
+        }
+    }
+    gradients
 }
