@@ -74,6 +74,7 @@ fn steps_take_few_launches() {
         (&recipe[..], false, OpsMode::WIDE, 100),
         (&twelve[..], true, auto, 320),
         (&twelve[..], true, OpsMode::WIDE, 280),
+        (&twelve[..], true, OpsMode::CUBE, 350),
     ] {
         let mut config = config(flags);
         config.bias = bias;
