@@ -487,6 +487,31 @@ pub fn long_cases(time: usize) -> Vec<Case> {
     ops.chain(rotations.into_iter().flatten()).collect()
 }
 
+/// Returns cases whose rows kernels read in vectors of four or eight elements, and norms whose rows belong to
+/// several subgroups.
+pub fn vector_cases() -> Vec<Case> {
+    let gelu = |form| Some(Activation::Gelu(form));
+    let linear = |activation, residual| Op::Linear { inner: 12, bias: true, residual, activation };
+    let norms =
+        [Op::LayerNorm { beta: true, rms: None }, Op::LayerNorm { beta: false, rms: Some(EPS) }];
+    let ops = [
+        Op::Embed { vocab: 51, unused: 3 },
+        linear(gelu(Gelu::Tanh), true),
+        linear(gelu(Gelu::Erf), false),
+        linear(Some(Activation::SwiGlu), true),
+        // The last tokens share a vector with padding.
+        Op::CrossEntropy { vocab: 1029, padding: 3, chunk: 100, ignores: true },
+        Op::Dropout { rate: 0.3, residual: true },
+    ];
+    let mut cases: Vec<Case> = ops.into_iter().map(|op| Case::new(op, 2, 70, 40)).collect();
+    // More rows than a workgroup takes at once.
+    cases.push(Case::new(linear(None, false), 3, 400, 40));
+    for width in [40, 301, 512, 1604] {
+        cases.extend(norms.clone().map(|op| Case::new(op, 2, 70, width)));
+    }
+    cases
+}
+
 pub fn matrix(rows: usize, cols: usize, element: impl Fn(usize, usize) -> f64) -> Vec<f64> {
     (0..rows * cols).map(|at| element(at / cols, at % cols)).collect()
 }

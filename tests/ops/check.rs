@@ -5,7 +5,9 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use wgpt::config::{Dtype, Precision};
 use wgpt::ops::{self, OpsMode};
 
-use crate::case::{ACTIVATIONS, Case, Op, dot, long_cases, noise, small_cases, values};
+use crate::case::{
+    ACTIVATIONS, Case, Op, dot, long_cases, noise, small_cases, values, vector_cases,
+};
 
 /// The tolerances of values and gradients in f32.
 pub const VALUE: f64 = 1e-5;
@@ -225,6 +227,7 @@ pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
 /// hundred terms.
 pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(long_cases(130), device, mode);
+    check_large(vector_cases(), device, mode);
     check_large(last_key_cases(), device, mode);
     check_large(head_cases(), device, mode);
     for activation in ACTIVATIONS {

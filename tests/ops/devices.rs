@@ -5,7 +5,7 @@ use wgpt::config::{Abilities, Dtype, Matrices, Precision};
 use wgpt::gpu::{self, Backend, DeviceChoice, DeviceKind, DriverTraits};
 use wgpt::ops::{self, Dropout, OpsMode};
 
-use crate::case::{Case, long_cases, mask, noise, softmax, values};
+use crate::case::{Case, long_cases, mask, noise, softmax, values, vector_cases};
 use crate::check::{
     Outcome, VALUE, check_half, check_half_weights, check_large, check_matrices, check_overflow,
     check_small, compare, head_cases, last_key_cases, run,
@@ -47,6 +47,9 @@ fn check_kernels(device: &Device, mode: OpsMode, few: bool) {
 fn check_kernels_with(heads: Vec<Case>, device: &Device, mode: OpsMode, few: bool) {
     check_small(if few { 5 } else { 20 }, device, &[mode]);
     check_large(long_cases(130), device, mode);
+    if !few {
+        check_large(vector_cases(), device, mode);
+    }
     check_large(last_key_cases(), device, mode);
     check_large(heads, device, mode);
     check_optimizer(device, mode);
@@ -257,7 +260,8 @@ fn the_size_of_dispatches_changes_no_bit() {
 fn cube_kernels_are_deterministic() {
     for (device, _) in devices(Backend::Vulkan) {
         let all = || {
-            let ops = long_cases(130).into_iter().flat_map(|case| {
+            let cases = long_cases(130).into_iter().chain(vector_cases());
+            let ops = cases.flat_map(|case| {
                 let Outcome { value, grads } = run(&case, &device, OpsMode::CUBE);
                 [value].into_iter().chain(grads)
             });

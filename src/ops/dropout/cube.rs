@@ -44,27 +44,33 @@ pub(in crate::ops) fn keep(mask: &Mask, key: u32, index: usize) -> f32 {
     select(hash >= mask.threshold, mask.scale, 0.0f32)
 }
 
-/// `y = dropout(x) + residual`, an invocation for each element.
+/// `y = dropout(x) + residual`, an invocation for each vector.
 #[cube(launch_unchecked)]
-fn drop_out<T: Float>(
-    x: &[T],
-    residual: &[T],
-    y: &mut [T],
+fn drop_out<T: Float, N: Size>(
+    x: &[Vector<T, N>],
+    residual: &[Vector<T, N>],
+    y: &mut [Vector<T, N>],
     mask: Mask,
-    elements: usize,
+    vectors: usize,
     per_sequence: usize,
     #[comptime] has_residual: bool,
     #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
-    if i < elements {
+    if i < vectors {
         let sequence = i / per_sequence;
         let key = sequence_key(&mask, sequence);
-        let mut value = f32::cast_from(x[i]) * keep(&mask, key, i - sequence * per_sequence);
-        if comptime!(has_residual) {
-            value += f32::cast_from(residual[i]);
+        let first = (i - sequence * per_sequence) * N::value();
+        let mut factor = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for j in 0..N::value() {
+            factor.insert(j, keep(&mask, key, first + j));
         }
-        y[i] = T::cast_from(value);
+        let mut value = Vector::<f32, N>::cast_from(x[i]) * factor;
+        if comptime!(has_residual) {
+            value += Vector::cast_from(residual[i]);
+        }
+        y[i] = Vector::cast_from(value);
     }
 }
 
@@ -72,14 +78,18 @@ pub(super) fn forward(kernels: &CubeKernels, inputs: DropoutInputs<Gpu>) -> Cube
     let DropoutInputs { x, residual, time, dropout } = inputs;
     let [n, c] = x.shape().dims();
     let y = kernels.queue.empty_of([n, c], x.dtype);
+    // A vector belongs to one sequence.
+    let vector = kernels.vector(x.dtype, time * c);
+    let vectors = n * c / vector;
     launch!(
         kernels,
-        cover(n * c),
+        cover(vectors),
         drop_out(
+            vector,
             &[&x, residual.as_ref(), &y],
             mask(Some(&dropout)),
-            n * c,
-            time * c,
+            vectors,
+            time * c / vector,
             residual.is_some(),
             elem(&x),
         )

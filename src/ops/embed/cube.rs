@@ -9,14 +9,14 @@ use crate::ops::shared::cube::{CubeKernels, Gpu, cover, elem, launch};
 use crate::ops::shared::kernels::owned;
 
 /// `y[row] = base[row mod period] + shard[id of row - first]`, without the second term for ids that
-/// the shard does not hold. An invocation for each element.
+/// the shard does not hold. An invocation for each vector; rows have `width` of them.
 #[cube(launch_unchecked)]
-fn look_up<W: Float, B: Float, T: Float>(
-    shard: &[W],
-    base: &[B],
+fn look_up<W: Float, B: Float, T: Float, N: Size>(
+    shard: &[Vector<W, N>],
+    base: &[Vector<B, N>],
     ids: &[u32],
-    y: &mut [T],
-    elements: usize,
+    y: &mut [Vector<T, N>],
+    vectors: usize,
     width: usize,
     period: usize,
     first: usize,
@@ -24,26 +24,26 @@ fn look_up<W: Float, B: Float, T: Float>(
     #[define(W, B, T)] _elems: [ElemType; 3],
 ) {
     let i = ABSOLUTE_POS;
-    if i < elements {
+    if i < vectors {
         let row = i / width;
         let column = i - row * width;
-        let mut value = f32::cast_from(base[row % period * width + column]);
+        let mut value = Vector::<f32, N>::cast_from(base[row % period * width + column]);
         let id = ids[row] as usize;
         if id >= first && id < first + rows {
-            value += f32::cast_from(shard[(id - first) * width + column]);
+            value += Vector::cast_from(shard[(id - first) * width + column]);
         }
-        y[i] = T::cast_from(value);
+        y[i] = Vector::cast_from(value);
     }
 }
 
 /// Adds the rows of dy to the rows of the shard's gradient for their tokens, in the order of the rows.
 /// The host has sorted the rows by token: `index` is the sorted rows, then where each bucket begins
-/// among them, then the buckets' rows of the shard. An invocation for each element of each bucket.
+/// among them, then the buckets' rows of the shard. An invocation for each vector of each bucket.
 #[cube(launch_unchecked)]
-fn add_buckets<T: Float>(
-    dy: &[T],
+fn add_buckets<T: Float, N: Size>(
+    dy: &[Vector<T, N>],
     index: &[u32],
-    d_shard: &mut [f32],
+    d_shard: &mut [Vector<f32, N>],
     buckets: usize,
     width: usize,
     starts: usize,
@@ -57,30 +57,30 @@ fn add_buckets<T: Float>(
         let at = index[places + bucket] as usize * width + column;
         let mut sum = d_shard[at];
         for k in index[starts + bucket]..index[starts + bucket + 1] {
-            sum += f32::cast_from(dy[index[k as usize] as usize * width + column]);
+            sum += Vector::cast_from(dy[index[k as usize] as usize * width + column]);
         }
         d_shard[at] = sum;
     }
 }
 
 /// The sum of dy over the periods, in their order; rows that no period reaches are zero. An
-/// invocation for each element of `d_base`; `used` of them are reached, dy has `total`.
+/// invocation for each vector of `d_base`; `used` of them are reached, dy has `total`.
 #[cube(launch_unchecked)]
-fn sum_sequences<T: Float>(
-    dy: &[T],
-    d_base: &mut [f32],
-    elements: usize,
+fn sum_sequences<T: Float, N: Size>(
+    dy: &[Vector<T, N>],
+    d_base: &mut [Vector<f32, N>],
+    vectors: usize,
     used: usize,
     total: usize,
     #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
-    if i < elements {
-        let mut sum = 0.0f32;
+    if i < vectors {
+        let mut sum = Vector::<f32, N>::new(0.0f32);
         if i < used {
             let mut at = i;
             while at < total {
-                sum += f32::cast_from(dy[at]);
+                sum += Vector::cast_from(dy[at]);
                 at += used;
             }
         }
@@ -93,13 +93,17 @@ pub(super) fn forward(kernels: &CubeKernels, inputs: EmbedInputs<Gpu>) -> CubeTe
     let [rows, c] = shard.shape().dims();
     let y = kernels.queue.empty_of([tokens.len(), c], stored(kernels.dtype));
     let ids = kernels.queue.upload(&tokens);
+    let vector = kernels.vector(y.dtype, c);
+    let width = c / vector;
+    let vectors = tokens.len() * width;
     launch!(
         kernels,
-        cover(tokens.len() * c),
+        cover(vectors),
         look_up(
+            vector,
             &[&shard, &base, &ids, &y],
-            tokens.len() * c,
-            c,
+            vectors,
+            width,
             period,
             first,
             rows,
@@ -117,10 +121,12 @@ pub(super) fn by_token(kernels: &CubeKernels, inputs: TokenGradientInputs<Gpu>) 
     };
     let [_, c] = dy.shape().dims();
     let index = kernels.queue.upload(&index);
+    let vector = kernels.vector(dy.dtype, c);
+    let width = c / vector;
     launch!(
         kernels,
-        cover(count * c),
-        add_buckets(&[&dy, &index, &d_shard], count, c, starts, places, elem(&dy))
+        cover(count * width),
+        add_buckets(vector, &[&dy, &index, &d_shard], count, width, starts, places, elem(&dy),)
     );
     d_shard
 }
@@ -132,10 +138,12 @@ pub(super) fn by_position(
     let PositionGradientInputs { dy, time, positions } = inputs;
     let [n, c] = dy.shape().dims();
     let sums = kernels.queue.empty([positions, c]);
+    let vector = kernels.vector(dy.dtype, c);
+    let width = c / vector;
     launch!(
         kernels,
-        cover(positions * c),
-        sum_sequences(&[&dy, &sums], positions * c, time * c, n * c, elem(&dy))
+        cover(positions * width),
+        sum_sequences(vector, &[&dy, &sums], positions * width, time * width, n * width, elem(&dy),)
     );
     sums
 }

@@ -9,91 +9,81 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{Activation, LinearBackwardInputs, LinearInputs};
 use crate::config::Gelu;
-use crate::gpu::queue::Workgroups;
 use crate::ops::shared::cube::gelu::{gelu, sigmoid};
 use crate::ops::shared::cube::product::Epilogue;
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, cover, elem, launch};
+use crate::ops::shared::cube::{CubeKernels, Gpu, cover, elem, launch};
 use crate::ops::shared::kernels::contiguous;
 
-/// Groups of rows in the first stage of a bias gradient; the second stage adds their sums.
-const GROUPS: usize = 64;
-
 #[cube(launch_unchecked)]
-fn apply_gelu<T: Float>(
-    x: &[T],
-    h: &mut [T],
-    elements: usize,
+fn apply_gelu<T: Float, N: Size>(
+    x: &[Vector<T, N>],
+    h: &mut [Vector<T, N>],
+    vectors: usize,
     #[comptime] exact: bool,
     #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
-    if i < elements {
-        h[i] = T::cast_from(gelu(f32::cast_from(x[i]), exact));
+    if i < vectors {
+        let x = Vector::<f32, N>::cast_from(x[i]);
+        let mut value = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for j in 0..N::value() {
+            value.insert(j, gelu(x.extract(j), exact));
+        }
+        h[i] = Vector::cast_from(value);
     }
 }
 
-/// `h = silu(gate) * up`, of rows of gate and up, `width` elements each.
+/// `h = silu(gate) * up`, of rows of gate and up, `width` vectors each.
 #[cube(launch_unchecked)]
-fn apply_swiglu<T: Float>(
-    x: &[T],
-    h: &mut [T],
-    elements: usize,
+fn apply_swiglu<T: Float, N: Size>(
+    x: &[Vector<T, N>],
+    h: &mut [Vector<T, N>],
+    vectors: usize,
     width: usize,
     #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
-    if i < elements {
+    if i < vectors {
         let at = i + i / width * width;
-        let gate = f32::cast_from(x[at]);
-        h[i] = T::cast_from(gate * sigmoid(gate) * f32::cast_from(x[at + width]));
+        let gate = Vector::<f32, N>::cast_from(x[at]);
+        let up = Vector::<f32, N>::cast_from(x[at + width]);
+        let mut share = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for j in 0..N::value() {
+            share.insert(j, sigmoid(gate.extract(j)));
+        }
+        h[i] = Vector::cast_from(gate * share * up);
     }
 }
 
 /// The gradients of gate and up from the gradient of `h`. The derivative of silu is `s + gate s (1 - s)` with
 /// `s` the logistic function of the gate.
 #[cube(launch_unchecked)]
-fn swiglu_gradients<T: Float>(
-    dh: &[T],
-    x: &[T],
-    dx: &mut [T],
-    elements: usize,
+fn swiglu_gradients<T: Float, N: Size>(
+    dh: &[Vector<T, N>],
+    x: &[Vector<T, N>],
+    dx: &mut [Vector<T, N>],
+    vectors: usize,
     width: usize,
     #[define(T)] _elem: ElemType,
 ) {
     let i = ABSOLUTE_POS;
-    if i < elements {
+    if i < vectors {
         let at = i + i / width * width;
-        let d = f32::cast_from(dh[i]);
-        let gate = f32::cast_from(x[at]);
-        let up = f32::cast_from(x[at + width]);
-        let s = sigmoid(gate);
+        let d = Vector::<f32, N>::cast_from(dh[i]);
+        let gate = Vector::<f32, N>::cast_from(x[at]);
+        let up = Vector::<f32, N>::cast_from(x[at + width]);
+        let mut s = Vector::<f32, N>::new(0.0f32);
         // 1 - s, without cancellation.
-        let rest = sigmoid(-gate);
-        dx[at] = T::cast_from(d * up * (s + gate * s * rest));
-        dx[at + width] = T::cast_from(d * gate * s);
-    }
-}
-
-/// The sums of each `rows_per_group` rows of `d`, in order: an invocation for a column of a group.
-#[cube(launch_unchecked)]
-fn sum_columns<T: Float>(
-    d: &[T],
-    partial: &mut [f32],
-    rows: usize,
-    width: usize,
-    rows_per_group: usize,
-    #[define(T)] _elem: ElemType,
-) {
-    let column = CUBE_POS_X as usize * ELEMENTWISE as usize + UNIT_POS as usize;
-    let group = CUBE_POS_Y as usize;
-    if column < width {
-        let first = group * rows_per_group;
-        let last = min(first + rows_per_group, rows);
-        let mut sum = 0.0f32;
-        for row in first..last {
-            sum += f32::cast_from(d[row * width + column]);
+        let mut rest = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for j in 0..N::value() {
+            s.insert(j, sigmoid(gate.extract(j)));
+            rest.insert(j, sigmoid(-gate.extract(j)));
         }
-        partial[group * width + column] = sum;
+        dx[at] = Vector::cast_from(d * up * (s + gate * s * rest));
+        dx[at + width] = Vector::cast_from(d * gate * s);
     }
 }
 
@@ -104,31 +94,24 @@ fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Option<Activation
         Some(Activation::Gelu(form)) => {
             let h = kernels.queue.empty_of([n, c], x.dtype);
             let exact = form == Gelu::Erf;
-            launch!(kernels, cover(n * c), apply_gelu(&[x, &h], n * c, exact, elem(x)));
+            let vector = kernels.vector(x.dtype, n * c);
+            let vectors = n * c / vector;
+            launch!(kernels, cover(vectors), apply_gelu(vector, &[x, &h], vectors, exact, elem(x)));
             h
         }
         Some(Activation::SwiGlu) => {
-            let elements = n * c / 2;
             let width = c / 2;
             let h = kernels.queue.empty_of([n, width], x.dtype);
-            launch!(kernels, cover(elements), apply_swiglu(&[x, &h], elements, width, elem(x)));
+            let vector = kernels.vector(x.dtype, width);
+            let width = width / vector;
+            launch!(
+                kernels,
+                cover(n * width),
+                apply_swiglu(vector, &[x, &h], n * width, width, elem(x))
+            );
             h
         }
     }
-}
-
-fn column_sums(kernels: &CubeKernels, d: &CubeTensor) -> CubeTensor {
-    let [n, c] = d.shape().dims();
-    let rows_per_group = n.div_ceil(GROUPS);
-    let groups = n.div_ceil(rows_per_group);
-    let partial = kernels.queue.empty([groups, c]);
-    let count = Workgroups::Plane(c.div_ceil(ELEMENTWISE as usize), groups).count();
-    launch!(
-        kernels,
-        (count, CubeDim::new_1d(ELEMENTWISE)),
-        sum_columns(&[d, &partial], n, c, rows_per_group, elem(d))
-    );
-    kernels.sum_groups(&partial, groups, c)
 }
 
 pub(super) fn forward(kernels: &CubeKernels, inputs: LinearInputs<Gpu>) -> CubeTensor {
@@ -153,7 +136,8 @@ fn parameter_gradients(
     if let Some((dw, db)) = bias.then(|| kernels.product_and_sums(&h, dy)).flatten() {
         return (dw, Some(db));
     }
-    let db = bias.then(|| column_sums(kernels, dy));
+    let [n, out] = dy.shape().dims();
+    let db = bias.then(|| kernels.column_sums(dy, n, out));
     (kernels.product(h, dy.clone(), DType::F32, Epilogue::default()), db)
 }
 
@@ -170,10 +154,12 @@ pub(super) fn backward(
         let dh = kernels.product(dy, w, x.dtype, Epilogue::default());
         let [n, width] = dh.shape().dims();
         let dx = kernels.queue.empty_of(x.shape(), x.dtype);
+        let vector = kernels.vector(x.dtype, width);
+        let width = width / vector;
         launch!(
             kernels,
             cover(n * width),
-            swiglu_gradients(&[&dh, &x, &dx], n * width, width, elem(&x))
+            swiglu_gradients(vector, &[&dh, &x, &dx], n * width, width, elem(&x))
         );
         return (dx, dw, db);
     }

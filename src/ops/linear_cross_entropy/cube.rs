@@ -6,9 +6,9 @@ use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{CrossEntropy, CrossEntropyInputs};
-use crate::ops::shared::cube::math::{LEAST, exp, ln};
+use crate::ops::shared::cube::math::{exp, ln};
 use crate::ops::shared::cube::product::Epilogue;
-use crate::ops::shared::cube::reduce::{group_max, group_sum};
+use crate::ops::shared::cube::reduce::{group_sum, softmax_sum};
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, each, elem, launch};
 use crate::ops::shared::{join, split};
 
@@ -16,13 +16,16 @@ use crate::ops::shared::{join, split};
 const UNITS: u32 = 256;
 
 /// The loss of each row of logits, `-log softmax(logits)[target]`, and in place of the logits its
-/// gradient, `(p - onehot) * scale`. A workgroup for each row: one pass for maximum and sum, one to
-/// write. Columns from `vocab` on are padding: never predicted, gradient zero. `first` is the row
+/// gradient, `(p - onehot) * scale`. A workgroup for each row of `width` vectors: one pass for maximum and
+/// sum, one to write. Columns from `vocab` on are padding: never predicted, gradient zero. `first` is the row
 /// of targets and losses that row 0 of the logits is. If `scaled`, the scale is `loss_scale[0]`. A target
 /// from `vocab` on is none: the loss of its row and the gradient are zero.
+///
+/// A row would fit into the registers of a workgroup, but then loads, exponentials and stores would follow one
+/// another: there are so many exponentials that they take as long as the memory.
 #[cube(launch_unchecked)]
-fn softmax_loss<T: Float>(
-    logits: &mut [T],
+fn softmax_loss<T: Float, N: Size>(
+    logits: &mut [Vector<T, N>],
     targets: &[u32],
     losses: &mut [f32],
     loss_scale: &[f32],
@@ -40,26 +43,18 @@ fn softmax_loss<T: Float>(
         terminate!();
     }
     let base = row * width;
-    // Each invocation's own maximum, and its sum relative to that.
-    let mut largest = LEAST.runtime();
-    let mut sum = 0.0f32;
-    let mut column = UNIT_POS as usize;
-    while column < vocab {
-        let logit = f32::cast_from(logits[base + column]);
-        if logit > largest {
-            sum *= exp(largest - logit);
-            largest = logit;
-        }
-        sum += exp(logit - largest);
-        column += UNITS as usize;
-    }
-    let row_max = group_max(largest, UNITS);
-    let row_sum = group_sum(sum * exp(largest - row_max), UNITS);
+    let of_row = softmax_sum(&*logits, base, vocab, UNITS);
     let goal = targets[first + row] as usize;
     if UNIT_POS == 0 {
         let mut loss = 0.0f32;
         if goal < vocab {
-            loss = ln(row_sum) - (f32::cast_from(logits[base + goal]) - row_max);
+            let values = Vector::<f32, N>::cast_from(logits[base + goal / N::value()]);
+            let mut logit = values.extract(0usize);
+            #[unroll]
+            for j in 1..N::value() {
+                logit = select(goal % N::value() == j, values.extract(j), logit);
+            }
+            loss = ln(of_row.sum) - (logit - of_row.largest);
         }
         losses[first + row] = loss;
     }
@@ -68,16 +63,20 @@ fn softmax_loss<T: Float>(
         sync_cube();
         sync_storage();
         let scale = if comptime!(scaled) { loss_scale[0] } else { scale };
-        let factor = scale / row_sum;
-        let mut column = UNIT_POS as usize;
-        while column < width {
-            let mut d = 0.0f32;
-            if column < vocab && goal < vocab {
-                d = exp(f32::cast_from(logits[base + column]) - row_max) * factor
-                    - select(column == goal, scale, 0.0f32);
+        let factor = scale / of_row.sum;
+        let mut i = UNIT_POS as usize;
+        while i < width {
+            let values = Vector::<f32, N>::cast_from(logits[base + i]);
+            let mut d = Vector::<f32, N>::new(0.0f32);
+            #[unroll]
+            for j in 0..N::value() {
+                let column = i * N::value() + j;
+                let share = exp(values.extract(j) - of_row.largest) * factor;
+                let slope = share - select(column == goal, scale, 0.0f32);
+                d.insert(j, select(column < vocab && goal < vocab, slope, 0.0f32));
             }
-            logits[base + column] = T::cast_from(d);
-            column += UNITS as usize;
+            logits[base + i] = Vector::cast_from(d);
+            i += UNITS as usize;
         }
     }
 }
@@ -118,13 +117,15 @@ pub(super) fn compute(
         let whole = Epilogue::default();
         let logits = kernels.product(x.clone(), wte_transposed.clone(), x.dtype, whole);
         let [rows, width] = logits.shape().dims();
+        let vector = kernels.vector(logits.dtype, width);
         launch!(
             kernels,
             each(rows, UNITS),
             softmax_loss(
+                vector,
                 &[&logits, &targets, &losses, loss_scale.as_ref()],
                 rows,
-                width,
+                width / vector,
                 vocab,
                 first,
                 scale,

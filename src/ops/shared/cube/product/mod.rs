@@ -108,7 +108,7 @@ impl CubeKernels {
         }
         let y = self.queue.empty([m, n]);
         self.sum_ranges(&products, &y, epilogue);
-        Some((y, self.sum_groups(&sums, ranges, n)))
+        Some((y, self.column_sums(&sums, ranges, n)))
     }
 
     /// Launches a product with the first instruction that its device and its dtype have.
