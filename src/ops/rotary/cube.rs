@@ -1,4 +1,5 @@
-//! The rotation in cubecl's language. An invocation has a pair of elements of a head, `i` and `i + half`.
+//! The rotation in cubecl's language. An invocation has a pair of vectors of a head, `i` and `i + half`: `half` is
+//! the number of vectors in half a head.
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
@@ -26,37 +27,47 @@ struct Packed {
 
 #[cube]
 impl Packed {
-    /// Returns the start of a head of a row.
+    /// Returns the start of a head of a row, in vectors.
     fn at(&self, row: usize, head: usize, #[comptime] half: usize) -> usize {
         (row * (self.heads + 2 * self.kv_heads) + head) * comptime!(2 * half)
     }
 }
 
 #[derive(CubeType)]
-struct Rotation {
-    cosine: f32,
-    sine: f32,
+struct Rotation<N: Size> {
+    cosine: Vector<f32, N>,
+    sine: Vector<f32, N>,
 }
 
-/// Returns the rotation of pair `i` at a position, as `cosine_and_sine` computes it.
+/// Returns the rotation of the pairs of vector `i` at a position, as `cosine_and_sine` computes it.
 #[cube]
-fn rotation(turns: &[u32], i: usize, position: usize, direction: f32) -> Rotation {
-    let angle = position as u32 * turns[i];
-    let quadrant = (angle + comptime!(1u32 << 29)) >> 30u32;
-    let x = f32::cast_from(i32::reinterpret(angle - (quadrant << 30u32))) * RADIANS;
-    let square = x * x;
-    let series = comptime!(SINE[1]) + square * comptime!(SINE[2]);
-    let sine = x + x * square * (comptime!(SINE[0]) + square * series);
-    let series = comptime!(COSINE[1]) + square * comptime!(COSINE[2]);
-    let tail = comptime!(COSINE[0]) + square * series;
-    let cosine = 1.0f32 - 0.5f32 * square + square * square * tail;
-    let odd = quadrant % 2u32 == 1u32;
-    let of_cosine = select((quadrant + 1u32) % 4u32 >= 2u32, -1.0f32, 1.0f32);
-    let of_sine = select(quadrant >= 2u32, -direction, direction);
-    Rotation {
-        cosine: select(odd, sine, cosine) * of_cosine,
-        sine: select(odd, cosine, sine) * of_sine,
+fn rotation<N: Size>(
+    turns: &[Vector<u32, N>],
+    i: usize,
+    position: usize,
+    direction: f32,
+) -> Rotation<N> {
+    let turns = turns[i];
+    let mut cosines = Vector::<f32, N>::new(0.0f32);
+    let mut sines = Vector::<f32, N>::new(0.0f32);
+    #[unroll]
+    for j in 0..N::value() {
+        let angle = position as u32 * turns.extract(j);
+        let quadrant = (angle + comptime!(1u32 << 29)) >> 30u32;
+        let x = f32::cast_from(i32::reinterpret(angle - (quadrant << 30u32))) * RADIANS;
+        let square = x * x;
+        let series = comptime!(SINE[1]) + square * comptime!(SINE[2]);
+        let sine = x + x * square * (comptime!(SINE[0]) + square * series);
+        let series = comptime!(COSINE[1]) + square * comptime!(COSINE[2]);
+        let tail = comptime!(COSINE[0]) + square * series;
+        let cosine = 1.0f32 - 0.5f32 * square + square * square * tail;
+        let odd = quadrant % 2u32 == 1u32;
+        let of_cosine = select((quadrant + 1u32) % 4u32 >= 2u32, -1.0f32, 1.0f32);
+        let of_sine = select(quadrant >= 2u32, -direction, direction);
+        cosines.insert(j, select(odd, sine, cosine) * of_cosine);
+        sines.insert(j, select(odd, cosine, sine) * of_sine);
     }
+    Rotation::<N> { cosine: cosines, sine: sines }
 }
 
 /// Returns the sum of `own` over the invocations of head `nth` of the workgroup.
@@ -76,23 +87,33 @@ fn head_sum(own: f32, nth: usize, #[comptime] half: usize) -> f32 {
 }
 
 #[cube]
-fn either<T: Float>(qkv: &[T], rotated: &[T], at: usize, #[comptime] in_place: bool) -> f32 {
-    if comptime!(in_place) { f32::cast_from(rotated[at]) } else { f32::cast_from(qkv[at]) }
+fn either<T: Float, N: Size>(
+    qkv: &[Vector<T, N>],
+    rotated: &[Vector<T, N>],
+    at: usize,
+    #[comptime] in_place: bool,
+) -> Vector<f32, N> {
+    if comptime!(in_place) { Vector::cast_from(rotated[at]) } else { Vector::cast_from(qkv[at]) }
 }
 
 #[cube]
-fn weight(q_norm: &[f32], k_norm: &[f32], is_query: bool, i: usize) -> f32 {
+fn weight<N: Size>(
+    q_norm: &[Vector<f32, N>],
+    k_norm: &[Vector<f32, N>],
+    is_query: bool,
+    i: usize,
+) -> Vector<f32, N> {
     if is_query { q_norm[i] } else { k_norm[i] }
 }
 
 /// Normalises, if `normed`, and rotates q and k of packed qkv. If not `in_place`, it also copies the values.
 #[cube(launch_unchecked)]
-fn rotate<T: Float>(
-    qkv: &[T],
-    rotated: &mut [T],
-    q_norm: &[f32],
-    k_norm: &[f32],
-    turns: &[u32],
+fn rotate<T: Float, N: Size>(
+    qkv: &[Vector<T, N>],
+    rotated: &mut [Vector<T, N>],
+    q_norm: &[Vector<f32, N>],
+    k_norm: &[Vector<f32, N>],
+    turns: &[Vector<u32, N>],
     p: Packed,
     #[comptime] half: usize,
     #[comptime] in_place: bool,
@@ -108,23 +129,27 @@ fn rotate<T: Float>(
     let row = index / heads;
     let head = index % heads;
     let at = p.at(min(row, p.rows - 1), head, half) + i;
-    let mut low = either::<T>(qkv, &*rotated, at, in_place);
-    let mut high = either::<T>(qkv, &*rotated, at + half, in_place);
+    let mut low = either::<T, N>(qkv, &*rotated, at, in_place);
+    let mut high = either::<T, N>(qkv, &*rotated, at + half, in_place);
     if comptime!(normed) {
-        let squares = head_sum(low * low + high * high, nth, half);
-        let scale = 1.0f32 / (squares / comptime!(2.0 * half as f32) + p.eps).sqrt();
+        let squares = head_sum((low * low + high * high).vector_sum(), nth, half);
+        let vector = N::value().comptime();
+        let size = comptime!((2 * half * vector) as f32);
+        let scale = Vector::<f32, N>::new(1.0f32 / (squares / size + p.eps).sqrt());
         if head < rotating {
             low *= scale * weight(q_norm, k_norm, head < p.heads, i);
             high *= scale * weight(q_norm, k_norm, head < p.heads, i + half);
         }
     }
     if nth < of_workgroup && row < p.rows {
-        let by = rotation(turns, i, row % p.time, p.direction);
-        let turns = head < rotating;
-        let first = select(turns, low * by.cosine - high * by.sine, low);
-        let second = select(turns, high * by.cosine + low * by.sine, high);
-        rotated[at] = T::cast_from(first);
-        rotated[at + half] = T::cast_from(second);
+        if head < rotating {
+            let by = rotation(turns, i, row % p.time, p.direction);
+            rotated[at] = Vector::cast_from(low * by.cosine - high * by.sine);
+            rotated[at + half] = Vector::cast_from(high * by.cosine + low * by.sine);
+        } else {
+            rotated[at] = Vector::cast_from(low);
+            rotated[at + half] = Vector::cast_from(high);
+        }
     }
 }
 
@@ -132,13 +157,13 @@ fn rotate<T: Float>(
 /// `rstd * (g - x_hat * mean(g * x_hat))` with `g = d * weight`. A workgroup takes its rows in order and
 /// keeps its sums of `d * x_hat` in registers.
 #[cube(launch_unchecked)]
-fn gradients<T: Float>(
-    d_qkv: &mut [T],
-    qkv: &[T],
-    q_norm: &[f32],
-    k_norm: &[f32],
-    turns: &[u32],
-    partial: &mut [f32],
+fn gradients<T: Float, N: Size>(
+    d_qkv: &mut [Vector<T, N>],
+    qkv: &[Vector<T, N>],
+    q_norm: &[Vector<f32, N>],
+    k_norm: &[Vector<f32, N>],
+    turns: &[Vector<u32, N>],
+    partial: &mut [Vector<f32, N>],
     p: Packed,
     rows_per_group: usize,
     #[comptime] half: usize,
@@ -149,11 +174,13 @@ fn gradients<T: Float>(
     let i = UNIT_POS as usize % half;
     let heads = p.heads + p.kv_heads;
     let last = min((CUBE_POS + 1) * rows_per_group, p.rows) * heads;
+    let vector = N::value().comptime();
+    let size = comptime!((2 * half * vector) as f32);
     // Of the weights of q and of k, each in two halves.
-    let mut q_low = 0.0f32;
-    let mut q_high = 0.0f32;
-    let mut k_low = 0.0f32;
-    let mut k_high = 0.0f32;
+    let mut q_low = Vector::<f32, N>::new(0.0f32);
+    let mut q_high = Vector::<f32, N>::new(0.0f32);
+    let mut k_low = Vector::<f32, N>::new(0.0f32);
+    let mut k_high = Vector::<f32, N>::new(0.0f32);
     let mut begin = CUBE_POS * rows_per_group * heads;
     while begin < last {
         let index = begin + nth;
@@ -162,12 +189,13 @@ fn gradients<T: Float>(
         let row = min(index, last - 1) / heads;
         let head = min(index, last - 1) % heads;
         let at = p.at(row, head, half) + i;
-        let low = f32::cast_from(qkv[at]);
-        let high = f32::cast_from(qkv[at + half]);
-        let d_low = f32::cast_from(d_qkv[at]);
-        let d_high = f32::cast_from(d_qkv[at + half]);
-        let squares = head_sum(low * low + high * high, nth, half);
-        let rstd = 1.0f32 / (squares / comptime!(2.0 * half as f32) + p.eps).sqrt();
+        let low = Vector::<f32, N>::cast_from(qkv[at]);
+        let high = Vector::<f32, N>::cast_from(qkv[at + half]);
+        let d_low = Vector::<f32, N>::cast_from(d_qkv[at]);
+        let d_high = Vector::<f32, N>::cast_from(d_qkv[at + half]);
+        let squares = head_sum((low * low + high * high).vector_sum(), nth, half);
+        let scale = 1.0f32 / (squares / size + p.eps).sqrt();
+        let rstd = Vector::<f32, N>::new(scale);
         let by = rotation(turns, i, row % p.time, p.direction);
         let mut g_low = d_low * by.cosine - d_high * by.sine;
         let mut g_high = d_high * by.cosine + d_low * by.sine;
@@ -181,11 +209,11 @@ fn gradients<T: Float>(
         }
         g_low *= weight(q_norm, k_norm, is_query, i);
         g_high *= weight(q_norm, k_norm, is_query, i + half);
-        let products = head_sum(g_low * low + g_high * high, nth, half);
-        let mean = products * rstd * rstd / comptime!(2.0 * half as f32);
+        let products = head_sum((g_low * low + g_high * high).vector_sum(), nth, half);
+        let mean = Vector::<f32, N>::new(products * scale * scale / size);
         if present {
-            d_qkv[at] = T::cast_from((g_low - low * mean) * rstd);
-            d_qkv[at + half] = T::cast_from((g_high - high * mean) * rstd);
+            d_qkv[at] = Vector::cast_from((g_low - low * mean) * rstd);
+            d_qkv[at + half] = Vector::cast_from((g_high - high * mean) * rstd);
         }
         begin += of_workgroup;
     }
@@ -198,13 +226,18 @@ fn gradients<T: Float>(
 
 /// Writes the sum of the heads of the workgroup, for each of its pairs.
 #[cube]
-fn write_sum(partial: &mut [f32], own: f32, at: usize, #[comptime] half: usize) {
-    let mut parts = Shared::<[f32]>::new_slice(UNITS as usize);
+fn write_sum<N: Size>(
+    partial: &mut [Vector<f32, N>],
+    own: Vector<f32, N>,
+    at: usize,
+    #[comptime] half: usize,
+) {
+    let mut parts = Shared::<[Vector<f32, N>]>::new_slice(UNITS as usize);
     let unit = UNIT_POS as usize;
     parts[unit] = own;
     sync_cube();
     if unit < half {
-        let mut sum = 0.0f32;
+        let mut sum = Vector::<f32, N>::new(0.0f32);
         for nth in 0..comptime!(UNITS as usize / half) {
             sum += parts[nth * half + unit];
         }
@@ -235,13 +268,16 @@ fn launch_rotation(
     direction: f32,
 ) {
     let [n, width] = rotated.shape().dims();
-    let half = shape.size(width) / 2;
-    let turns = kernels.queue.upload(&shape.turns(2 * half));
-    let heads = if source.is_none() { shape.rotated() } else { width / (2 * half) };
+    let size = shape.size(width);
+    let turns = kernels.queue.upload(&shape.turns(size));
+    let heads = if source.is_none() { shape.rotated() } else { width / size };
+    let vector = kernels.vector(rotated.dtype, size / 2);
+    let half = size / 2 / vector;
     launch!(
         kernels,
         each((n * heads).div_ceil(UNITS as usize / half), UNITS),
         rotate(
+            vector,
             &[source.as_ref(), rotated, q_norm.as_ref(), k_norm.as_ref(), &turns],
             packed(shape, n, direction),
             half,
@@ -269,14 +305,16 @@ pub(super) fn backward(
     let groups = n.div_ceil(rows_per_group);
     let partial = kernels.queue.empty([groups, 2, size]);
     let turns = kernels.queue.upload(&shape.turns(size));
+    let vector = kernels.vector(dqkv.dtype, size / 2);
     launch!(
         kernels,
         each(groups, UNITS),
         gradients(
+            vector,
             &[&dqkv, &qkv, &q_norm, &k_norm, &turns, &partial],
             packed(shape, n, -1.0),
             rows_per_group,
-            size / 2,
+            size / 2 / vector,
             elem(&dqkv),
         )
     );
