@@ -87,8 +87,10 @@ pub(crate) struct StepRow {
     pub fraction: Option<f64>,
     /// Per step.
     pub launches: usize,
-    /// The time that the host takes to queue a step and to submit it to the driver, per launch: the best
-    /// of several steps. `None` on the CPU.
+    /// The time that the host takes to queue a step and to submit it to the driver, which does not wait for
+    /// the device: the best of several steps. `None` on the CPU.
+    pub host_us: Option<f64>,
+    /// The same per launch.
     pub host_us_per_launch: Option<f64>,
     /// The peak of the device's memory pools in bytes; `None` on the CPU.
     pub peak_bytes: Option<u64>,

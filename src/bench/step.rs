@@ -177,6 +177,7 @@ pub(super) fn measure(
     };
     let seconds = best_seconds(device, || (), step)?;
     bench.check()?;
+    let host_us = (launches > 0).then_some(host * 1e6);
     let block_size = architecture.block_size;
     let micro_batch = bench.batch.sequences;
     let tokens = (micro_batch * block_size) as f64;
@@ -194,7 +195,8 @@ pub(super) fn measure(
         gflop_per_s: operations / seconds * 1e-9,
         fraction: fraction(peaks, 0.0, operations, seconds),
         launches,
-        host_us_per_launch: (launches > 0).then(|| host * 1e6 / launches as f64),
+        host_us,
+        host_us_per_launch: host_us.map(|us| us / launches as f64),
         peak_bytes: gpu::memory(device).map(|memory| memory.reserved),
         kernels: if profile { profile_step(device, &mut bench)? } else { Vec::new() },
     })

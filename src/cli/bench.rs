@@ -95,7 +95,7 @@ const KERNELS: [Column<OpRow>; 8] = [
     ("ratio", 6, |row| known(row.stock_ms, |ms| format!("{:.1}", ms / row.ms))),
 ];
 
-const STEPS: [Column<StepRow>; 12] = [
+const STEPS: [Column<StepRow>; 13] = [
     ("ops", -10, |row| row.ops.to_string()),
     ("parameters", 11, |row| row.parameters.to_string()),
     ("batch", 5, |row| row.micro_batch.to_string()),
@@ -106,6 +106,7 @@ const STEPS: [Column<StepRow>; 12] = [
     ("GFLOP/s", 9, |row| format!("{:.1}", row.gflop_per_s)),
     ("peak", 5, |row| known(row.fraction, |share| text::percent(share, 0))),
     ("launches", 8, |row| row.launches.to_string()),
+    ("host us", 8, |row| known(row.host_us, |us| format!("{us:.0}"))),
     ("us each", 7, |row| known(row.host_us_per_launch, |us| format!("{us:.1}"))),
     ("memory", 10, |row| known(row.peak_bytes, text::bytes)),
 ];

@@ -227,6 +227,32 @@ fn a_card_has_a_row_for_each_dtype() {
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
 
+/// The host time is that of all launches; the CPU has none.
+#[test]
+fn a_measured_step_has_the_time_of_the_host() {
+    let folder = temporary();
+    let step = |device: &str| {
+        let device = format!("--device={device}");
+        let model = ["--preset=demo", "--vocab_size=64", "--n_layer=1", "--n_embd=32"];
+        let more = ["--n_head=2", "--block_size=16", "--batch_size=2", "--no-self-test"];
+        let plain = ["bench", "--only=steps", "--no-compare", &device];
+        let plain = [&plain[..], &model, &more].concat();
+        let table = ok(folder.path(), &plain);
+        assert!(table.contains(" launches  host us us each "), "{table}");
+        let report: Value =
+            serde_json::from_str(&ok(folder.path(), &[&plain[..], &["--json"]].concat())).unwrap();
+        report["steps"][0].clone()
+    };
+    let cpu = step("cpu");
+    assert_eq!((&cpu["launches"], &cpu["host_us"]), (&0.into(), &Value::Null), "{cpu}");
+    if cfg!(feature = "wgpu") {
+        let gpu = step("vulkan:0");
+        let number = |key: &str| gpu[key].as_f64().unwrap_or_else(|| panic!("{key} in {gpu}"));
+        let each = number("host_us") / number("launches");
+        assert!(each > 0.0 && (each / number("host_us_per_launch") - 1.0).abs() < 1e-9, "{gpu}");
+    }
+}
+
 #[test]
 fn a_report_is_one_page() {
     let folder = temporary();
