@@ -32,6 +32,11 @@ __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory");
 }
 
+// The same with 4 bytes.
+__device__ __forceinline__ void copy4(u32 to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(from) : "memory");
+}
+
 // Brings 128 bytes of device memory into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" :: "l"(p)); }
 
@@ -125,6 +130,9 @@ __device__ __forceinline__ u32 load_shared(u32 p) {
 
 // Returns `x` of the lane whose index differs in the bits of `by`.
 __device__ __forceinline__ float xor_lane(float x, int by) { return __shfl_xor_sync(0xffffffffu, x, by); }
+
+// Returns true if the condition holds in any lane of the warp.
+__device__ __forceinline__ bool any_lane(bool condition) { return __any_sync(0xffffffffu, condition); }
 #endif
 
 #define LOG2_E 1.4426950408889634f

@@ -52,7 +52,7 @@ static bool copies_land_late = true;
 // How often the rows of a matrix of ldmatrix, or the lanes of a load, met in a bank, and how many were loaded.
 static long conflicts, rows_loaded;
 
-struct Copy { char* to; const char* from; };
+struct Copy { char* to; const char* from; u32 bytes; };
 struct Fiber {
     ucontext_t start;
     jmp_buf at;
@@ -149,16 +149,18 @@ static void check_shared(u32 at, u32 bytes) {
     if (at % bytes) fault("an address in shared memory is not aligned");
     if (at + bytes > shared_bytes) fault("an address is outside of shared memory");
 }
-static void copy16(u32 to, const void* from) {
-    check_shared(to, 16);
-    if ((size_t)from % 16) fault("a copy is not aligned");
+static void copy(u32 to, const void* from, u32 bytes) {
+    check_shared(to, bytes);
+    if ((size_t)from % bytes) fault("a copy is not aligned");
     // Reads it here, because only here the fault has a place.
-    volatile char read = *((const char*)from + 15);
+    volatile char read = *((const char*)from + bytes - 1);
     (void)read;
-    Copy copy = {shared_memory + to, (const char*)from};
+    Copy copy = {shared_memory + to, (const char*)from, bytes};
     if (copies_land_late) fibers[current].open.push_back(copy);
-    else memcpy(copy.to, copy.from, 16);
+    else memcpy(copy.to, copy.from, bytes);
 }
+static void copy16(u32 to, const void* from) { copy(to, from, 16); }
+static void copy4(u32 to, const void* from) { copy(to, from, 4); }
 static void prefetch(const void*) {}
 static void commit() {
     Fiber& f = fibers[current];
@@ -168,7 +170,7 @@ static void commit() {
 template <int N> static void wait() {
     Fiber& f = fibers[current];
     while ((int)f.groups.size() > N) {
-        for (Copy& c : f.groups.front()) memcpy(c.to, c.from, 16);
+        for (Copy& c : f.groups.front()) memcpy(c.to, c.from, c.bytes);
         f.groups.pop_front();
     }
 }
@@ -247,6 +249,16 @@ static float xor_lane(float x, int by) {
     meet(100 + by, [by](Warp& w) { for (int l = 0; l < 32; l++) w.c[l][1] = w.c[l ^ by][0]; });
     return w.c[lane][1];
 }
+static bool any_lane(bool condition) {
+    Warp& w = warps[current / 32];
+    w.p[current % 32] = condition;
+    meet(7, [](Warp& w) {
+        u32 any = 0;
+        for (int l = 0; l < 32; l++) any |= w.p[l];
+        for (int l = 0; l < 32; l++) w.r[l][0] = any;
+    });
+    return w.r[current % 32][0];
+}
 
 // Multiplies 16 x K by K x 8; `element` gives element `at` of a lane's registers.
 template <int K, typename Element> static void multiply(Warp& w, Element element) {
@@ -281,7 +293,7 @@ static void mma_tf32(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     // A GPU ignores the lower bits: kernels must round them away.
     mma_of(5, c, a, b0, b1, [](Warp& w) { multiply<8>(w, [](u32 bits, int) { return as_float(bits & 0xffffe000); }); });
 }
-// Memory that ends where nothing can be read. What lies before it is NaN.
+// Memory that ends where nothing can be read. What lies around it is NaN.
 template <typename T> struct Tensor {
     T* data;
     size_t length;
@@ -299,9 +311,10 @@ template <typename T> struct Tensor {
     Tensor(const Tensor&) = delete;
     ~Tensor() { munmap(mapped, bytes + sysconf(_SC_PAGESIZE)); }
     T& operator[](size_t i) { return data[i]; }
-    // Returns true if nothing was written in front of it.
+    // Returns true if nothing was written around it.
     bool is_intact() const {
-        for (char* p = mapped; p < (char*)data; p++) if (*p != (char)0xff) return false;
+        for (char* p = mapped; p < mapped + bytes; p++)
+            if ((p < (char*)data || p >= (char*)(data + length)) && *p != (char)0xff) return false;
         return true;
     }
 };
