@@ -9,7 +9,8 @@
 // The gradient has two kernels, one for queries and one for keys and values. Every sum has a fixed order, so results
 // do not depend on scheduling.
 //
-// The sizes of a variant: SIZE is 32, 64, 80, 96 or 128, and F16 and DROPOUT are 0 or 1.
+// A variant has SIZE 32, 64, 80, 96 or 128, and F16 and DROPOUT 0 or 1. KERNELS is the sum of 1 for `attend`, 2 for
+// `backward_queries` and 4 for `backward_keys`.
 #include "mma.cuh"
 
 #ifndef SIZE
@@ -17,6 +18,9 @@
 #endif
 #ifndef DROPOUT
 #define DROPOUT 0
+#endif
+#ifndef KERNELS
+#define KERNELS 7
 #endif
 
 typedef unsigned long long u64;
@@ -221,7 +225,8 @@ __device__ __forceinline__ void store(
 // Writes the output and the logarithms of the sums of the exponentials of 64 queries' scores.
 //
 // Grid: blocks of 64 queries, pairs of a sequence and a head. Shared memory: ATTEND_BYTES.
-constexpr int ATTEND_BYTES = 4 * ATTEND_STAGE * ROW_BYTES > 0 ? (4 * ATTEND_STAGE > 2 * ATTEND_STAGE + ROWS ? 4 * ATTEND_STAGE : 2 * ATTEND_STAGE + ROWS) * ROW_BYTES : 0;
+constexpr int ATTEND_BYTES = 4 * ATTEND_STAGE * ROW_BYTES;
+#if KERNELS & 1
 extern "C" __global__ void __launch_bounds__(THREADS, ATTEND_RESIDENT) attend(Attend p) {
     SHARED_MEMORY(char, shared);
     const Shape& shape = p.shape;
@@ -335,12 +340,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, ATTEND_RESIDENT) attend(At
     u16* to = p.out + merged(shape, sequence, head);
     store(to, shape.heads * SIZE, first, shape.time, out, factor[0], factor[1], shared + warp * 16 * ROW_BYTES);
 }
+#endif
 
 // Writes `delta`, the sums of the output times its gradient, and the gradient of 64 queries, from
 // ds = p (dout v^T - delta) and dq = scale ds k.
 //
 // Grid: blocks of 64 queries, pairs of a sequence and a head. Shared memory: QUERIES_BYTES.
 constexpr int QUERIES_BYTES = (2 * QUERIES_STAGE + 2 * ROWS) * ROW_BYTES;
+#if KERNELS & 2
 extern "C" __global__ void __launch_bounds__(THREADS, QUERIES_RESIDENT) backward_queries(BackwardQueries p) {
     SHARED_MEMORY(char, shared);
     const Shape& shape = p.shape;
@@ -452,12 +459,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, QUERIES_RESIDENT) backward
     u16* to = p.dqkv + packed(shape, sequence, head);
     store(to, stride, first, shape.time, dq, shape.scale, shape.scale, shared + warp * 16 * ROW_BYTES);
 }
+#endif
 
 // Writes the gradients of 64 keys and values: dk = scale ds^T q and dv = p^T dout, over the heads of queries that share
 // them, one after the other. Rows of scores are keys here, and columns queries.
 //
 // Grid: blocks of 64 keys, pairs of a sequence and a head of keys. Shared memory: KEYS_BYTES.
 constexpr int KEYS_BYTES = (2 * KEYS_STAGE + 2 * ROWS) * ROW_BYTES + 4 * KEYS_STAGE * 4;
+#if KERNELS & 4
 extern "C" __global__ void __launch_bounds__(THREADS, KEYS_RESIDENT) backward_keys(BackwardKeys p) {
     SHARED_MEMORY(char, shared);
     const Shape& shape = p.shape;
@@ -561,3 +570,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, KEYS_RESIDENT) backward_ke
     store(p.dqkv + keys_at, stride, first, shape.time, dk, shape.scale, shape.scale, own);
     store(p.dqkv + values_at, stride, first, shape.time, dv, kept_scale, kept_scale, own);
 }
+#endif

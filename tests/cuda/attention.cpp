@@ -7,12 +7,12 @@
 
 struct Case { int batch, time, heads, kv_heads; };
 static const Case CASES[] = {
-    {2, 1, 2, 1}, {1, 63, 2, 2}, {1, 64, 3, 1}, {1, 65, 2, 1}, {2, 129, 2, 1}, {1, 200, 4, 2},
+    {2, 1, 2, 1}, {1, 63, 2, 2}, {1, 64, 2, 1}, {1, 65, 3, 1}, {2, 129, 2, 1}, {1, 200, 4, 2},
 };
 // The relative error of a rounding, and the absolute one of small numbers.
 static const double UNIT = F16 ? 0x1p-11 : 0x1p-8, SMALL = F16 ? 0x1p-25 : 0x1p-133;
 // The errors of arithmetic in f32.
-static const double F32 = 2e-6;
+static const double F32 = 5e-7;
 
 static Attend attend_parameters;
 static BackwardQueries queries_parameters;
@@ -217,6 +217,7 @@ int main(int count, char** arguments) {
     expect(conflicts == 0, "ldmatrix meets no bank twice");
     for (const Worst& w : {worst_out, worst_log, worst_delta, worst_d[0], worst_d[1], worst_d[2]})
         printf("%s %.2g (%.2f of its bound)  ", w.name, w.error, w.share);
-    printf("\n%s: heads of %d in %s%s\n", failed ? "FAILED" : "passed", SIZE, F16 ? "float16" : "bfloat16", DROPOUT ? " with dropout" : "");
+    printf("\nconflicts %ld of %ld\n", conflicts, rows_loaded);
+    printf("%s: heads of %d in %s%s\n", failed ? "FAILED" : "passed", SIZE, F16 ? "float16" : "bfloat16", DROPOUT ? " with dropout" : "");
     return failed;
 }
