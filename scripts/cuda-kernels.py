@@ -60,6 +60,7 @@ class Variant(NamedTuple):
     shared: int  # bytes
     defines: tuple  # of pairs
     bits: str = ""  # variants alike in this give the same bits
+    alone: tuple = ()  # defines that leave out the other kernels of the source; the test tests them all
 
 
 # The table of variants. From here to its end it is a part of the hash.
@@ -89,7 +90,23 @@ def products():
                 )
 
 
-VARIANTS = [*products()]
+def attention():
+    """Attention is named by kernel, dtype, size of a head, and dropout of the probabilities."""
+    for dtype in ("bf16", "f16"):
+        for size in (32, 64, 80, 96, 128):
+            # The rows that a workgroup has in shared memory.
+            rows = {"attend": 128 if size > 96 else 256, "backward_queries": 192, "backward_keys": 192}
+            for dropout in (0, 1):
+                for bit, (kernel, count) in enumerate(rows.items()):
+                    shared = count * size * 2 + (512 if kernel == "backward_keys" else 0)
+                    yield Variant(
+                        f"{kernel}.{dtype}.{size}{'.dropout' * dropout}", "attention.cu", kernel, threads=128, shared=shared,
+                        defines=(("F16", int(dtype == "f16")), ("SIZE", size), ("DROPOUT", dropout)),
+                        alone=(("KERNELS", 1 << bit), ("SHARED", shared)),
+                    )
+
+
+VARIANTS = [*products(), *attention()]
 
 # The end of the table of variants.
 
@@ -127,6 +144,57 @@ MUTANTS = [
     Mutant("product.bf16.nn.64x64", "product.cu", "if (whole && p.bias)", "if (p.bias)"),
     Mutant("product.bf16.nn.64x64", "product.cu", "min(8, rows - first)", "8"),
     Mutant("product.bf16.nn.64x64", "mma.cuh", "LOG2_E 1.44", "LOG2_E 1.45"),
+]
+
+# Mistakes in the kernels of attention: the kernel, the text, what it becomes, and which of the places it is.
+ATTENTION_MUTANTS = [
+    *(
+        (kernel, old, new, nth)
+        for nth, kernel in enumerate(("attend", "backward_queries", "backward_keys"))
+        for old, new in [
+            ("wait<0>();\n        __syncthreads();", "wait<0>();"),
+            ("wait<0>();\n        __syncthreads();", "__syncthreads();"),
+            ("wait<1>();\n    __syncthreads();", "wait<1>();"),
+            ("wait<1>();\n    __syncthreads();", "wait<2>();\n    __syncthreads();"),
+            ("        commit();\n        ", "        "),
+        ]
+    ),
+    ("attend", "    commit();\n    wait<1>();", "    wait<1>();"),
+    ("backward_keys", "    commit();\n    wait<1>();", "    wait<1>();", 1),
+    ("attend", "    __syncthreads();\n    u16* to", "    u16* to"),
+    ("backward_queries", "    __syncthreads();\n    u16* to", "    u16* to", 1),
+    ("backward_keys", "    __syncthreads();\n    char* own", "    char* own"),
+    ("attend", "memory + stage % 2 * 2 * TILE;\n        float s", "memory + (stage + 1) % 2 * 2 * TILE;\n        float s"),
+    ("attend", "row + e / 2 * 8) s", "row + 1 + e / 2 * 8) s"),
+    ("attend", "key + ATTEND_STAGE - 1 > first", "key + ATTEND_STAGE - 17 > first"),
+    ("attend", "head / (shape.heads / shape.kv_heads)", "head % shape.kv_heads"),
+    ("attend", "keys + shape.kv_heads * SIZE", "keys"),
+    ("attend", "out[j][e] *= factor;", "out[j][e] *= 1.0f;"),
+    ("attend", "sum[h] *= factor;", ""),
+    ("attend", "most = max(most, xor_lane(most, 2));", ""),
+    ("attend", "sum[e / 2] += s[j][e];", "if (!DROPOUT || keeps(shape, key_of_mask, ((u32)head * shape.time + row + e / 2 * 8) * shape.time + column + j * 8 + e % 2)) sum[e / 2] += s[j][e];"),
+    ("attend", "((u32)head * shape.time + row + 8 * h)", "((u32)(head + 1) * shape.time + row + 8 * h)"),
+    ("attend", "sequence_key(shape, sequence)", "sequence_key(shape, 0)"),
+    ("attend", "shape.first_pair + blockIdx.y", "blockIdx.y"),
+    ("backward_queries", "row + e / 2 * 8) s", "row + 1 + e / 2 * 8) s", 1),
+    ("backward_queries", "delta[h] += xor_lane(delta[h], 2);", ""),
+    ("backward_queries", "min(row, last);", "row;"),
+    ("backward_keys", "row + e / 2 * 8 > at ||", "row - 1 + e / 2 * 8 > at ||"),
+    ("backward_keys", " || at > last", ""),
+    ("backward_keys", " || query + KEYS_STAGE > shape.time", ""),
+    ("backward_keys", "STATISTICS + buffer * STATISTICS_BYTES) +", "STATISTICS) +"),
+    ("backward_keys", "nth++;", "nth = sharing;"),
+    ("backward_keys", "kv_head * sharing + nth, query", "kv_head + nth * shape.kv_heads, query"),
+    ("backward_keys", "if (!kept) probability = 0.0f;", ""),
+    ("attend", "min(row + i, last) * (stride", "(row + i) * (stride"),
+    ("attend", "if (first + row < time)", ""),
+    ("attend", "    __syncwarp();\n#pragma unroll\n    for (int j = 0; j < CHUNKS; j++) {", "#pragma unroll\n    for (int j = 0; j < CHUNKS; j++) {"),
+    ("attend", "    __syncwarp();\n#pragma unroll\n    for (int i = 0", "#pragma unroll\n    for (int i = 0"),
+    ("attend", "(chunk ^ (row", "(chunk ^ 0 * (row"),
+    ("attend", "(at ^ (d * 32 & MIXED))", "(at + (d * 32 & MIXED))"),
+]
+MUTANTS += [
+    Mutant(f"{kernel}.bf16.64.dropout", "attention.cu", old, new, *nth) for kernel, old, new, *nth in ATTENTION_MUTANTS
 ]
 
 
@@ -176,7 +244,7 @@ class Tools:
         """Returns the PTX of a variant, without the compiler's comments."""
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
         options = ["--gpu-architecture=compute_80", "--std=c++17", "-default-device", f"--include-path={SHADERS}"]
-        options += [f"-D{name}={value}" for name, value in variant.defines]
+        options += [f"-D{name}={value}" for name, value in variant.defines + variant.alone]
         arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         source = (SHADERS / variant.source).read_bytes()
         call = self.nvrtc
@@ -285,9 +353,11 @@ def emulate(variants, mutants):
     """Tests the kernels and the test itself on the CPU. Returns whether all is as it should be."""
     fine = True
     with tempfile.TemporaryDirectory() as folder:
-        results = in_parallel(lambda variant: run_emulated(variant, folder, SHADERS, variant.name), variants)
+        # One of the kernels that a test tests together.
+        tests = list({(variant.source, variant.defines): variant for variant in variants}.values())
+        results = in_parallel(lambda variant: run_emulated(variant, folder, SHADERS, variant.name), tests)
         bits = defaultdict(dict)
-        for variant, (output, right) in zip(variants, results):
+        for variant, (output, right) in zip(tests, results):
             if not right:
                 print(f"error: {variant.name}:\n{output}", file=sys.stderr)
                 fine = False

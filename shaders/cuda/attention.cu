@@ -10,7 +10,7 @@
 // do not depend on scheduling.
 //
 // A variant has SIZE 32, 64, 80, 96 or 128, and F16 and DROPOUT 0 or 1. KERNELS is the sum of 1 for `attend`, 2 for
-// `backward_queries` and 4 for `backward_keys`.
+// `backward_queries` and 4 for `backward_keys`. SHARED is the shared memory with which a kernel will be launched.
 #include "mma.cuh"
 
 #ifndef SIZE
@@ -27,12 +27,10 @@ typedef unsigned long long u64;
 
 // Positions that a workgroup owns, and its threads.
 constexpr int ROWS = 64, THREADS = 128;
-// Positions of a stage. Small stages of large heads leave registers and shared memory for a second workgroup.
-constexpr int ATTEND_STAGE = SIZE > 64 ? 32 : 64, QUERIES_STAGE = 32, KEYS_STAGE = 32;
-// Workgroups for which a multiprocessor has registers.
-constexpr int ATTEND_RESIDENT = SIZE > 32 ? 3 : 4, QUERIES_RESIDENT = SIZE > 80 ? 2 : 3, KEYS_RESIDENT = SIZE > 64 ? 2 : 3;
-// The rows of the values don't fit into the registers of `backward_keys`, so it loads them for each stage.
-constexpr bool VALUES_IN_REGISTERS = SIZE < 128;
+
+// Each kernel has three constants: the positions of a stage, the workgroups for which a multiprocessor shall have
+// registers, and the bytes of shared memory. A large stage takes fewer instructions for each position, a small one
+// leaves registers and shared memory for another workgroup.
 
 // Parts of 16 bytes of a row, and its bytes.
 constexpr int CHUNKS = SIZE / 8, ROW_BYTES = SIZE * 2;
@@ -225,8 +223,12 @@ __device__ __forceinline__ void store(
 // Writes the output and the logarithms of the sums of the exponentials of 64 queries' scores.
 //
 // Grid: blocks of 64 queries, pairs of a sequence and a head. Shared memory: ATTEND_BYTES.
-constexpr int ATTEND_BYTES = 4 * ATTEND_STAGE * ROW_BYTES;
 #if KERNELS & 1
+constexpr int ATTEND_STAGE = SIZE > 96 ? 32 : 64, ATTEND_RESIDENT = SIZE > 32 ? 3 : 4;
+constexpr int ATTEND_BYTES = 4 * ATTEND_STAGE * ROW_BYTES;
+#ifdef SHARED
+static_assert(SHARED == ATTEND_BYTES, "the shared memory of attend");
+#endif
 extern "C" __global__ void __launch_bounds__(THREADS, ATTEND_RESIDENT) attend(Attend p) {
     SHARED_MEMORY(char, shared);
     const Shape& shape = p.shape;
@@ -346,8 +348,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, ATTEND_RESIDENT) attend(At
 // ds = p (dout v^T - delta) and dq = scale ds k.
 //
 // Grid: blocks of 64 queries, pairs of a sequence and a head. Shared memory: QUERIES_BYTES.
-constexpr int QUERIES_BYTES = (2 * QUERIES_STAGE + 2 * ROWS) * ROW_BYTES;
 #if KERNELS & 2
+constexpr int QUERIES_STAGE = 32, QUERIES_RESIDENT = SIZE > 80 ? 2 : 3;
+constexpr int QUERIES_BYTES = (2 * QUERIES_STAGE + 2 * ROWS) * ROW_BYTES;
+#ifdef SHARED
+static_assert(SHARED == QUERIES_BYTES, "the shared memory of backward_queries");
+#endif
 extern "C" __global__ void __launch_bounds__(THREADS, QUERIES_RESIDENT) backward_queries(BackwardQueries p) {
     SHARED_MEMORY(char, shared);
     const Shape& shape = p.shape;
@@ -465,8 +471,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, QUERIES_RESIDENT) backward
 // them, one after the other. Rows of scores are keys here, and columns queries.
 //
 // Grid: blocks of 64 keys, pairs of a sequence and a head of keys. Shared memory: KEYS_BYTES.
-constexpr int KEYS_BYTES = (2 * KEYS_STAGE + 2 * ROWS) * ROW_BYTES + 4 * KEYS_STAGE * 4;
 #if KERNELS & 4
+constexpr int KEYS_STAGE = 32, KEYS_RESIDENT = SIZE > 64 ? 2 : 3;
+constexpr int KEYS_BYTES = (2 * KEYS_STAGE + 2 * ROWS) * ROW_BYTES + 4 * KEYS_STAGE * 4;
+// The rows of large values don't fit into registers, so they are loaded for each stage.
+constexpr bool VALUES_IN_REGISTERS = SIZE < 128;
+#ifdef SHARED
+static_assert(SHARED == KEYS_BYTES, "the shared memory of backward_keys");
+#endif
 extern "C" __global__ void __launch_bounds__(THREADS, KEYS_RESIDENT) backward_keys(BackwardKeys p) {
     SHARED_MEMORY(char, shared);
     const Shape& shape = p.shape;
