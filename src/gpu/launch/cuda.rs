@@ -29,7 +29,7 @@ use cudarc::driver::sys;
 use super::observer::observe_launch;
 use super::queue::Queue;
 
-type Server = <CudaRuntime as Runtime>::Server;
+pub(super) type Server = <CudaRuntime as Runtime>::Server;
 
 /// The instruction of every kernel here, which GPUs from compute capability 8.0 on have.
 const AMPERE: MmaConfig = {
@@ -109,25 +109,86 @@ pub struct Arguments<'a> {
     pub values: &'a [u32],
 }
 
+/// The memory that a launch reads and writes, as the thread of the device gets it.
+pub(super) struct Bindings {
+    stream: StreamId,
+    /// The memory of each pointer, and an offset in bytes.
+    pointers: Vec<Option<(BufferBinding, u64)>>,
+    read: Vec<BufferBinding>,
+    written: Vec<BufferBinding>,
+}
+
+impl Bindings {
+    pub fn of(pointers: &[Pointer]) -> Self {
+        let binding = |tensor: &CubeTensor| tensor.handle.clone().binding();
+        let (mut read, mut written) = (Vec::new(), Vec::new());
+        let pointers = pointers.iter().map(|pointer| {
+            let (tensor, first, list) = match pointer {
+                Pointer::Null => return None,
+                Pointer::Read(tensor) => (tensor, 0, &mut read),
+                Pointer::Write(tensor) => (tensor, 0, &mut written),
+                Pointer::WriteFrom(tensor, first) => (tensor, *first, &mut written),
+            };
+            let offset = first * tensor.dtype.size();
+            list.push(binding(tensor));
+            Some((binding(tensor), offset as u64))
+        });
+        Self { stream: StreamId::current(), pointers: pointers.collect(), read, written }
+    }
+
+    /// Calls `launch` with cubecl's stream and the address of each pointer, in order with cubecl's own
+    /// launches. What a failure would have written is marked as the result of `kernel` that failed.
+    pub fn launch(
+        self,
+        server: &mut Server,
+        kernel: KernelId,
+        launch: impl FnOnce(sys::CUstream, Vec<u64>) -> Result<(), ServerError>,
+    ) {
+        let (stream, read, written) = (self.stream, self.read.clone(), self.written.clone());
+        ExecuteScope::launching(server, kernel, stream, read.iter(), written).execute(|server| {
+            let (queue, addresses) = self.resolve(server)?;
+            launch(queue, addresses)
+        });
+    }
+
+    /// Returns the stream and the address of each pointer, which is 0 for `Null`.
+    fn resolve(&self, server: &mut Server) -> Result<(sys::CUstream, Vec<u64>), ServerError> {
+        let all = self.read.iter().chain(&self.written);
+        let mut streams = server.write_streams().resolve(self.stream, all)?;
+        let mut addresses = Vec::with_capacity(self.pointers.len());
+        for pointer in &self.pointers {
+            let Some((binding, offset)) = pointer else {
+                addresses.push(0);
+                continue;
+            };
+            let BufferBinding { memory, offset_start, offset_end, stream, .. } = binding;
+            let owner = &mut streams.get(stream).memory_management_gpu;
+            let resource = owner
+                .get_resource(memory.clone(), *offset_start, *offset_end)
+                .map_err(ServerError::Io)?;
+            addresses.push(resource.ptr + offset);
+        }
+        Ok((streams.current().sys, addresses))
+    }
+}
+
 /// A launch as the thread of the device gets it.
 struct Launch {
     name: &'static str,
     kernel: &'static Kernel,
     grid: [u32; 2],
     device: u16,
-    stream: StreamId,
-    /// The memory of each pointer, and an offset in bytes.
-    pointers: Vec<Option<(BufferBinding, u64)>>,
     values: Vec<u32>,
-    read: Vec<BufferBinding>,
-    written: Vec<BufferBinding>,
 }
 
 impl Queue {
+    pub(super) fn is_cuda(&self) -> bool {
+        self.client.service_id().service == TypeId::of::<Server>()
+    }
+
     /// Returns true if the device runs the kernels of `shaders/cuda`: CUDA with compute capability 8.0.
     pub fn runs_ptx(&self) -> bool {
-        self.client.service_id().service == TypeId::of::<Server>()
-            && self.client.properties().features.matmul.mma.contains(&AMPERE)
+        self.is_cuda() && self.client.properties().features.matmul.mma.contains(&AMPERE)
     }
 
     /// Queues a kernel on `grid` workgroups, which may write to the tensors of its `Write` pointers alone.
@@ -139,34 +200,36 @@ impl Queue {
         let Some((&name, kernel)) = KERNELS.get_key_value(name) else {
             panic!("no CUDA kernel is called {name}");
         };
-        let binding = |tensor: &CubeTensor| tensor.handle.clone().binding();
-        let (mut read, mut written) = (Vec::new(), Vec::new());
-        let pointers = arguments.pointers.iter().map(|pointer| {
-            let (tensor, first, list) = match pointer {
-                Pointer::Null => return None,
-                Pointer::Read(tensor) => (tensor, 0, &mut read),
-                Pointer::Write(tensor) => (tensor, 0, &mut written),
-                Pointer::WriteFrom(tensor, first) => (tensor, *first, &mut written),
-            };
-            let offset = first * tensor.dtype.size();
-            list.push(binding(tensor));
-            Some((binding(tensor), offset as u64))
-        });
         let launch = Launch {
             name,
             kernel,
             grid: [x as u32, y as u32],
-            device: self.client.service_id().device.index_id,
-            stream: StreamId::current(),
-            pointers: pointers.collect(),
+            device: self.device_number(),
             values: arguments.values.to_vec(),
-            read,
-            written,
         };
-        let handle = DeviceHandle::<Server>::new(self.client.service_id().device);
+        let bindings = Bindings::of(arguments.pointers);
+        self.post(kernel_name(name), move |server, skipped| launch.run(server, bindings, skipped));
+    }
+
+    pub(super) fn device_number(&self) -> u16 {
+        self.client.service_id().device.index_id
+    }
+
+    /// Returns the thread of the device.
+    pub(super) fn thread(&self) -> DeviceHandle<Server> {
+        DeviceHandle::new(self.client.service_id().device)
+    }
+
+    /// Posts a launch to the thread of the device, which tells `task` if it shall only prepare.
+    pub(super) fn post(
+        &self,
+        kernel: &'static str,
+        task: impl FnOnce(&mut Server, bool) + Send + 'static,
+    ) {
+        let handle = self.thread();
         let skipped = launch_mode().is_skipped();
-        observe_launch(&self.client, kernel_name(name), skipped, move |wait| {
-            let task = move |server: &mut Server| launch.run(server, skipped);
+        observe_launch(&self.client, kernel, skipped, move |wait| {
+            let task = move |server: &mut Server| task(server, skipped);
             match wait {
                 // A closure for a measurement of the launch: the device's thread must have it before the end.
                 true => drop(handle.submit_blocking(task)),
@@ -182,43 +245,23 @@ fn kernel_name(name: &'static str) -> &'static str {
 }
 
 impl Launch {
-    fn run(self, server: &mut Server, skipped: bool) {
+    fn run(self, server: &mut Server, bindings: Bindings, skipped: bool) {
         if skipped {
             // Compiled, as kernels are in a dry run; a failure is told when it is launched.
             let _ = self.function();
             return;
         }
-        let Self { stream, .. } = self;
         let id = KernelId::new::<Self>().info(self.name);
-        let (read, written) = (self.read.clone(), self.written.clone());
-        ExecuteScope::launching(server, id, stream, read.iter(), written)
-            .execute(|server| self.queue(server));
+        bindings.launch(server, id, |queue, addresses| self.queue(queue, addresses));
     }
 
     #[allow(unsafe_code, reason = "a launch by the driver")]
-    fn queue(self, server: &mut Server) -> Result<(), ServerError> {
-        let all = self.read.iter().chain(&self.written);
-        let mut streams = server.write_streams().resolve(self.stream, all)?;
+    fn queue(&self, queue: sys::CUstream, mut parameters: Vec<u64>) -> Result<(), ServerError> {
         // One struct: the pointers, then the values, in units of 8 bytes.
-        let mut parameters =
-            Vec::with_capacity(self.pointers.len() + self.values.len().div_ceil(2));
-        for pointer in &self.pointers {
-            let Some((binding, offset)) = pointer else {
-                parameters.push(0);
-                continue;
-            };
-            let BufferBinding { memory, offset_start, offset_end, stream, .. } = binding;
-            let owner = &mut streams.get(stream).memory_management_gpu;
-            let resource = owner
-                .get_resource(memory.clone(), *offset_start, *offset_end)
-                .map_err(ServerError::Io)?;
-            parameters.push(resource.ptr + offset);
-        }
         let values = self.values.chunks(2);
         parameters.extend(
             values.map(|it| u64::from(it[0]) | it.get(1).map_or(0, |&high| u64::from(high) << 32)),
         );
-        let queue = streams.current().sys;
         let function = self.function().map_err(|error| self.error(error))?;
         let mut pointer_to_parameters = parameters.as_mut_ptr().cast::<c_void>();
         let ([x, y], Kernel { threads, shared, .. }) = (self.grid, self.kernel);
