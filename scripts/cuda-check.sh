@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Checks a wgpt that was built with CUDA, on a machine without an NVIDIA GPU.
 #
-#   scripts/cuda-check.sh WGPT
+#   scripts/cuda-check.sh WGPT [TESTS]
 #
 # Without a driver, wgpt must say so and compute on the other devices. With a driver that computes
 # nothing (cuda-driver.c), the kernels of training and evaluation must compile to PTX, for GPUs of
-# several generations and without the toolkit, and a run must continue on another device. Needs a C
-# compiler. If the toolkit's ptxas is in PATH, it must accept that PTX without large spills of registers. If
+# several generations and without the toolkit, and a run must continue on another device. With a cuBLASLt that
+# multiplies on the CPU (cublas-stub.c), products must be right: in the program, and in the library's own tests,
+# if TESTS is their program (cargo test --release --features cuda --lib --no-run). Needs a C compiler. If the toolkit's ptxas is in PATH, it must accept that PTX without large spills of registers. If
 # the variable KEEP_PTX is set, it is a folder for the PTX of products and attention, which
 # scripts/gpu-compilers.sh reads.
 #
@@ -15,6 +16,7 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 wgpt=$(realpath "$1")
+tests=${2:+$(realpath "$2")}
 [[ -z ${KEEP_PTX:-} ]] || KEEP_PTX=$(realpath -m "$KEEP_PTX")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -214,6 +216,85 @@ with_a_driver() {
     echo "out of memory: $(grep -c '"event":"replan"' stdout) smaller plans, then the run finished"
 }
 
+# cublas [CFLAGS]: builds the library in a new folder, and has wgpt use it.
+cublas() {
+    export WGPT_CUBLAS_LIBRARY
+    WGPT_CUBLAS_LIBRARY=$(mktemp -d "$PWD/cublas.XXXX")
+    "${CC:-cc}" -std=c11 -O3 -ffast-math -Wall -Wextra -Werror "$@" -shared -fPIC \
+        -o "$WGPT_CUBLAS_LIBRARY/libcublasLt.so.12" "$here/cublas-stub.c" -lm
+}
+
+# unusable REASON: checks that wgpt names the library, says why it does not use it, and runs without it.
+unusable() {
+    expect 0 devices
+    says "^warning: cuBLASLt is not used: $WGPT_CUBLAS_LIBRARY/libcublasLt\.so\.12: .*$1" stderr
+    says "^products: wgpt's own kernels$" stdout
+    compiles train "${run[@]}" --max_iters=1 --run="unusable-$RANDOM" --dtype=bfloat16
+    [[ $(grep -c '^warning: cuBLASLt is not used: ' stderr) == 1 ]] || fail 'not one warning'
+    says "^products: wgpt's own kernels$" stderr
+    compiles train "${run[@]}" --max_iters=1 --run="off-$RANDOM" --dtype=bfloat16 --cublas=off
+    ! grep -q cuBLASLt stderr || fail '--cublas=off warns about it'
+}
+
+# right COUNT PATTERN: checks that the kernels of the pattern were tested by cuBLASLt, and are right.
+right() {
+    local lines
+    lines=$(awk '/ by cuBLASLt / { on = 1 } /^$/ { on = 0 } on' stdout | grep -E "^  $2") || true
+    [[ $(wc -l <<<"$lines") == "$1" ]] || fail "not $1 products like $2: $lines"
+    ! grep -E ' (wrong|not finite)$|^  [^0-9]*$' <<<"$lines" || fail 'cuBLASLt gets wrong operands'
+}
+
+with_cublas() {
+    cublas
+    expect 0 devices
+    says "^products: cuBLASLt 12\.8\.5 from $WGPT_CUBLAS_LIBRARY/libcublasLt\.so\.12$" stdout
+    expect 0 devices --json
+    says '"name":"cuBLASLt 12.8.5"' stdout
+    # By the system's loader, and in an environment of Python.
+    local folder=$WGPT_CUBLAS_LIBRARY packages=venv/lib/python3.12/site-packages/nvidia/cublas/lib
+    WGPT_CUBLAS_LIBRARY='' LD_LIBRARY_PATH=$folder:$LD_LIBRARY_PATH expect 0 devices
+    says '^products: cuBLASLt 12\.8\.5 from libcublasLt\.so\.12$' stdout
+    mkdir -p "$packages"
+    cp "$folder/libcublasLt.so.12" "$packages"
+    WGPT_CUBLAS_LIBRARY='' VIRTUAL_ENV=$PWD/venv expect 0 devices
+    says "^products: cuBLASLt 12\.8\.5 from $PWD/$packages/libcublasLt\.so\.12$" stdout
+
+    # What other kernels compute is zeros. In tf32 the bias is not cast.
+    expect 1 doctor --kernels --device=cuda:0
+    right 27 'linear of whole tiles backward: '
+    right 9 'linear of an activation, whole tiles backward: input'
+    ! grep -q '^cublas-stub: ' stderr || fail 'cuBLASLt refuses what wgpt asks for'
+    echo 'the operands of cuBLASLt are right'
+
+    compiles train "${run[@]}" --max_iters=2 --run=products --dtype=bfloat16 --json
+    says '"products":"cuBLASLt 12\.8\.5"' stdout
+    says '^products: cuBLASLt 12\.8\.5 from ' stderr
+    grep -q '"products": *"cuBLASLt 12\.8\.5"' products/checkpoints/*/state.json ||
+        fail 'a checkpoint does not name the library'
+    compiles train --resume --run=products --max_iters=4
+    ! grep -q '^warning: matrix products' stderr || fail 'a warning about the same library'
+    compiles train --resume --run=products --max_iters=6 --cublas=off
+    says '^warning: matrix products were computed by cuBLASLt 12\.8\.5 .* own kernels' stderr
+    echo 'a run says which library computes its products'
+
+    CUBLAS_STUB_VERSION=110300 unusable 'version 11\.3\.0, and wgpt knows 12 and 13'
+    CUBLAS_STUB_VERSION=130000 unusable 'version 13\.0\.0, and .* for CUDA 12\.8: update the driver'
+    # Without sums over rows in the product, there is a kernel for them.
+    CUBLAS_STUB_REFUSES=256 compiles train "${run[@]}" --max_iters=1 --run=refused --dtype=bfloat16
+    if [[ -n $tests ]]; then
+        "$tests" --ignored --nocapture every_product_of_cublas >stdout 2>stderr || fail 'products are wrong'
+        says '^test result: ok. 1 passed' stdout
+        ! grep -E 'cublas-stub: | refuses ' stderr || fail 'cuBLASLt refuses what wgpt asks for'
+        echo 'every product of cuBLASLt is right'
+    fi
+    cublas -DcublasLtMatmul=another_function
+    unusable 'no function `cublasLtMatmul`'
+    echo 'no library' >"$WGPT_CUBLAS_LIBRARY/libcublasLt.so.12"
+    unusable ''
+    unset WGPT_CUBLAS_LIBRARY
+    echo 'a cuBLASLt that cannot be used is named'
+}
+
 expect 0 devices --json
 if grep -q '"id":"cuda:' stdout; then
     echo 'this machine has an NVIDIA GPU: use scripts/gpu-check.sh'
@@ -221,3 +302,4 @@ if grep -q '"id":"cuda:' stdout; then
 fi
 without_a_driver
 with_a_driver
+with_cublas

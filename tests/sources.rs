@@ -51,15 +51,17 @@ const RULES: &[Rule] = &[
         // Each exception gives its reason in its `allow`.
         pattern: r"\bunsafe_code\b",
         places: "except lib.rs main.rs cli/allocator.rs ops/shared/cube/mod.rs ops/shared/cpu/product.rs ranks/mpi.rs \
+                 gpu/launch/cuda.rs gpu/launch/cublas.rs gpu/launch/cublas/library.rs \
                  gpu/device/cuda.rs gpu/device/threads.rs gpu/device/adapter/query.rs \
                  gpu/device/adapter/instance.rs gpu/device/adapter/matrices.rs gpu/device/adapter/vulkan/",
         reason: "unsafe code",
     },
     Rule {
-        // The exceptions serve something that is global itself: the browser's file system, Vulkan's drivers,
-        // cubecl's observer, the allocator and the memory that CPU ops reuse.
+        // The exceptions serve something that is global itself: the browser's file system, the drivers of Vulkan and
+        // CUDA, cuBLASLt, cubecl's observer, the allocator and the memory that CPU ops reuse.
         pattern: r"(?<!')\bstatic\s+(mut\b|\w+\s*:[^=;]*(Mutex|RwLock|\bAtomic|\bOnce|Lazy|Cell\b|Condvar))",
-        places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/device/adapter/vulkan/device.rs \
+        places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/launch/cuda.rs \
+                 gpu/launch/cublas.rs gpu/launch/cublas/library.rs gpu/device/adapter/vulkan/device.rs \
                  ops/shared/cpu/memory.rs",
         reason: "global mutable state",
     },

@@ -131,7 +131,7 @@ pub(crate) fn run(
     gpu::release_unused(&device.device);
     let mut report = BenchReport {
         device: device.info.line(),
-        precision: mode.precision.to_string(),
+        precision: mode.arithmetic(),
         peaks,
         kernels: Vec::new(),
         steps: Vec::new(),

@@ -30,6 +30,7 @@ pub(crate) fn benchmark_row(
     let tokens_per_s = sequences * f64::from(config.block_size.get()) / update;
     Ok(BenchmarkRow {
         dtype: mode.precision.dtype(),
+        products: mode.products().map(|library| library.name.clone()),
         tokens_per_s,
         hours_to_10b_tokens: TOKENS / tokens_per_s / 3600.0,
         micro_batch: plan.micro_batch,

@@ -47,7 +47,7 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     };
     if !args.json {
         let DeviceInfo { name, id, kind, .. } = &device.info;
-        output!("{name} ({id}), {kind}\n{}", mode.precision);
+        output!("{name} ({id}), {kind}\n{}", mode.arithmetic());
     }
     let mut has_steps = false;
     let mut show = |made: Measurement| match made {

@@ -17,11 +17,11 @@ use crate::data::{
     TokenizerChoice,
 };
 use crate::doctor::DoctorReport;
-use crate::gpu::{self, DeviceInfo, Search};
+use crate::gpu::{self, Backend, DeviceInfo, Search, cublas};
 use crate::hub;
 use crate::protocol::Failure;
 use crate::text::{Table, bytes, bytes_of, count, grouped};
-use crate::worker::{list_devices, signals};
+use crate::worker::{list_devices, products_line, signals};
 
 const NOTHING_WRITTEN: &str = "stopped: nothing was written";
 
@@ -124,9 +124,15 @@ pub(super) fn devices(json: bool, global: &Global) {
     if let Some(why) = gpu::why_no_cuda(&devices).filter(|_| !global.quiet) {
         message!("note: no cuda device: {why}");
     }
+    let on_cuda = |device: &DeviceInfo| device.id.backend == Backend::Cuda;
+    let has_cuda = devices.iter().any(on_cuda);
+    if let Some(why) = has_cuda.then(cublas::obstacle).flatten() {
+        message!("warning: cuBLASLt is not used: {why}");
+    }
+    let library = has_cuda.then(cublas::library).flatten();
     if json {
         let object = |device: &DeviceInfo| {
-            json!({
+            let mut object = json!({
                 "id": device.id.to_string(),
                 "name": device.name,
                 "backend": device.id.backend,
@@ -135,7 +141,12 @@ pub(super) fn devices(json: bool, global: &Global) {
                 "max_binding_bytes": device.max_binding,
                 "dtypes": device.abilities.dtypes(),
                 "matrices": device.abilities.matrices.map(Matrices::side),
-            })
+            });
+            if on_cuda(device) {
+                object["products"] =
+                    json!(library.map(|it| json!({ "name": it.name, "from": it.from })));
+            }
+            object
         };
         output!("{}", json!(devices.iter().map(object).collect::<Vec<_>>()));
         return;
@@ -153,6 +164,9 @@ pub(super) fn devices(json: bool, global: &Global) {
     let head = ["device", "name", "kind", "binding", "dtypes", "driver"];
     let table = Table::new(head, devices.iter().map(row));
     super::write_out(table.plain(&[3]));
+    if has_cuda {
+        output!("{}", products_line(library));
+    }
 }
 
 pub(super) fn doctor(json: bool) {

@@ -126,13 +126,12 @@ pub(super) fn proven(
             message!("{text}");
         }
     };
-    let proven = prove(device.clone(), global.ops()?, config, global.self_test(), &say);
-    let Proven { device, mode, warning, .. } = match proven {
+    let mode = global.ops()?.with_products(config.cublas);
+    let proven = prove(device.clone(), mode, config, global.self_test(), &say);
+    let Proven { device, mode, warnings, .. } = match proven {
         Ok(proven) => proven,
         Err(error) => return Ok((device.fallback(error)?, global.ops()?)),
     };
-    if let Some(text) = warning {
-        message!("warning: {text}");
-    }
+    warn(&warnings);
     Ok((device, mode))
 }

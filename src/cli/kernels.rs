@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::args::Global;
 use super::find_model::select_device;
-use crate::config::{Config, Dtype};
+use crate::config::{Config, Cublas, Dtype};
 use crate::gpu::DeviceKind;
 use crate::ops::{KernelError, KernelShapes};
 use crate::protocol::{Failure, KernelTests};
@@ -16,6 +16,9 @@ use crate::worker::{TestEnd, Tested, test_kernels, time_limit};
 #[derive(Serialize)]
 struct TestedKernel {
     dtype: Dtype,
+    /// The library of the products; missing for wgpt's own kernels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    products: Option<&'static str>,
     kernel: String,
     /// The largest error and the allowed one, relative to the largest element; null if it computed
     /// values that are not finite, or ended in another way.
@@ -51,12 +54,19 @@ pub(super) fn run(json: bool, global: &Global) -> Result<(), Failure> {
     let limit = time_limit(&info, global.self_test().limit);
     let config = Config { bias: true, dropout: 0.1, ..Config::default() };
     let shapes = KernelShapes::from(&config);
-    for dtype in mode.abilities(&info).dtypes() {
-        let mode = mode.for_run(dtype, &info)?;
+    let dtypes = mode.abilities(&info).dtypes();
+    let ways = dtypes.into_iter().flat_map(|dtype| Cublas::ALL.iter().map(move |it| (dtype, *it)));
+    for (dtype, cublas) in ways {
+        let mode = mode.with_products(cublas).for_run(dtype, &info)?;
+        if cublas == Cublas::Auto && !mode.cublas {
+            continue;
+        }
         if !json {
-            output!("\n{:<54} {:>8} {:>8}", mode.precision.to_string(), "error", "allowed");
+            output!("\n{:<54} {:>8} {:>8}", mode.arithmetic(), "error", "allowed");
         }
         let mut tests = KernelTests::new(&info, mode, shapes);
+        let products = mode.products().map(|library| library.name.as_str());
+        let mut show = |row| show(TestedKernel { products, ..row });
         while let Some(first) = of_process(&tests, dtype, limit, &mut show)? {
             tests.first = first;
         }
@@ -91,7 +101,8 @@ fn of_process(
             (false, Some(_)) => "wrong",
             (false, None) => "not finite",
         };
-        show(TestedKernel { dtype, kernel, error, allowed: Some(allowed), result: result.into() });
+        let (products, allowed, result) = (None, Some(allowed), result.into());
+        show(TestedKernel { dtype, products, kernel, error, allowed, result });
     })?;
     let result = match end {
         TestEnd::Done => return Ok(None),
@@ -99,7 +110,8 @@ fn of_process(
         TestEnd::Crashed => "the driver ended the process".into(),
         TestEnd::Failed(failure) => failure.text,
     };
-    show(TestedKernel { dtype, kernel: check, error: None, allowed: None, result });
+    let (products, kernel) = (None, check);
+    show(TestedKernel { dtype, products, kernel, error: None, allowed: None, result });
     Ok((begun > 0).then_some(tests.first + begun))
 }
 

@@ -54,7 +54,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         let (selected, mode) = proven(select_device(global)?, &config, global)?;
         (Some(selected), mode)
     } else {
-        (None, global.ops()?)
+        (None, global.ops()?.with_products(config.cublas))
     };
     if let (true, Some(selected)) = (args.calibrate, &selected) {
         calibrate(&config, selected.clone(), mode, global.quiet)?;

@@ -104,7 +104,7 @@ impl RecipeDevice {
     /// Returns the device of the command.
     pub fn selected(config: &Config, global: &Global) -> Result<Self, Failure> {
         let mut info = select_device(global)?.info;
-        let mut mode = global.ops()?;
+        let mut mode = global.ops()?.with_products(config.cublas);
         let slower = runs::kernel_verdicts::avoid_faulty(&mut info, &mut mode, config.dtype);
         warn(slower.as_slice());
         let mode = mode.for_run(config.dtype, &info)?;

@@ -62,6 +62,15 @@ words! {
         False = "false",
     }
 
+    /// The use of cuBLASLt, NVIDIA's library of matrix products, which only CUDA has.
+    #[derive(Default)]
+    pub enum Cublas {
+        /// If it is installed.
+        #[default]
+        Auto = "auto",
+        Off = "off",
+    }
+
     /// The optimizer of the blocks' matrices. AdamW always updates embeddings, biases and layer norms.
     #[derive(Default)]
     pub enum OptimizerKind {

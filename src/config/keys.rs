@@ -7,7 +7,7 @@
 use super::kind::ValueKind::{
     self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text, Words,
 };
-use super::{Arch, Dtype, Gelu, OptimizerKind, Schedule, choices};
+use super::{Arch, Cublas, Dtype, Gelu, OptimizerKind, Schedule, choices};
 
 /// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +36,14 @@ pub(super) const MAX_HEAD_SIZE: u32 = 256;
 pub const VARIABLE_PREFIX: &str = "WGPT_";
 
 /// `WGPT_*` variables that are not settings but are read elsewhere, so they cause no warning.
-pub(super) const RESERVED_VARIABLES: &[&str] =
-    &["WGPT_COLOR", "WGPT_DEVICE", "WGPT_MPI_LIBRARY", "WGPT_OPS", "WGPT_PRESET"];
+pub(super) const RESERVED_VARIABLES: &[&str] = &[
+    "WGPT_COLOR",
+    "WGPT_CUBLAS_LIBRARY",
+    "WGPT_DEVICE",
+    "WGPT_MPI_LIBRARY",
+    "WGPT_OPS",
+    "WGPT_PRESET",
+];
 
 /// A whole number from `min` to `max`.
 ///
@@ -103,6 +109,7 @@ pub const KEYS: &[Key] = &[
     key("shard_optimizer", Bool, BATCH, "false", "divide the optimizer state among ranks (ZeRO stage 1): less memory for each, half as much again over the network"),
     key("vram_budget", Memory, BATCH, "auto", "most memory to use: 10GiB, 90%, none, or auto = what is free"),
     key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "of matrix products: float32, tf32, bfloat16, float16, or auto = the fastest"),
+    key("cublas", Choice(Cublas::WORDS), BATCH, "auto", "with CUDA: matrix products by NVIDIA's cuBLASLt: auto = if it is installed, or off"),
 
     key("optimizer", Choice(OptimizerKind::WORDS), OPTIMIZER, "adamw", "adamw, or muon for the blocks' matrices and adamw for the rest"),
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate"),

@@ -24,7 +24,7 @@ mod source;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
-pub use choices::{Arch, Choice, Gelu, InitFrom, OptimizerKind, Schedule};
+pub use choices::{Arch, Choice, Cublas, Gelu, InitFrom, OptimizerKind, Schedule};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};
@@ -107,6 +107,8 @@ pub struct Config {
     #[serde(default)]
     pub vram_budget: Budget,
     pub dtype: Dtype,
+    #[serde(default)]
+    pub cublas: Cublas,
 
     #[serde(default)]
     pub optimizer: OptimizerKind,

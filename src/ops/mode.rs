@@ -2,8 +2,9 @@
 
 #[cfg(feature = "wgpu")]
 use crate::config::Matrices;
-use crate::config::{Abilities, Dtype, Precision};
-use crate::gpu::{DeviceError, DeviceInfo, DeviceKind, DriverTraits};
+use crate::config::{Abilities, Cublas, Dtype, Precision};
+use crate::gpu::cublas::{self, Library};
+use crate::gpu::{Backend, DeviceError, DeviceInfo, DeviceKind, DriverTraits};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::gpu::{OpenDevice, SelectedDevice};
 use crate::protocol::Implementation;
@@ -13,6 +14,8 @@ pub struct OpsMode {
     pub implementation: Implementation,
     /// The dtypes of activations and of the factors of products. The CPU has f32 only.
     pub precision: Precision,
+    /// True if products may be cuBLASLt's. In the mode of a run, true if they are.
+    pub(crate) cublas: bool,
     pub(crate) driver: DriverTraits,
     /// True for a software adapter, which needs other tiles.
     software: bool,
@@ -30,6 +33,7 @@ impl OpsMode {
         Self {
             implementation,
             precision: Precision::FLOAT32,
+            cublas: false,
             driver: DriverTraits::UNKNOWN,
             software: false,
         }
@@ -37,6 +41,41 @@ impl OpsMode {
 
     pub const fn in_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
+    }
+
+    /// Returns the mode with the products that a run wants.
+    pub fn with_products(self, cublas: Cublas) -> Self {
+        Self { cublas: cublas == Cublas::Auto, ..self }
+    }
+
+    /// Returns the library of the products of a run, which decides on the last bits of its losses, or `None`
+    /// if wgpt's own kernels compute them.
+    pub fn products(self) -> Option<&'static Library> {
+        cublas::library().filter(|_| self.cublas)
+    }
+
+    /// Returns a warning if a run in `precision` on a device would use a library that is there but of no use.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn unusable_products(self, precision: Precision, device: &DeviceInfo) -> Option<String> {
+        let wants = self.in_precision(precision).wants_cublas(device);
+        let reason = wants.then(cublas::obstacle).flatten()?;
+        Some(format!(
+            "cuBLASLt is not used: {reason}. wgpt's own kernels compute; --cublas=off removes this warning"
+        ))
+    }
+
+    /// Returns true if a run on a device uses cuBLASLt where it is. Nobody else may look for it.
+    fn wants_cublas(self, device: &DeviceInfo) -> bool {
+        self.cublas
+            && self.implementation == Implementation::Auto
+            && self.precision.dtype() != Dtype::Float32
+            && device.id.backend == Backend::Cuda
+    }
+
+    /// Describes the precision of a run and the library of its products.
+    pub fn arithmetic(self) -> String {
+        let products = self.products().map_or_else(String::new, |it| format!(" by {}", it.name));
+        format!("{}{products}", self.precision)
     }
 
     /// Returns the mode for the driver of a device.
@@ -63,15 +102,20 @@ impl OpsMode {
                 known: abilities.dtypes(),
             });
         };
-        let mode = self.in_precision(precision).on(device.kind);
+        let mut mode = self.in_precision(precision).on(device.kind);
+        mode.cublas = mode.wants_cublas(device) && cublas::library().is_some();
         Ok(mode.for_driver(DriverTraits::of(device, None)))
     }
 
     /// Returns the next slower way to compute in `dtype` on a device, if its kernels in this mode cannot be
-    /// trusted: without matrix units, which are removed from `device`, and after that by tensor operations.
+    /// trusted: without cuBLASLt, without matrix units, which are removed from `device`, and after that by tensor operations.
     /// `None` if there is no other way in that dtype.
     pub fn slower(self, dtype: Dtype, device: &mut DeviceInfo) -> Option<Self> {
-        let precision = self.for_run(dtype, device).ok()?.precision;
+        let run = self.for_run(dtype, device).ok()?;
+        if run.cublas {
+            return Some(Self { cublas: false, ..self });
+        }
+        let precision = run.precision;
         let tiles = device.abilities.without_matrices();
         let in_tiles = tiles.precision(dtype).filter(|in_tiles| *in_tiles != precision);
         if self.implementation == Implementation::Auto && in_tiles.is_some() {
@@ -128,6 +172,7 @@ impl OpsMode {
 mod tests {
     use super::*;
     use crate::config::Matrices;
+    use crate::protocol::DeviceId;
 
     #[test]
     fn what_is_not_trusted_is_replaced_by_the_next_slower_way() {
@@ -153,6 +198,26 @@ mod tests {
             }
             assert_eq!(ways, expected, "{abilities:?} in {dtype}");
         }
+    }
+
+    #[test]
+    fn only_tensor_cores_of_cuda_want_cublas() {
+        let abilities =
+            Abilities { tf32: true, bfloat16: true, float16: true, ..Abilities::default() };
+        let id = |backend| DeviceId { backend, index: 0 };
+        let on = |backend| DeviceInfo { id: id(backend), abilities, ..DeviceInfo::cpu() };
+        let wants = |mode: OpsMode, dtype, backend| {
+            let precision = abilities.precision(dtype).unwrap();
+            mode.in_precision(precision).wants_cublas(&on(backend))
+        };
+        let auto = OpsMode::AUTO.with_products(Cublas::Auto);
+        for dtype in [Dtype::Tf32, Dtype::Bfloat16, Dtype::Float16] {
+            assert!(wants(auto, dtype, Backend::Cuda), "{dtype}");
+            assert!(!wants(auto, dtype, Backend::Vulkan), "{dtype}");
+            assert!(!wants(auto.with_products(Cublas::Off), dtype, Backend::Cuda), "{dtype}");
+            assert!(!wants(OpsMode::CUBE.with_products(Cublas::Auto), dtype, Backend::Cuda));
+        }
+        assert!(!wants(auto, Dtype::Float32, Backend::Cuda));
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::text::bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BenchmarkRow {
     pub dtype: Dtype,
+    /// The library that computed matrix products; `None` for wgpt's own kernels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub products: Option<String>,
     /// Of whole updates.
     pub tokens_per_s: f64,
     /// The hours that 10 billion tokens take, without evaluations and checkpoints.
@@ -34,6 +37,9 @@ impl fmt::Display for BenchmarkRow {
             "{dtype}: {tokens_per_s:.0} tokens/s, {hours:.0} hours to 10 billion tokens, micro-batch \
              {micro_batch}"
         )?;
+        if let Some(products) = &self.products {
+            write!(f, ", {products}")?;
+        }
         if let Some(peak) = self.peak_bytes {
             write!(f, ", {}", bytes(peak))?;
         }

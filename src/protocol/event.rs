@@ -30,6 +30,9 @@ pub enum Event {
         resumed_from: Option<u64>,
         /// The entropy of the data in nats per token, a lower bound of any loss, where known.
         entropy_floor: Option<f64>,
+        /// The library that computes matrix products, with its version; `None` for wgpt's own kernels.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        products: Option<String>,
         /// The processes that train the run together; empty for a run in one process.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ranks: Vec<RankLine>,

@@ -125,6 +125,8 @@ pub(crate) struct KernelTests {
     pub device: String,
     pub implementation: Implementation,
     pub precision: Precision,
+    /// True if products are cuBLASLt's.
+    pub cublas: bool,
     pub shapes: KernelShapes,
     /// The number of the first check, from 0.
     pub first: usize,

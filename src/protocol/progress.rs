@@ -86,7 +86,16 @@ impl Progress {
         self.working = None;
         match event {
             Event::Working(working) => self.working = Some(*working),
-            Event::Start { run, device, config, params, resumed_from, entropy_floor, ranks } => {
+            Event::Start {
+                run,
+                device,
+                config,
+                params,
+                resumed_from,
+                entropy_floor,
+                ranks,
+                ..
+            } => {
                 self.begin(*resumed_from);
                 self.run = Some(run.clone());
                 self.device = Some(device.clone());

@@ -140,6 +140,7 @@ mod tests {
             best_val_loss: Some(2.5),
             learning_rate: None,
             loss_scale: None,
+            products: None,
             plan: Plan::new(&config, 64),
             config,
             tokenizer: None,

@@ -49,6 +49,9 @@ pub struct CheckpointState {
     /// The state of loss scaling, where the loss is scaled or updates were skipped.
     #[serde(default)]
     pub loss_scale: Option<LossScale>,
+    /// The library that has computed the matrix products, with its version; `None` for wgpt's own kernels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub products: Option<String>,
     pub config: Config,
     pub plan: Plan,
     pub tokenizer: Option<Tokenizer>,

@@ -105,16 +105,16 @@ fn fault<'a>(
     device: &DeviceInfo,
     mode: OpsMode,
 ) -> Option<&'a KernelVerdict> {
-    let OpsMode { implementation, precision, .. } = mode;
-    let beginning = format!("{}, {precision}, {implementation}, ", cache::beginning(device));
+    let (arithmetic, implementation) = (mode.arithmetic(), mode.implementation);
+    let beginning = format!("{}, {arithmetic}, {implementation}, ", cache::beginning(device));
     let of_mode = verdicts.iter().filter(|(key, _)| key.starts_with(&beginning));
     of_mode.map(|(_, verdict)| verdict).find(|verdict| **verdict != KernelVerdict::Right)
 }
 
 fn key(device: &DeviceInfo, mode: OpsMode, shapes: KernelShapes) -> String {
-    let OpsMode { implementation, precision, .. } = mode;
+    let (arithmetic, implementation) = (mode.arithmetic(), mode.implementation);
     let commit = COMMIT.unwrap_or("unknown");
-    cache::key(device, &format!("{precision}, {implementation}, {shapes}, {commit}"))
+    cache::key(device, &format!("{arithmetic}, {implementation}, {shapes}, {commit}"))
 }
 
 #[cfg(test)]

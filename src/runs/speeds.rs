@@ -48,11 +48,15 @@ pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]
     }
 }
 
-/// Returns the key of a device and dtype. Another driver or another version of wgpt may have another
-/// speed. `None` for ops that were chosen to debug.
+/// Returns the key of a device, a dtype and the library of products. Another driver or another version of wgpt
+/// may have another speed. `None` for ops that were chosen to debug.
 fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
     let is_usual = mode.implementation == Implementation::Auto;
-    is_usual.then(|| cache::key(device, &mode.precision.dtype().to_string()))
+    let dtype = mode.precision.dtype();
+    is_usual.then(|| match mode.products() {
+        Some(library) => cache::key(device, &format!("{dtype} by {}", library.name)),
+        None => cache::key(device, &dtype.to_string()),
+    })
 }
 
 /// Adds points, which replace those of the same work.

@@ -158,6 +158,7 @@ async fn checkpoint_state(training: &Training) -> CheckpointState {
         best_val_loss: position.best_val_loss,
         learning_rate: position.set_rate,
         loss_scale: learner.saved_loss_scale().await,
+        products: inputs.products(),
         config: inputs.config.clone(),
         plan: steps.plan().clone(),
         tokenizer: inputs.dataset.tokenizer.clone(),

@@ -24,6 +24,11 @@ impl RunInputs {
         self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit)
     }
 
+    /// Returns the library of the products, by which the losses of two runs differ in the last bits.
+    pub fn products(&self) -> Option<String> {
+        self.mode.products().map(|library| library.name.clone())
+    }
+
     pub fn data_size(&self) -> DataSize {
         DataSize { train: self.dataset.train.len(), val: self.dataset.val.len() }
     }

@@ -119,11 +119,13 @@ impl Setup {
         let mut forecast = plan::plan(&own, vocab, &limits, profile.speed.as_ref())
             .map_err(|error| error.with_holders(profile.holders(config.vram_budget)))?;
         let group = &mut ranks.group;
-        let origin = Origin::open(&run, resume, &config, &architecture, &dataset, group)?;
+        let mut origin = Origin::open(&run, resume, &config, &architecture, &dataset, group)?;
         if let Some((Checkpoint { state, .. }, _)) = &origin.loaded {
             let before = ranks.own_config(&state.config);
             let kept = plan::keep(&own, &before, &state.plan, vocab, &limits);
             forecast = kept.unwrap_or(forecast);
+            let now = mode.products().map(|library| library.name.as_str());
+            origin.warnings.extend(other_products(state.products.as_deref(), now));
         }
         let is_sharded = config.shard_optimizer && !ranks.group.is_alone();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
@@ -195,6 +197,17 @@ impl Origin {
         }
         Ok(Self { folder, loaded, source, warnings })
     }
+}
+
+/// Returns a warning if another library computes the products of a run that continues; `None` is wgpt.
+fn other_products(before: Option<&str>, now: Option<&str>) -> Option<String> {
+    let [from, to] = [before, now].map(|library| library.unwrap_or("wgpt's own kernels"));
+    (from != to).then(|| {
+        format!(
+            "matrix products were computed by {from} up to this checkpoint, and are by {to} from here on: \
+             losses will differ in their last digits"
+        )
+    })
 }
 
 /// Returns the configuration as the run records it: its paths lead to the same files from any
@@ -282,4 +295,21 @@ fn check_bindings(architecture: &Architecture, device: &DeviceInfo) -> Result<()
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_library_of_products_is_told() {
+        let [old, new] = [Some("cuBLASLt 12.8.5"), Some("cuBLASLt 13.0.2")];
+        assert_eq!(other_products(None, None), None);
+        assert_eq!(other_products(old, old), None);
+        let told = other_products(old, new).unwrap();
+        assert!(
+            told.contains("by cuBLASLt 12.8.5 up to") && told.contains("by cuBLASLt 13.0.2 from")
+        );
+        assert!(other_products(None, new).unwrap().contains("by wgpt's own kernels up to"));
+    }
 }

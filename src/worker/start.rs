@@ -42,10 +42,10 @@ impl StartRun {
             None => config,
         };
         let request = TrainRequest {
-            config,
             run: self.run,
             resume,
-            mode: OpsMode::of(self.implementation),
+            mode: OpsMode::of(self.implementation).with_products(config.cublas),
+            config,
             plans_schedule,
             // A worker that was restarted has recorded its decay.
             decay: self.decay.filter(|_| !self.is_restart),

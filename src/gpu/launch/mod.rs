@@ -1,6 +1,11 @@
 //! Launching kernels: those of `shaders/`, and what they share with the kernels in Rust.
 
 #[cfg(feature = "cuda")]
+pub mod cublas;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_cublas.rs"]
+pub mod cublas;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "wgpu")]
 pub mod kernel;

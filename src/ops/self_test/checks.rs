@@ -196,7 +196,9 @@ fn whole_tiles(inputs: &TestInputs) -> Vec<KernelOutput> {
     let mut outputs = Vec::new();
     for (sizes, note) in zip(WHOLE, notes) {
         outputs.push(forward(inputs, "linear of whole tiles", sizes, None, true));
-        outputs.extend(backward(inputs, "linear of whole tiles", [note; 3], sizes, activation));
+        outputs.extend(backward(inputs, "linear of whole tiles", [note; 3], sizes, None));
+        let layer = "linear of an activation, whole tiles";
+        outputs.extend(backward(inputs, layer, [note; 3], sizes, activation));
     }
     let chunks = CrossEntropy { chunk: 64, ..LOSS };
     outputs.extend(gradients_of_loss(inputs, [96, 128], chunks));

@@ -56,7 +56,12 @@ impl ChosenKernels {
                 if mode.implementation != Implementation::Cube && queue.runs_wgsl() {
                     return ChosenKernels::Wgsl(WgslKernels::new(queue, mode));
                 }
-                ChosenKernels::Cube(CubeKernels { queue, dtype: mode.precision.dtype() })
+                ChosenKernels::Cube(CubeKernels {
+                    queue,
+                    dtype: mode.precision.dtype(),
+                    #[cfg(feature = "cuda")]
+                    cublas: mode.cublas,
+                })
             }
             _ => Self::WITHOUT_GPU,
         }

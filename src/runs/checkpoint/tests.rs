@@ -11,6 +11,7 @@ fn write(folder: &Path, iteration: u64, val_loss: Option<f64>, version: u32) -> 
         best_val_loss: val_loss,
         learning_rate: None,
         loss_scale: None,
+        products: None,
         plan: Plan::new(&config, 64),
         config,
         tokenizer: None,

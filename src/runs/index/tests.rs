@@ -18,6 +18,7 @@ fn start() -> Event {
         params: 10,
         resumed_from: None,
         entropy_floor: None,
+        products: None,
         ranks: Vec::new(),
     }
 }

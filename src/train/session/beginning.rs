@@ -47,6 +47,7 @@ impl Session<'_> {
             params: inputs.config.parameters(u64::from(padded)),
             resumed_from: position.resumed_from,
             entropy_floor: inputs.dataset.entropy_floor,
+            products: inputs.products(),
             ranks: ranks.division.ranks.clone(),
         });
         journal.emit(Event::Plan(Box::new(steps.forecast.clone())));

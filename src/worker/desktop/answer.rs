@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::export::export;
 use super::listing::{list_devices, select};
-use crate::config::Dtype;
+use crate::config::{Cublas, Dtype};
 use crate::doctor::DoctorReport;
 use crate::gpu::{self, DeviceInfo, Search};
 use crate::hub::{self, Fetched, Offer};
@@ -39,7 +39,7 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         Request::Device { choice } => {
             // The list of devices has the warnings.
             let mut info = select(choice.parse()?, |_| {})?.info;
-            let mut mode = OpsMode::AUTO;
+            let mut mode = OpsMode::AUTO.with_products(Cublas::Auto);
             runs::kernel_verdicts::avoid_faulty(&mut info, &mut mode, Dtype::Auto);
             let mode = mode.for_run(Dtype::Auto, &info)?;
             Reply::Device { device: runs::device_profile(&info, mode) }

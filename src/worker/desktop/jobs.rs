@@ -37,7 +37,8 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
         }
         Request::TestKernels(tests) => return test_kernels(&tests),
         Request::Measure { config, device, implementation } => {
-            measure(&config, &device, OpsMode::of(implementation), say, fail)
+            let mode = OpsMode::of(implementation).with_products(config.cublas);
+            measure(&config, &device, mode, say, fail)
                 .map(|row| reply(Reply::Measured { row: Box::new(row) }))
         }
         request => return answer(request, &mut |given| reply(given)),
@@ -57,9 +58,9 @@ fn measure(
 ) -> Result<BenchmarkRow, Failure> {
     // Whoever asks has selected the device.
     let selected = gpu::select(device.parse()?)?;
-    let Proven { device: mut selected, mode, warning, .. } =
+    let Proven { device: mut selected, mode, warnings, .. } =
         prove(selected, mode, config, SelfTestOptions::default(), &|_| {})?;
-    if let Some(text) = warning {
+    for text in warnings {
         say(&format!("warning: {text}"));
     }
     let planned = mode.for_run(config.dtype, &selected.info)?;
@@ -99,7 +100,8 @@ fn run_checks(tests: &KernelTests, report: fn(KernelProgress)) -> Result<(), Dev
         report(KernelProgress::Failed(failure.clone()));
     });
     let mode = OpsMode::of(tests.implementation);
-    let mode = mode.in_precision(tests.precision).on(device.info.kind);
+    let mut mode = mode.in_precision(tests.precision).on(device.info.kind);
+    mode.cublas = tests.cublas;
     let test = SelfTest::new(&device, mode, tests.shapes);
     for check in &SelfTest::checks()[tests.first.min(SelfTest::checks().len())..] {
         report(KernelProgress::Testing(check.name.into()));

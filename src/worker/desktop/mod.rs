@@ -43,7 +43,7 @@ pub(crate) use request::measure;
 use request::{ask, converse};
 pub(crate) use serve::{WorkerOutput, read_command, serve};
 pub(crate) use supervise::supervise;
-pub(crate) use training::{RunOutput, SETTING_UP, host, print_set_up, train};
+pub(crate) use training::{RunOutput, SETTING_UP, host, print_set_up, products_line, train};
 pub(crate) use watch::{Watched, watch};
 
 /// Sends requests to the service and takes its replies.

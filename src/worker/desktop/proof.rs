@@ -35,7 +35,7 @@ pub(crate) struct Proven {
     /// Without the abilities that cannot be trusted.
     pub device: SelectedDevice,
     pub mode: OpsMode,
-    pub warning: Option<String>,
+    pub warnings: Vec<String>,
     pub suspect: Option<Suspect>,
 }
 
@@ -75,12 +75,13 @@ pub(crate) fn prove(
     let fastest = mode.for_run(dtype, &listed);
     // Another implementation is chosen to compare it. A device without the dtype is refused later.
     let Some(fastest) = fastest.ok().filter(|_| mode.implementation == Implementation::Auto) else {
-        return Ok(Proven { device, mode, warning: None, suspect: None });
+        return Ok(Proven { device, mode, warnings: Vec::new(), suspect: None });
     };
+    let mut warnings = Vec::from_iter(mode.unusable_products(fastest.precision, &listed));
     let avoids = options.avoids_matrices && fastest.precision.matrices().is_some();
     if (options.skip && !avoids) || listed.kind == DeviceKind::Cpu {
-        let warning = without_tensor_cores(&listed, fastest.precision.dtype());
-        return Ok(Proven { device, mode, warning, suspect: None });
+        warnings.extend(without_tensor_cores(&listed, fastest.precision.dtype()));
+        return Ok(Proven { device, mode, warnings, suspect: None });
     }
     let mut run = fastest;
     let mut fault = None;
@@ -103,12 +104,12 @@ pub(crate) fn prove(
         run = slower.for_run(dtype, &device.info)?;
         fault.get_or_insert(found);
     }
-    let warning = match fault {
+    warnings.extend(match fault {
         Some(fault) => Some(warning(&listed, config, &fault, [fastest, run])),
         None => without_tensor_cores(&device.info, run.precision.dtype()),
-    };
+    });
     let suspect = avoids.then_some(Suspect { info: listed, mode: fastest, shapes });
-    Ok(Proven { device, mode, warning, suspect })
+    Ok(Proven { device, mode, warnings, suspect })
 }
 
 /// Returns the known verdict, or else tests the kernels. They count as right if the test failed for a reason
@@ -127,7 +128,8 @@ fn verdict(
         return known;
     }
     let dtype = mode.precision.dtype();
-    say(&format!("testing the kernels of {} in {dtype}, once for each driver", info.name));
+    let by = mode.products().map_or_else(String::new, |it| format!(" by {}", it.name));
+    say(&format!("testing the kernels of {} in {dtype}{by}, once for each driver", info.name));
     let mut wrong = None;
     let tests = KernelTests::new(info, mode, shapes);
     let mut test = || {
@@ -183,6 +185,8 @@ fn warning(
     let DeviceInfo { id, name, driver, .. } = info;
     let (way, cost) = if run.implementation == Implementation::Reference {
         ("by tensor operations", "many times slower and needs more memory than planned".into())
+    } else if fastest.cublas && run.precision == fastest.precision {
+        ("without cuBLASLt", "slower".into())
     } else {
         let vocab = if config.vocab_size == 0 { GPT2_VOCABULARY } else { config.vocab_size };
         let work = Work::update(config, vocab, &Plan::new(config, vocab));
@@ -220,8 +224,8 @@ pub(crate) enum TestEnd {
 
 impl KernelTests {
     pub fn new(info: &DeviceInfo, mode: OpsMode, shapes: KernelShapes) -> Self {
-        let OpsMode { implementation, precision, .. } = mode;
-        Self { device: info.id.to_string(), implementation, precision, shapes, first: 0 }
+        let OpsMode { implementation, precision, cublas, .. } = mode;
+        Self { device: info.id.to_string(), implementation, precision, cublas, shapes, first: 0 }
     }
 }
 

@@ -9,6 +9,7 @@ use super::listing::list_devices;
 use super::proof::{Proven, Suspect, prove};
 use super::supervise::supervise;
 use super::watch::{Watched, watch};
+use crate::gpu::cublas::Library;
 use crate::gpu::{self, Backend, DeviceChoice, DeviceError, OpenDevice, Search, SelectedDevice};
 use crate::protocol::{Event, Failure, StartRun, StopReason, Task, Working};
 use crate::ranks::{Group, Launch};
@@ -132,6 +133,9 @@ pub(crate) fn train(
         output.say(&format!("device: {} ({}), {reason}", info.name, info.id));
         let precision = setup.inputs.mode.abilities(info).explain(request.config.dtype);
         output.say(&format!("precision: {precision}"));
+        if info.id.backend == Backend::Cuda {
+            output.say(&products_line(setup.inputs.mode.products()));
+        }
     }
     let mut emit = |event: &Event| {
         // The run trains without these kernels, so they were the reason for the crash.
@@ -148,6 +152,14 @@ pub(crate) fn train(
     session.finish()?;
     output.ended(reason);
     Ok(if reason == StopReason::Stopped { control.exit_code() } else { 0 })
+}
+
+/// Describes what computes matrix products on CUDA: a library, or wgpt's own kernels.
+pub(crate) fn products_line(library: Option<&Library>) -> String {
+    match library {
+        Some(Library { name, from, .. }) => format!("products: {name} from {from}"),
+        None => "products: wgpt's own kernels".into(),
+    }
 }
 
 /// Sets the run up, then opens its device: a run that does not fit is refused before that. Also returns the
@@ -168,7 +180,7 @@ fn set_up(
             }
         };
         let proven = prove(found.clone(), request.mode, &request.config, start.self_test, &say);
-        let Proven { mut device, mode, warning, suspect } = match proven {
+        let Proven { mut device, mode, warnings, suspect } = match proven {
             Ok(proven) => proven,
             Err(error) => {
                 found = found.fallback(error)?;
@@ -176,8 +188,8 @@ fn set_up(
             }
         };
         // A former worker has printed it.
-        if let Some(text) = warning.filter(|_| !start.is_restart) {
-            output.warn(text);
+        if !start.is_restart {
+            warnings.into_iter().for_each(|text| output.warn(text));
         }
         let planned = mode.for_run(request.config.dtype, &device.info);
         output.selected(planned.is_ok_and(|mode| mode.precision.matrices().is_some()));

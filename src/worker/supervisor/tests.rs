@@ -48,6 +48,7 @@ fn started() -> FromWorker {
         params: 1,
         resumed_from: None,
         entropy_floor: None,
+        products: None,
         ranks: Vec::new(),
     }))
 }

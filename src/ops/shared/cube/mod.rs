@@ -50,6 +50,9 @@ pub(in crate::ops) use launch;
 pub(in crate::ops) struct CubeKernels {
     pub queue: Queue,
     pub dtype: Dtype,
+    /// True to multiply by cuBLASLt what it multiplies.
+    #[cfg(feature = "cuda")]
+    pub cublas: bool,
 }
 
 /// Invocations in a workgroup of elementwise kernels.

@@ -20,16 +20,16 @@ const ACCESS: usize = 16;
 const STORE: usize = 8;
 
 /// Where the rows of a factor lie.
-struct Layout {
+pub(super) struct Layout {
     /// The factor's first axis is contiguous, not its second.
-    transposed: bool,
+    pub transposed: bool,
     /// The elements between the starts of two rows in memory.
-    stride: usize,
+    pub stride: usize,
 }
 
 impl Layout {
-    /// Returns `None` if the kernels cannot read the tensor: its rows do not start at multiples of 16 bytes.
-    fn of(factor: &CubeTensor) -> Option<Self> {
+    /// Returns `None` if kernels cannot move 16 bytes at once: the rows do not start at multiples of that.
+    pub fn of(factor: &CubeTensor) -> Option<Self> {
         let strides = factor.meta.strides();
         let (transposed, stride) = match (strides[0], strides[1]) {
             (stride, 1) => (false, stride),

@@ -1,4 +1,5 @@
-//! Matrix products with what follows them: wgpt's own on CUDA, where its kernels run, else cubek's.
+//! Matrix products with what follows them: on CUDA cuBLASLt's, if a run uses it, or wgpt's own, where its kernels
+//! run, else cubek's.
 
 use std::iter::zip;
 
@@ -29,6 +30,8 @@ use crate::ops::shared::kernels::contiguous;
 use crate::plan::products::Tiling;
 
 mod blueprint;
+#[cfg(feature = "cuda")]
+mod cublas;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod epilogue;
@@ -71,6 +74,10 @@ impl CubeKernels {
         let tiling = self.tiling([m, n, k]);
         let [a, b] =
             [a, b].map(|it| if it.meta.strides().contains(&1) { it } else { contiguous(it) });
+        #[cfg(feature = "cuda")]
+        if cublas::multiply(self, &cublas::Product { a: &a, b: &b, y, tiling, epilogue }, None) {
+            return;
+        }
         if tiling.ranges == 1 {
             return self.multiply(&Product { a, b, y, tiling, epilogue });
         }
@@ -94,6 +101,12 @@ impl CubeKernels {
     ) -> Option<(CubeTensor, CubeTensor)> {
         let ([m, k], [_, n]) = (a.shape().dims::<2>(), b.shape().dims::<2>());
         let tiling = self.tiling([m, n, k]);
+        if self.cublas {
+            let (y, sums) = (self.queue.empty([m, n]), self.queue.empty([n]));
+            let epilogue = Epilogue::default();
+            let product = cublas::Product { a, b, y: &y, tiling, epilogue };
+            return cublas::multiply(self, &product, Some(&sums)).then_some((y, sums));
+        }
         let Tiling { ranges, .. } = tiling;
         let products = self.queue.empty(if ranges == 1 { vec![m, n] } else { vec![ranges, m, n] });
         let sums = self.queue.empty([ranges * n]);
