@@ -5,11 +5,13 @@
 #
 # Without a driver, wgpt must say so and compute on the other devices. With a driver that computes
 # nothing (cuda-driver.c), the kernels of training and evaluation must compile to PTX, for GPUs of
-# several generations and without the toolkit, and a run must continue on another device. With a cuBLASLt that
-# multiplies on the CPU (cublas-stub.c), products must be right: in the program, and in the library's own tests,
-# if TESTS is their program (cargo test --release --features cuda --lib --no-run). Needs a C compiler. If the toolkit's ptxas is in PATH, it must accept that PTX without large spills of registers. If
-# the variable KEEP_PTX is set, it is a folder for the PTX of products and attention, which
-# scripts/gpu-compilers.sh reads.
+# several generations and without the toolkit, and a run must continue on another device. wgpt's own
+# kernels (shaders/cuda) then compute on the CPU, and must be right as wgpt launches them. With a
+# cuBLASLt that multiplies on the CPU (cublas-stub.c), products must be right: in the program, and in
+# the library's own tests, if TESTS is their program (cargo test --release --features cuda --lib
+# --no-run). Needs C and C++ compilers. If the toolkit's ptxas is in PATH, it must accept that PTX without
+# large spills of registers. If the variable KEEP_PTX is set, it is a folder for the PTX of products and
+# attention, which scripts/gpu-compilers.sh reads.
 #
 # On a machine with an NVIDIA GPU, use scripts/gpu-check.sh.
 set -euo pipefail
@@ -131,12 +133,12 @@ dtypes() {
             case $dtype in
                 float32) ! grep -lq 'mma\|tf32\|bf16' ptx/*.ptx || fail 'float32 uses tensor cores' ;;
                 tf32)
-                    uses matmul 'mma\.sync\.aligned\.m16n8k8.*tf32'
+                    uses product 'mma\.sync\.aligned\.m16n8k8.*tf32'
                     uses '(attend|backward_queries|backward_keys)' 'mma\.sync.*tf32'
                     ;;
                 *)
-                    uses matmul "mma\.sync\.aligned\.m16n8k16.*\.${dtype/float/f}"
-                    uses matmul 'ldmatrix\.sync\.aligned'
+                    uses product "mma\.sync\.aligned\.m16n8k16.*\.${dtype/float/f}"
+                    uses product 'ldmatrix\.sync\.aligned'
                     uses '(attend|backward_queries|backward_keys)' 'mma\.sync'
                     ;;
             esac
@@ -156,6 +158,34 @@ dtypes() {
     expect 2 "${wide[@]}" --device=cuda:0 --dtype=tf32
     says 'does not support tf32; it supports float32' stderr
     echo 'compute capability 75: products in float16, and in bfloat16 without tensor cores'
+}
+
+# own_right ROW: checks a row of bfloat16's table, with an error below what is allowed.
+own_right() {
+    says "^ +$1 +[0-9.e-]+ +[0-9.e-]+\$" bfloat16
+}
+
+# Lets wgpt's own kernels compute on the CPU, through the emulator of their tests. The other kernels compute
+# nothing, so the only right rows are those that need no other.
+computes() {
+    python3 "$here/cuda-kernels.py" libraries kernels --only product.bf16 attend.bf16.64 \
+        backward_queries.bf16.64 backward_keys.bf16.64
+    CUDA_DRIVER_KERNELS=$PWD/kernels expect 1 doctor --kernels --device=cuda:0
+    sed -n '/^bfloat16 /,/^float16 /p' stdout >bfloat16
+    local row
+    for row in 'linear of whole tiles' \
+        'linear of whole tiles backward: weight' \
+        'linear of whole tiles backward: input' \
+        'linear of whole tiles backward: bias' \
+        'linear of an activation, whole tiles backward: input' \
+        'linear of whole tiles backward: weight, in large tiles' \
+        'linear of whole tiles backward: bias, in large tiles' \
+        'linear of whole tiles backward: input, over many rows' \
+        'attention of whole tiles' \
+        'attention of whole tiles backward'; do
+        own_right "$row"
+    done
+    echo "wgpt's own kernels computed on the CPU"
 }
 
 with_a_driver() {
@@ -189,6 +219,7 @@ with_a_driver() {
     done
     dtypes
     unset CUDA_DRIVER_CAPABILITY CUDA_DRIVER_VERSION
+    computes
 
     # The test of the kernels refuses a GPU that computes nothing.
     expect 4 train --device=cuda:0 "${run[@]}" --max_iters=2 --run=refused

@@ -10,7 +10,11 @@
  * the driver reports (default 12080, CUDA 12.8), CUDA_DRIVER_MEMORY the memory in MiB (default 12
  * GiB); allocations beyond it are refused. If CUDA_DRIVER_PTX is set, each kernel is written to a file
  * in that folder. If CUDA_DRIVER_CONTEXT is set, the first context on the GPU creates that file.
+ *
+ * If CUDA_DRIVER_KERNELS is set, the kernels of shaders/cuda do compute, on the CPU: each is a library in that
+ * folder, NAME.so, which scripts/cuda-kernels.py makes from the kernel's source and the emulator in tests/cuda.
  */
+#include <dlfcn.h>
 #include <malloc.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -348,6 +352,34 @@ Result cuMemcpy2DAsync_v2(const struct Copy *copy, void *stream)
 
 /* --- kernels ---------------------------------------------------------------------------------- */
 
+/* A kernel that computes. It gets its parameters, the grid, and the threads and shared memory of a workgroup. */
+struct Emulated {
+    void (*run)(const void *parameters, unsigned x, unsigned y, unsigned threads, unsigned bytes);
+};
+
+static struct Emulated computes_nothing;
+
+/* wgpt's own kernels begin with a line `//// NAME ...`. */
+static Result emulated(void **module, const char *image)
+{
+    const char *folder = getenv("CUDA_DRIVER_KERNELS");
+    char name[256], path[4096];
+    *module = &computes_nothing;
+    if (!folder || sscanf(image, "//// %255s", name) != 1)
+        return SUCCESS;
+    snprintf(path, sizeof path, "%s/%s.so", folder, name);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *run = library ? dlsym(library, "emulate") : NULL;
+    struct Emulated *kernel = malloc(sizeof *kernel);
+    if (!run || !kernel) {
+        fprintf(stderr, "no kernel to emulate: %s\n", dlerror());
+        return INVALID_VALUE;
+    }
+    memcpy(&kernel->run, &run, sizeof run);
+    *module = kernel;
+    return SUCCESS;
+}
+
 Result cuModuleLoadData(void **module, const void *image)
 {
     static int modules;
@@ -360,13 +392,14 @@ Result cuModuleLoadData(void **module, const void *image)
         if (!file || fputs(image, file) < 0 || fclose(file) != 0)
             return INVALID_VALUE;
     }
-    return handle(module);
+    return emulated(module, image);
 }
 
 Result cuModuleGetFunction(void **function, void *module, const char *name)
 {
-    (void)module, (void)name;
-    return handle(function);
+    (void)name;
+    *function = module;
+    return SUCCESS;
 }
 
 Result cuModuleUnload(void *module)
@@ -385,7 +418,9 @@ Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned
                       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                       void *stream, void **arguments, void **extra)
 {
-    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
-    (void)block_z, (void)shared_bytes, (void)stream, (void)arguments, (void)extra;
+    (void)grid_z, (void)block_y, (void)block_z, (void)stream, (void)extra;
+    const struct Emulated *kernel = function;
+    if (kernel->run)
+        kernel->run(arguments[0], grid_x, grid_y, block_x, shared_bytes);
     return SUCCESS;
 }

@@ -8,6 +8,8 @@
                                               mistakes in the kernels, each of which must be noticed. Needs g++
     scripts/cuda-kernels.py check --ptxas [FOLDER]  assembles every variant for several GPUs; none may spill registers
 
+    scripts/cuda-kernels.py libraries FOLDER  makes libraries in FOLDER, with which scripts/cuda-driver.c computes
+
 With names of variants behind `--only`, `check` is about those, and compares no file.
 
 FOLDER, by default target/cuda-kernels, is for NVIDIA's compilers, which are downloaded from PyPI once. They need
@@ -349,6 +351,18 @@ def run_emulated(variant, folder, shaders, name):
     return done.stdout + done.stderr, done.returncode == 0 and conflicts is not None and conflicts.group(1) == "0"
 
 
+def make_libraries(variants, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def make(variant):
+        command = [os.environ.get("CXX", "g++"), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{SHADERS}"]
+        command += [TESTS / "library.cpp", "-o", folder / f"{variant.name}.so"]
+        command += [f'-DSOURCE="{variant.source}"', f"-DENTRY={variant.entry}"]
+        subprocess.check_call(command + [f"-D{name}={value}" for name, value in variant.defines])
+
+    in_parallel(make, variants)
+
+
 def emulate(variants, mutants):
     """Tests the kernels and the test itself on the CPU. Returns whether all is as it should be."""
     fine = True
@@ -397,7 +411,7 @@ def emulate(variants, mutants):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["build", "check"])
+    parser.add_argument("command", choices=["build", "check", "libraries"])
     parser.add_argument("folder", nargs="?", default=ROOT / "target" / "cuda-kernels")
     parser.add_argument("--emulator", action="store_true")
     parser.add_argument("--ptxas", action="store_true")
@@ -407,6 +421,9 @@ def main():
     variants = [variant for variant in VARIANTS if variant.name.startswith(tuple(arguments.only))]
     if not variants:
         sys.exit("no variant has such a name")
+    if arguments.command == "libraries":
+        make_libraries(variants, Path(arguments.folder))
+        return
     fine = True
     if arguments.command == "check" and (everything or arguments.emulator):
         mutants = [mutant for mutant in MUTANTS if mutant.variant.startswith(tuple(arguments.only))]

@@ -53,34 +53,35 @@ static KERNELS: LazyLock<HashMap<&'static str, Kernel>> = LazyLock::new(|| {
 /// A kernel in PTX, which drivers compile.
 struct Kernel {
     /// The name of the only entry of `ptx`.
-    entry: CString,
-    ptx: CString,
+    entry: &'static str,
+    /// The text behind the mark of its first line.
+    ptx: &'static str,
     threads: u32,
     /// The shared memory of a workgroup, in bytes.
     shared: u32,
 }
 
-/// Returns the kernels of an archive, each behind a line `//// NAME threads=256 shared=98304`.
+/// Marks the first line of each kernel: `//// NAME threads=256 shared=98304`.
+const MARK: &str = "//// ";
+
 fn kernels(archive: &'static str) -> HashMap<&'static str, Kernel> {
-    archive.split("//// ").filter_map(kernel).collect()
+    archive.split(MARK).filter_map(kernel).collect()
 }
 
-fn kernel(part: &'static str) -> Option<(&'static str, Kernel)> {
-    let (head, ptx) = part.split_once('\n')?;
-    let (name, sizes) = head.split_once(' ')?;
+fn kernel(ptx: &'static str) -> Option<(&'static str, Kernel)> {
+    let (name, sizes) = ptx.lines().next()?.split_once(' ')?;
     let size = |key: &str| {
         let value = sizes.split(' ').find_map(|it| it.strip_prefix(key)?.strip_prefix('='));
         value?.parse().ok()
     };
     let (_, entry) = ptx.split_once(".entry ")?;
-    let entry = CString::new(entry.split('(').next()?.trim()).ok()?;
-    let kernel = Kernel {
-        entry,
-        ptx: CString::new(ptx).ok()?,
-        threads: size("threads")?,
-        shared: size("shared")?,
-    };
-    Some((name, kernel))
+    let (entry, _) = entry.split_once('(')?;
+    Some((name, Kernel { entry, ptx, threads: size("threads")?, shared: size("shared")? }))
+}
+
+#[cfg(test)]
+pub fn has_kernel(name: &str) -> bool {
+    KERNELS.contains_key(name)
 }
 
 /// A pointer of a kernel's parameters.
@@ -300,7 +301,9 @@ impl Launch {
         if let Some(it) = known.find(|it| it.0 == self.device && std::ptr::eq(it.1, self.name)) {
             return Ok(it.2 as sys::CUfunction);
         }
-        let Kernel { entry, ptx, shared, .. } = self.kernel;
+        let Kernel { entry, ptx, shared, .. } = *self.kernel;
+        let [ptx, entry] = [format!("{MARK}{ptx}"), entry.to_string()]
+            .map(|text| CString::new(text).expect("PTX is text without zeros"));
         let (mut module, mut function) = (null_mut(), null_mut());
         let most_shared =
             sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -309,7 +312,7 @@ impl Launch {
         unsafe {
             sys::cuModuleLoadData(&raw mut module, ptx.as_ptr().cast()).result()?;
             sys::cuModuleGetFunction(&raw mut function, module, entry.as_ptr()).result()?;
-            sys::cuFuncSetAttribute(function, most_shared, *shared as i32).result()?;
+            sys::cuFuncSetAttribute(function, most_shared, shared as i32).result()?;
         }
         loaded.push((self.device, self.name, function as usize));
         Ok(function)

@@ -202,6 +202,9 @@ fn whole_tiles(inputs: &TestInputs) -> Vec<KernelOutput> {
     }
     let chunks = CrossEntropy { chunk: 64, ..LOSS };
     outputs.extend(gradients_of_loss(inputs, [96, 128], chunks));
+    let [out, dqkv] = attention_gradients(inputs, heads(inputs, inputs.shapes.dropout));
+    outputs.push(KernelOutput::new("attention of whole tiles", out));
+    outputs.push(KernelOutput::new("attention of whole tiles backward", dqkv));
     outputs
 }
 
@@ -260,21 +263,28 @@ fn attention(inputs: &TestInputs) -> Vec<KernelOutput> {
     outputs
 }
 
-fn attention_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
-    let all = heads(inputs, inputs.shapes.dropout);
-    let mode = inputs.mode;
+/// Returns the output of attention and the gradient of packed qkv.
+fn attention_gradients(inputs: &TestInputs, all: (AttentionShape, usize)) -> [Tensor<2>; 2] {
     let (shape, size) = all;
     let qkv = packed(inputs, 1, all);
     let dout = inputs.activation(2, [2 * TIME, shape.heads * size]);
-    let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, mode);
-    let dqkv = ops::attention_backward(dout, qkv.clone(), out, log_sum_exp, shape, mode);
+    let (out, log_sum_exp) = ops::attention(qkv.clone(), shape, inputs.mode);
+    let dqkv = ops::attention_backward(dout, qkv, out.clone(), log_sum_exp, shape, inputs.mode);
+    [out, dqkv]
+}
+
+fn attention_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
+    let all = heads(inputs, inputs.shapes.dropout);
+    let mode = inputs.mode;
+    let (AttentionShape { heads, kv_heads, .. }, size) = all;
+    let [_, dqkv] = attention_gradients(inputs, all);
     let columns = |first, heads| dqkv.clone().narrow(1, first * size, heads * size);
-    let AttentionShape { heads, kv_heads, .. } = shape;
     let mut outputs = vec![
         KernelOutput::new("attention backward: queries", columns(0, heads)),
         KernelOutput::new("attention backward: keys", columns(heads, kv_heads)),
         KernelOutput::new("attention backward: values", columns(heads + kv_heads, kv_heads)),
     ];
+    let qkv = packed(inputs, 1, all);
     if let Some((shape, norms)) = rotation(inputs, all) {
         let dqkv = packed(inputs, 3, all);
         let (dqkv, partial) = ops::rotary_backward(dqkv, Some(qkv), norms, shape, mode);

@@ -97,3 +97,23 @@ fn aligned(tensor: CubeTensor) -> CubeTensor {
     let tensor = contiguous(tensor);
     if is_aligned(&tensor) { tensor } else { tensor.copy() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::SIZES;
+    use crate::gpu::cuda::has_kernel;
+
+    #[test]
+    fn every_pass_has_a_kernel() {
+        for kernel in ["attend", "backward_queries", "backward_keys"] {
+            for variant in ["bf16", "f16"] {
+                for size in SIZES {
+                    for dropout in ["", ".dropout"] {
+                        let name = format!("{kernel}.{variant}.{size}{dropout}");
+                        assert!(has_kernel(&name), "{name}");
+                    }
+                }
+            }
+        }
+    }
+}
