@@ -9,6 +9,7 @@ use crate::config::Dtype;
 use crate::gpu::cuda::{Arguments, Pointer, is_aligned};
 use crate::gpu::name_launch;
 use crate::ops::shared::cube::CubeKernels;
+use crate::plan::products::Tile;
 
 /// The k of a stage in shared memory, in elements of 2 bytes; half of it in tf32.
 const STAGE: usize = 32;
@@ -39,6 +40,35 @@ impl Layout {
         let rows_are_aligned = (stride * factor.dtype.size()).is_multiple_of(ACCESS);
         (is_aligned(factor) && rows_are_aligned).then_some(Self { transposed, stride })
     }
+}
+
+/// The tiles of a workgroup, in elements of the output. Both large ones have the same order of sums.
+const WIDE: [[usize; 2]; 2] = [[128, 256], [256, 128]];
+
+/// The speed of wide tiles in that of large ones where tensor cores wait for shared memory, by count: a warp reads
+/// a third less of it for each multiplication. The GPUs for which that is so, of compute capability 8.0, 9.0 and 10.0,
+/// have more than this shared memory.
+const WIDE_SPEED: f64 = 1.2;
+const SHARED_OF_FAST: usize = 128 << 10;
+
+/// Returns the tile with which the busiest multiprocessor is done first.
+fn workgroup_tile(
+    kernels: &CubeKernels,
+    tile: Tile,
+    [m, n]: [usize; 2],
+    ranges: usize,
+) -> [usize; 2] {
+    let square = [tile.side(); 2];
+    if tile == Tile::Small || kernels.queue.workgroup_memory() <= SHARED_OF_FAST {
+        return square;
+    }
+    let time = |tile: [usize; 2]| {
+        let tiles = m.div_ceil(tile[0]) * n.div_ceil(tile[1]) * ranges;
+        let speed = if tile == square { 1.0 } else { WIDE_SPEED };
+        (tiles.div_ceil(kernels.multiprocessors()) * tile[0] * tile[1]) as f64 / speed
+    };
+    let all = [square].into_iter().chain(WIDE);
+    all.min_by(|a, b| time(*a).total_cmp(&time(*b))).unwrap_or(square)
 }
 
 /// Launches a product, and `[ranges, n]` sums over the rows of `b` for each range of k if `column_sums` is a
@@ -82,10 +112,11 @@ fn try_multiply(
         (true, false) => "tn",
         (true, true) => return None,
     };
-    let side = tiling.tile.side();
-    let grid = [m.div_ceil(side) * n.div_ceil(side), tiling.ranges];
+    let ranges = tiling.ranges;
+    let [rows, columns] = workgroup_tile(kernels, tiling.tile, [m, n], ranges);
+    let grid = [m.div_ceil(rows) * n.div_ceil(columns), ranges];
     name_launch(|| {
-        format!("product {m}x{n}, {} x {k_per_range} terms, tile {side}", tiling.ranges)
+        format!("product {m}x{n}, {ranges} x {k_per_range} terms, tile {rows}x{columns}")
     });
     let Epilogue { accumulate, first_row, .. } = *epilogue;
     let values = [
@@ -94,7 +125,7 @@ fn try_multiply(
     ];
     let values = values.as_flattened().iter().map(|&value| value as u32).collect::<Vec<_>>();
     kernels.queue.launch_ptx(
-        &format!("product.{dtype}.{layout}.{side}x{side}"),
+        &format!("product.{dtype}.{layout}.{rows}x{columns}"),
         grid,
         Arguments {
             pointers: &[
@@ -110,4 +141,22 @@ fn try_multiply(
         },
     );
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WIDE;
+    use crate::gpu::cuda::has_kernel;
+
+    #[test]
+    fn every_product_has_a_kernel() {
+        for dtype in ["bf16", "f16", "tf32"] {
+            for layout in ["nn", "nt", "tn"] {
+                for [rows, columns] in [[64, 64], [128, 128]].into_iter().chain(WIDE) {
+                    let name = format!("product.{dtype}.{layout}.{rows}x{columns}");
+                    assert!(has_kernel(&name), "{name}");
+                }
+            }
+        }
+    }
 }

@@ -27,6 +27,8 @@ use super::{CubeKernels, Gpu, elem};
 use crate::config::Dtype;
 use crate::gpu::name_launch;
 use crate::ops::shared::kernels::contiguous;
+#[cfg(feature = "cuda")]
+use crate::plan::products::MULTIPROCESSORS;
 use crate::plan::products::Tiling;
 
 mod blueprint;
@@ -87,8 +89,17 @@ impl CubeKernels {
     }
 
     fn tiling(&self, shape: [usize; 3]) -> Tiling {
-        let multiprocessors = self.queue.client.properties().hardware.num_streaming_multiprocessors;
-        Tiling::of(shape, multiprocessors.map(|count| count as usize))
+        Tiling::of(shape, self.known_multiprocessors())
+    }
+
+    fn known_multiprocessors(&self) -> Option<usize> {
+        let hardware = &self.queue.client.properties().hardware;
+        hardware.num_streaming_multiprocessors.map(|count| count as usize)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn multiprocessors(&self) -> usize {
+        self.known_multiprocessors().unwrap_or(MULTIPROCESSORS)
     }
 
     /// Multiplies `a` `[m, k]` and `b` `[k, n]` into an f32 tensor `[m, n]`, and sums `b` over its rows: the
