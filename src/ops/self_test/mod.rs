@@ -159,7 +159,9 @@ mod tests {
             let test = SelfTest::new(&cpu, OpsMode::REFERENCE, shapes);
             for check in SelfTest::checks() {
                 let errors = pollster::block_on(test.run(check)).unwrap();
-                assert!(!errors.is_empty(), "{}", check.name);
+                // Only dtypes with CUDA kernels have these.
+                let is_of_half = check.name == "products of whole tiles";
+                assert_eq!(errors.is_empty(), is_of_half, "{}", check.name);
                 for error in errors {
                     assert!(error.is_right(), "{shapes}: {error:?}");
                 }
