@@ -267,11 +267,12 @@ unusable() {
     ! grep -q cuBLASLt stderr || fail '--cublas=off warns about it'
 }
 
-# right COUNT PATTERN: checks that the kernels of the pattern were tested by cuBLASLt, and are right.
+# right COUNT DTYPES PATTERN: checks that cuBLASLt computes the kernels of the pattern right.
 right() {
     local lines
-    lines=$(awk '/ by cuBLASLt / { on = 1 } /^$/ { on = 0 } on' stdout | grep -E "^  $2") || true
-    [[ $(wc -l <<<"$lines") == "$1" ]] || fail "not $1 products like $2: $lines"
+    lines=$(awk -v dtypes="^($2) .*by cuBLASLt " '$0 ~ dtypes { on = 1 } /^$/ { on = 0 } on' stdout |
+        grep -E "^  $3") || true
+    [[ $(wc -l <<<"$lines") == "$1" ]] || fail "not $1 products like $3: $lines"
     ! grep -E ' (wrong|not finite)$|^  [^0-9]*$' <<<"$lines" || fail 'cuBLASLt gets wrong operands'
 }
 
@@ -290,10 +291,12 @@ with_cublas() {
     WGPT_CUBLAS_LIBRARY='' VIRTUAL_ENV=$PWD/venv expect 0 devices
     says "^products: cuBLASLt 12\.8\.5 from $PWD/$packages/libcublasLt\.so\.12$" stdout
 
-    # What other kernels compute is zeros. In tf32 the bias is not cast.
+    # What other kernels compute is nothing: casts of weights in float16, of biases but in tf32, and activations.
     expect 1 doctor --kernels --device=cuda:0
-    right 27 'linear of whole tiles backward: '
-    right 9 'linear of an activation, whole tiles backward: input'
+    right 18 '.*' 'linear of whole tiles backward: (weight|bias)'
+    right 6 'tf32|bfloat16' 'linear of whole tiles backward: input'
+    right 6 'tf32|bfloat16' 'linear of an activation, whole tiles backward: input'
+    right 3 'tf32' 'linear of whole tiles +[0-9]'
     ! grep -q '^cublas-stub: ' stderr || fail 'cuBLASLt refuses what wgpt asks for'
     echo 'the operands of cuBLASLt are right'
 

@@ -118,7 +118,8 @@ fn inside(folder: &Path, beginning: &str) -> Vec<PathBuf> {
     found
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
