@@ -175,11 +175,11 @@ computes() {
     local row
     for row in 'linear of whole tiles' \
         'linear of whole tiles backward: weight' \
-        'linear of whole tiles backward: input' \
         'linear of whole tiles backward: bias' \
-        'linear of an activation, whole tiles backward: input' \
         'linear of whole tiles backward: weight, in large tiles' \
+        'linear of whole tiles backward: input, in large tiles' \
         'linear of whole tiles backward: bias, in large tiles' \
+        'linear of an activation, whole tiles backward: input, in large tiles' \
         'linear of whole tiles backward: input, over many rows' \
         'attention of whole tiles' \
         'attention of whole tiles backward'; do
