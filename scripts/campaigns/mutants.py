@@ -1,6 +1,7 @@
 """Damages files that wgpt reads, and reads them."""
 
 import json
+import os
 import pathlib
 import resource
 import shutil
