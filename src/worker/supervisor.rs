@@ -130,6 +130,12 @@ impl<T: Transport> Supervisor<T> {
         match message {
             FromWorker::Event(event) => {
                 self.failure.observe(&event);
+                // A signal may end the launcher before it has passed on the last message of the ranks.
+                if let Event::Done { reason, .. } = &*event
+                    && self.has_ranks
+                {
+                    self.end = Some(RunEnd::Stopped { reason: *reason });
+                }
                 if let Event::Start { device, .. } = &*event {
                     self.start.is_restart = true;
                     // A run must not move to the CPU because its GPU is away for a moment. The other ranks

@@ -198,7 +198,10 @@ fn a_launcher_that_cannot_start_is_not_started_again() {
     assert_eq!(launcher.exit_code, Some(143));
     // A signal to all processes, before the ranks have begun and later.
     let stopped = FromWorker::Ended(RunEnd::Stopped { reason: StopReason::Stopped });
-    for messages in [Vec::new(), vec![started(), stopped]] {
+    let done =
+        Event::Done { iter: 1, best_val_loss: None, seconds: 1.0, reason: StopReason::Stopped };
+    let done = FromWorker::Event(Box::new(done));
+    for messages in [Vec::new(), vec![started(), stopped], vec![started(), done]] {
         let mut launcher = supervisor(true);
         launcher.send(&Command::Stop, NOW);
         let events = run(&mut launcher, messages, Some(1));
