@@ -47,7 +47,7 @@ pub(super) fn run(args: EvalArgs, global: &Global) -> Result<(), Failure> {
     let losses = losses.transpose()?;
     let score = exam.map(|exam| take(exam, &model, &evaluation, global.quiet)).transpose();
     let score = score.map_err(|error| match error {
-        ExamError::NotFinite => Failure::checkpoint(&source.path, error),
+        ExamError::NotFinite => Failure::checkpoint(&source.name, error),
         error => Failure::from(error),
     })?;
     if args.json {

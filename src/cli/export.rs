@@ -37,7 +37,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
             write_page(&source, tokenizer.as_ref(), args.web.as_deref(), &args.output)?;
         }
     }
-    output!("{} -> {}", source.path.display(), args.output.display());
+    output!("{} -> {}", source.name.display(), args.output.display());
     Ok(())
 }
 
@@ -46,7 +46,7 @@ pub(super) fn import(model: &Path, output: &Path, global: &Global) -> Result<(),
     let source = find_model(Some(model), global.quiet)?;
     convert(&source, source.tokenizer.as_ref(), output, global)?;
     let parameters = millions(source.architecture.parameters() as u64);
-    let source = source.path.display();
+    let source = source.name.display();
     let output = output.display();
     output!("{source} -> {output} ({parameters} parameters); use it with --init_from={output}");
     Ok(())

@@ -90,7 +90,7 @@ pub(super) fn check_tokenizer(
     if source.has_text_of(tokenizer) {
         return Ok(());
     }
-    let path = source.path.display();
+    let path = source.name.display();
     let text = format!("{data}: this data and the model {path} use different tokenizers");
     Err(Failure::usage(text, hint))
 }

@@ -473,6 +473,21 @@ mod tests {
     }
 
     #[test]
+    fn a_state_dict_has_the_tokenizer_of_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &[u8]| disk::write(folder.path().join(name), content);
+        let config = br#"{"n_layer":1,"n_head":2,"n_embd":8,"n_positions":4,"vocab_size":16}"#;
+        write("config.json", config).unwrap();
+        write("a.pt", include_bytes!("../../tests/reference/bare_state.pt")).unwrap();
+        let open = || ModelSource::open(&folder.path().join("a.pt")).unwrap();
+        assert_eq!(open().tokenizer, None);
+        for (file, text) in Tokenizer::GPT2.hugging_face_files() {
+            write(file, text.as_bytes()).unwrap();
+        }
+        assert_eq!(open().tokenizer, Some(Tokenizer::GPT2));
+    }
+
+    #[test]
     fn only_a_model_without_a_tokenizer_is_taken_for_gpt2() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| disk::write(folder.path().join(name), text).unwrap();

@@ -269,9 +269,9 @@ fn initial_source(
         loaded.vocab_size = architecture.vocab_size;
     }
     let hint = "leave the setting out, or train from scratch without init_from";
-    check_same(architecture, &loaded, &source.path, hint)?;
+    check_same(architecture, &loaded, &source.name, hint)?;
     if !source.has_text_of(dataset.tokenizer.as_ref()) {
-        return Err(Failure::other_tokenizer(&source.path));
+        return Err(Failure::other_tokenizer(&source.name));
     }
     Ok(Some(source))
 }
