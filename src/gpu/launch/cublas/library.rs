@@ -163,7 +163,8 @@ fn open(candidate: &Candidate) -> Result<Library, Option<String>> {
     let opened = unsafe { libloading::Library::new(path) };
     let opened = opened.map_err(|error| match error.to_string() {
         text if !is_file && text.contains("No such file") => None,
-        text => fault(text),
+        // Linux's loader begins with the file, too.
+        text => fault(text.trim_start_matches(&format!("{from}: ")).to_string()),
     })?;
     // Its threads and handles may live as long as the process.
     let opened = ManuallyDrop::new(opened);
