@@ -113,7 +113,7 @@ pub(crate) mod testing {
         serde_json::from_value(chat).unwrap()
     }
 
-    /// Returns bytes with these tokens from 257 on, of which those in `<|` and `|>` are special.
+    /// Returns bytes with these tokens from 257 on. Those in `<|` and `|>` are special.
     fn bytes_with(added: &[&str]) -> Tokenizer {
         let mut file: serde_json::Value =
             serde_json::from_str(&TextTokenizer::Byte.json_file()).unwrap();

@@ -10,7 +10,7 @@ use super::platform::TextEncoding;
 use super::records::MAX_RECORD;
 use super::sniff::START;
 
-/// What may be between two fields. Programs in countries with a decimal comma write semicolons.
+/// The separators. Programs in countries with a decimal comma write semicolons.
 const SEPARATORS: [u8; 3] = [b',', b';', b'\t'];
 
 /// The most fields of a row beyond those of the header. Each takes memory, also an empty one.

@@ -46,7 +46,7 @@ static ARCHIVE: &[u8] =
 static KERNELS: LazyLock<HashMap<&'static str, Kernel>> = LazyLock::new(|| {
     let mut text = String::new();
     let mut decoder = zstd::Decoder::new(ARCHIVE).expect("a decoder needs only memory");
-    decoder.read_to_string(&mut text).expect("a test reads the archive");
+    decoder.read_to_string(&mut text).expect("scripts/cuda-kernels.py checks it");
     kernels(text.leak())
 });
 

@@ -176,7 +176,7 @@ impl Deltas {
         Some(Self { count, part, parts: usize::try_from(parts).ok()? })
     }
 
-    /// Skips the numbers, all but the first of which are in blocks.
+    /// Skips the numbers: the first, then the blocks with the others.
     fn skip(&self, stream: &mut Thrift<'_>) -> Option<()> {
         let mut left = self.count.saturating_sub(1);
         while left > 0 {
