@@ -137,12 +137,6 @@ fn is_in_use(error: &io::Error) -> bool {
     cfg!(windows) && error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Opens a file for appending, and creates it if it does not exist.
-pub fn append(path: impl AsRef<Path>) -> io::Result<File> {
-    // Windows locks a file only if it is open for more than appending.
-    OpenOptions::new().read(true).append(true).create(true).open(path)
-}
-
 /// Syncs the content of a file to disk, so that it survives a power failure.
 pub fn sync_file(path: &Path) -> io::Result<()> {
     #[cfg(test)]

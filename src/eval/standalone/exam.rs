@@ -172,8 +172,8 @@ impl fmt::Display for Score {
 /// Opens or creates a file of results. Returns the results that it has.
 fn open_results(path: &Path, header: &ResultsHeader) -> Result<(File, Vec<QuizAnswer>), ExamError> {
     let error = |source| ExamError::File { path: path.to_path_buf(), source };
-    // A pipe would be waited for.
-    let text = match disk::open_regular(path).and_then(io::read_to_string) {
+    // A link could lead to any file, and a pipe would be waited for.
+    let text = match disk::open_own(path).and_then(io::read_to_string) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(source) => return Err(error(source)),
@@ -184,7 +184,7 @@ fn open_results(path: &Path, header: &ResultsHeader) -> Result<(File, Vec<QuizAn
     if whole < text.len() {
         disk::replace(path, &text.as_bytes()[..whole]).map_err(error)?;
     }
-    let mut file = disk::append(path).map_err(error)?;
+    let mut file = disk::append_own(path).map_err(error)?;
     if whole == 0 {
         writeln!(file, "{}", json!(header)).map_err(error)?;
     }
@@ -263,6 +263,17 @@ mod tests {
             assert!(error.contains(reason), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn results_are_not_written_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let [elsewhere, path] = ["elsewhere", "results.jsonl"].map(|name| folder.path().join(name));
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        let error = open_results(&path, &header("m")).unwrap_err();
+        assert!(error.to_string().contains("it is a link"), "{error}");
+        assert!(!elsewhere.exists());
     }
 
     #[test]
