@@ -13,7 +13,7 @@ use super::{
     ChatTemplate, ConversationCounts, DataError, Meta, TOKENIZER_FILE, TextTokenizer, TokenDtype,
     Tokenizer,
 };
-use crate::disk::{self, File};
+use crate::disk::{self, File, FolderKind};
 
 pub(super) const TRAIN: &str = "train.bin";
 pub(super) const VAL: &str = "val.bin";
@@ -47,14 +47,16 @@ impl Drop for CreatedFolders {
 /// Returns an error if the folder already holds data, unless `force` is set, or files of a tokenizer that
 /// belong to no data.
 pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> {
+    if let Some((kind, file)) = disk::other_kind(folder, FolderKind::Data) {
+        let problem = format!("{} is the folder of {kind}: it contains {file}", folder.display());
+        return Err(DataError::usage(problem, disk::OTHER_KIND_HINT));
+    }
     let data = disk::first_in(folder, [META, TRAIN, VAL, META_TEMPORARY]);
     let (found, hint) = match (data, disk::first_in(folder, DATA_FILES)) {
         (Some(found), _) if !force => {
             (found, "choose another folder, or replace the data with --force")
         }
-        (None, Some(found)) => {
-            (found, "choose another folder: this is a model's, or another program's")
-        }
+        (None, Some(found)) => (found, "choose another folder: this is another program's"),
         _ => return Ok(()),
     };
     let problem = format!("{} already contains {found}", folder.display());

@@ -42,6 +42,38 @@ pub fn first_in<'a>(folder: &Path, names: impl IntoIterator<Item = &'a str>) -> 
     names.into_iter().find(|name| exists(&folder.join(name)))
 }
 
+/// The kinds of folders that commands write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum FolderKind {
+    Run,
+    Data,
+    Model,
+}
+
+/// The names of the kinds, and files that tell a folder of each.
+const KINDS: [(FolderKind, &str, &[&str]); 3] = [
+    (FolderKind::Run, "a run", &["events.jsonl"]),
+    (FolderKind::Data, "data", &["train.bin", "val.bin"]),
+    (
+        FolderKind::Model,
+        "a model",
+        &["config.json", "model.safetensors", "model.safetensors.index.json"],
+    ),
+];
+
+/// Returns the name of the kind of a folder that is of another kind than `own`, and the file that tells it. One of
+/// two kinds, as earlier versions made, is its own.
+pub fn other_kind(folder: &Path, own: FolderKind) -> Option<(&'static str, &'static str)> {
+    let of = |is_own: bool| {
+        let kinds = KINDS.into_iter().filter(move |(kind, ..)| (*kind == own) == is_own);
+        kinds.filter_map(|(_, name, files)| Some((name, first_in(folder, files.iter().copied())?)))
+    };
+    if of(true).next().is_some() { None } else { of(false).next() }
+}
+
+/// Completes a sentence about a folder with the answer of [`other_kind`].
+pub const OTHER_KIND_HINT: &str = "give another folder: each has a run, data or a model";
+
 /// Returns true for the few lines that stand for a large file where Git has no LFS.
 pub fn is_lfs_pointer(start: &[u8]) -> bool {
     start.starts_with(b"version https://git-lfs.github.com/")

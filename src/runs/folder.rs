@@ -9,7 +9,7 @@ use super::has_checkpoints;
 use super::scalars::{Continued, Logs, SCALARS_FILE};
 use super::thinning::{MOST, thinned, thinned_log};
 use crate::config::Config;
-use crate::disk::{self, File, HeldFolder, TryLockError};
+use crate::disk::{self, File, FolderKind, HeldFolder, TryLockError};
 use crate::protocol::{Event, Exit, Failure};
 use crate::ranks::RANKS_FOLDER;
 
@@ -237,6 +237,10 @@ fn check_vacant(path: &Path) -> Result<(), Failure> {
         || has_checkpoints(path).unwrap_or_default();
     if is_run {
         return Ok(());
+    }
+    if let Some((kind, file)) = disk::other_kind(path, FolderKind::Run) {
+        let text = format!("{} is the folder of {kind}: it contains {file}", path.display());
+        return Err(Failure::usage(text, disk::OTHER_KIND_HINT));
     }
     let names = [CONFIG_FILE, LOG_FILE, COMMANDS_FILE, SCALARS_FILE, CHECKPOINTS_FOLDER];
     disk::first_in(path, names).map_or(Ok(()), |name| {

@@ -66,9 +66,17 @@ impl fmt::Display for ProcessEnd {
 /// The exit code of a process that SIGTERM has stopped.
 const TERMINATED: u8 = 143;
 
+/// The exit codes after the signals that stop a run.
+const STOPPED: [u8; 3] = [129, 130, TERMINATED];
+
 /// Returns true for a launcher's code of a rank that a signal has ended, except for those that stop a run.
 fn is_kill(code: u8) -> bool {
-    code >= 128 && ![129, 130, 143].contains(&code)
+    code >= 128 && !STOPPED.contains(&code)
+}
+
+/// Returns true if a launcher that got the signal of a stop may have ended with `code`. Open MPI's ends with 1.
+fn is_end_by_signal(code: u8) -> bool {
+    code <= 1 || STOPPED.contains(&code)
 }
 
 pub(super) struct Supervisor<T> {
@@ -233,7 +241,13 @@ impl<T: Transport> Supervisor<T> {
         match end {
             // A signal to all processes has ended the launcher, too, which has a code of its own for that.
             Some(RunEnd::Stopped { .. }) if self.commands.is_stopping => Some(0),
-            None if !self.is_heard && self.commands.is_stopping => Some(0),
+            None if self.commands.is_stopping && !self.is_heard => Some(0),
+            None if self.commands.is_stopping && code.is_none_or(is_end_by_signal) => {
+                let text = "the launcher has ended before its ranks have said that they saved a \
+                            checkpoint; --resume continues from the last one";
+                self.transport.emit(Event::Warning { text: text.into() });
+                Some(0)
+            }
             Some(RunEnd::Stopped { reason: StopReason::Stopped }) if code == Some(0) => {
                 // A signal to one of the ranks, which this process did not get.
                 Some(TERMINATED)

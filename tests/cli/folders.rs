@@ -323,3 +323,34 @@ fn a_configuration_that_is_deleted_is_written_again() {
     assert_eq!(stopped.status.code(), Some(143), "{}", text(&stopped.stderr));
     assert_eq!(fs::read_to_string(&config).unwrap(), before);
 }
+
+#[test]
+fn a_folder_of_one_kind_takes_no_other() {
+    let folder = temporary();
+    fs::write(folder.path().join("t.txt"), "The fox comes home.\n".repeat(200)).unwrap();
+    ok(folder.path(), &["prepare", "t.txt", "-o", "data", "--tokenizer=byte"]);
+    train(folder.path(), "run", &["--data=data", "--max_iters=4"]);
+    ok(folder.path(), &["export", "run", "-o", "model"]);
+    let prepare = |to| vec!["prepare", "t.txt", "-o", to, "--tokenizer=char", "--force"];
+    let export = |to| vec!["export", "run", "-o", to];
+    let begin = |to| [&["train", "--data=data", to], TINY].concat();
+    for (args, kind) in [
+        (prepare("run"), "the folder of a run"),
+        (prepare("model"), "the folder of a model"),
+        (begin("--run=data"), "the folder of data"),
+        (begin("--run=model"), "the folder of a model"),
+        (export("run"), "the folder of a run"),
+        (export("data"), "the folder of data"),
+    ] {
+        let names = || {
+            let of = |name| fs::read_dir(folder.path().join(name)).unwrap().count();
+            ["run", "data", "model"].map(of)
+        };
+        let before = names();
+        let output = run(folder.path(), &args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(kind) && said.contains("hint: give another folder"), "{said}");
+        assert_eq!(names(), before, "{args:?}");
+    }
+}

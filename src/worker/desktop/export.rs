@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Gelu;
 use crate::data::{TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer};
-use crate::disk;
+use crate::disk::{self, FolderKind};
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{
     ARCHITECTURE_FILE, Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters,
@@ -105,6 +105,10 @@ pub(crate) fn write_model_folder(
     tokenizer: Option<&Tokenizer>,
     output: &Path,
 ) -> Result<(), Failure> {
+    if let Some((kind, file)) = disk::other_kind(output, FolderKind::Model) {
+        let text = format!("{} is the folder of {kind}: it contains {file}", output.display());
+        return Err(Failure::usage(text, disk::OTHER_KIND_HINT));
+    }
     if has_weights(output) {
         let text = format!("{}: this folder already has a model", output.display());
         return Err(Failure::usage(text, "give another folder"));

@@ -6,8 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::protocol::Failure;
 
+#[cfg(windows)]
+mod session;
+
 pub(crate) const INTERRUPT: i32 = 2;
-/// The request to end: SIGTERM on Unix, a console that closes on Windows.
+/// The request to end: SIGTERM on Unix, a console that closes or a session that ends on Windows.
 pub(crate) const TERMINATE: i32 = 15;
 /// The terminal of a process has closed, on Unix.
 pub(crate) const HANGUP: i32 = 1;
@@ -41,8 +44,9 @@ fn hears_hangup(status: &str) -> bool {
 }
 
 #[cfg(windows)]
-fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+fn try_listen(handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     use std::future::poll_fn;
+    use std::sync::{Mutex, PoisonError};
     use std::task::Poll;
 
     use tokio::signal::windows;
@@ -50,6 +54,10 @@ fn try_listen(mut handle: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
     let mut interrupts = windows::ctrl_c()?;
     let mut breaks = windows::ctrl_break()?;
     let mut closes = windows::ctrl_close()?;
+    let handle = Arc::new(Mutex::new(handle));
+    let handle = move |signal| (handle.lock().unwrap_or_else(PoisonError::into_inner))(signal);
+    let at_end = handle.clone();
+    session::listen(move || at_end(TERMINATE))?;
     std::thread::spawn(move || {
         loop {
             let next = poll_fn(|context| {

@@ -130,6 +130,13 @@ pub(crate) fn supervise(
             Err(RecvTimeoutError::Disconnected) => {
                 failed = None;
                 let end = supervisor.transport.wait();
+                if has_ranks {
+                    // A signal to all processes ends a launcher at once; this one may not have taken it yet.
+                    std::thread::sleep(POLL);
+                }
+                for command in control.commands.try_iter() {
+                    supervisor.send(&command, began.elapsed());
+                }
                 supervisor.worker_ended(end, began.elapsed());
             }
         }

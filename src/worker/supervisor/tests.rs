@@ -208,6 +208,14 @@ fn a_launcher_that_cannot_start_is_not_started_again() {
         assert!(events.iter().all(|event| !matches!(event, Event::Error(_))), "{events:?}");
         assert_eq!(launcher.exit_code, Some(0));
     }
+    // The launcher has ended before the last words of its ranks. A panic of theirs is no end by a signal.
+    for (code, exit) in [(Some(1), 0), (None, 0), (Some(Exit::Panic as u8), 5)] {
+        let mut launcher = supervisor(true);
+        launcher.send(&Command::Stop, NOW);
+        let events = run(&mut launcher, vec![started()], code);
+        assert!(matches!(&events[1], Event::Warning { .. }) == (exit == 0), "{events:?}");
+        assert_eq!(launcher.exit_code, Some(exit));
+    }
     // A rank was killed before the run began. Only the launcher knows.
     for (code, exit, errors) in [(137, 1, 1), (143, 143, 0)] {
         let mut launcher = supervisor(true);
