@@ -158,6 +158,21 @@ interruptions() {
     compgen -G 'orphan/checkpoints/*/model.safetensors' >/dev/null || fail 'the trainer saved nothing'
 }
 
+# A logout stops a run on each kind of device with a checkpoint. Only the record tells: the session has ended.
+logout() {
+    local device
+    for device in cpu vulkan:0; do
+        local run=logout-${device%:*}
+        "$wine" "$exe" train --preset=demo --device=$device --run=$run --max_iters=100000 >stdout 2>stderr </dev/null &
+        wait_for "steps before a logout on $device" 120 has_event $run step
+        "$wine" wineboot --end-session >wineboot.txt 2>&1 || true
+        wait_for "the run on $device stops" 60 has_event $run 'done'
+        wait $! 2>/dev/null || true
+        grep -q '"event":"done".*"reason":"stopped"' $run/events.jsonl || fail "the run on $device has not stopped"
+        compgen -G "$run/checkpoints/*/model.safetensors" >/dev/null || fail 'a logout saved nothing'
+    done
+}
+
 errors() {
     expect 0 --version
     expect 0 devices
@@ -238,6 +253,7 @@ window() {
 compare cpu
 compare vulkan:0 "${short[@]}"
 interruptions
+logout
 other_commands
 errors
 window
