@@ -53,16 +53,17 @@ const RULES: &[Rule] = &[
         places: "except lib.rs main.rs cli/allocator.rs ops/shared/cube/mod.rs ops/shared/cpu/product.rs ranks/mpi.rs \
                  gpu/launch/cuda.rs gpu/launch/cublas.rs gpu/launch/cublas/library.rs \
                  gpu/device/cuda.rs gpu/device/threads.rs gpu/device/adapter/query.rs \
-                 gpu/device/adapter/instance.rs gpu/device/adapter/matrices.rs gpu/device/adapter/vulkan/",
+                 gpu/device/adapter/instance.rs gpu/device/adapter/matrices.rs gpu/device/adapter/vulkan/ \
+                 worker/desktop/signals/session.rs",
         reason: "unsafe code",
     },
     Rule {
         // The exceptions serve something that is global itself: the browser's file system, the drivers of Vulkan and
-        // CUDA, cuBLASLt, cubecl's observer, the allocator and the memory that CPU ops reuse.
+        // CUDA, cuBLASLt, cubecl's observer, the allocator, the memory that CPU ops reuse and a window of Windows.
         pattern: r"(?<!')\bstatic\s+(mut\b|\w+\s*:[^=;]*(Mutex|RwLock|\bAtomic|\bOnce|Lazy|Cell\b|Condvar))",
         places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/launch/cuda.rs \
                  gpu/launch/cublas.rs gpu/launch/cublas/library.rs gpu/device/adapter/vulkan/device.rs \
-                 ops/shared/cpu/memory.rs",
+                 ops/shared/cpu/memory.rs worker/desktop/signals/session.rs",
         reason: "global mutable state",
     },
     Rule {
