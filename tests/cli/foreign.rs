@@ -62,8 +62,9 @@ fn names_are_text() {
 
     let page = fs::read_to_string(path.join("page.html")).unwrap();
     assert!(!page.contains("<script") && controls(&page).is_empty(), "{page}");
-    ok(path, &["export", "r", "-o", NAME]);
-    let card = fs::read_to_string(path.join(NAME).join("README.md")).unwrap();
+    let model = format!("models/{NAME}");
+    ok(path, &["export", "r", "-o", &model]);
+    let card = fs::read_to_string(path.join(model).join("README.md")).unwrap();
     assert!(card.contains(r"\u009b1m b\|\`c\`&lt;script>") && controls(&card).is_empty(), "{card}");
 }
 
