@@ -47,8 +47,7 @@ impl Drop for CreatedFolders {
 /// Returns an error if the folder already holds data, unless `force` is set, or files of a tokenizer that
 /// belong to no data.
 pub(super) fn check_vacant(folder: &Path, force: bool) -> Result<(), DataError> {
-    if let Some((kind, file)) = disk::other_kind(folder, FolderKind::Data) {
-        let problem = format!("{} is the folder of {kind}: it contains {file}", folder.display());
+    if let Some(problem) = disk::other_kind(folder, FolderKind::Data) {
         return Err(DataError::usage(problem, disk::OTHER_KIND_HINT));
     }
     let data = disk::first_in(folder, [META, TRAIN, VAL, META_TEMPORARY]);

@@ -61,17 +61,17 @@ const KINDS: [(FolderKind, &str, &[&str]); 3] = [
     ),
 ];
 
-/// Returns the name of the kind of a folder that is of another kind than `own`, and the file that tells it. One of
-/// two kinds, as earlier versions made, is its own.
-pub fn other_kind(folder: &Path, own: FolderKind) -> Option<(&'static str, &'static str)> {
+/// Returns what is wrong with writing a folder of kind `own` here, if it has files of another kind. A folder with
+/// files of both kinds, as earlier versions made, may be written.
+pub fn other_kind(folder: &Path, own: FolderKind) -> Option<String> {
     let of = |is_own: bool| {
         let kinds = KINDS.into_iter().filter(move |(kind, ..)| (*kind == own) == is_own);
         kinds.filter_map(|(_, name, files)| Some((name, first_in(folder, files.iter().copied())?)))
     };
-    if of(true).next().is_some() { None } else { of(false).next() }
+    let (kind, file) = of(false).next().filter(|_| of(true).next().is_none())?;
+    Some(format!("{} is the folder of {kind}: it contains {file}", folder.display()))
 }
 
-/// Completes a sentence about a folder with the answer of [`other_kind`].
 pub const OTHER_KIND_HINT: &str = "give another folder: each has a run, data or a model";
 
 /// Returns true for the few lines that stand for a large file where Git has no LFS.

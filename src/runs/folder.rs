@@ -238,8 +238,7 @@ fn check_vacant(path: &Path) -> Result<(), Failure> {
     if is_run {
         return Ok(());
     }
-    if let Some((kind, file)) = disk::other_kind(path, FolderKind::Run) {
-        let text = format!("{} is the folder of {kind}: it contains {file}", path.display());
+    if let Some(text) = disk::other_kind(path, FolderKind::Run) {
         return Err(Failure::usage(text, disk::OTHER_KIND_HINT));
     }
     let names = [CONFIG_FILE, LOG_FILE, COMMANDS_FILE, SCALARS_FILE, CHECKPOINTS_FOLDER];

@@ -24,9 +24,11 @@ const LAUNCHER_SIGNALS: Duration = Duration::from_secs(10);
 /// Returns true if `signal`, a time after the first, belongs to the same stop. Otherwise the user wants the
 /// process to end at once. mpirun sends SIGTERM after a SIGINT, Slurm another SIGTERM at the end of a job's
 /// time. To end a process at once, a launcher kills it. When a terminal closes, the kernel and the shell each
-/// send a signal.
+/// send a signal. On Windows, a console and a session that end may each tell it, after a Ctrl-C too, and the
+/// system itself ends whoever takes too long.
 fn is_same_stop(by_launcher: bool, signal: i32, since_first: Duration) -> bool {
     signal == signals::HANGUP
+        || cfg!(windows) && signal == signals::TERMINATE
         || by_launcher && (signal != signals::INTERRUPT || since_first < LAUNCHER_SIGNALS)
 }
 
@@ -144,8 +146,9 @@ mod tests {
     fn a_launcher_sends_several_signals_for_one_stop() {
         use signals::{INTERRUPT, TERMINATE};
         let (soon, late) = (Duration::from_millis(30), Duration::from_secs(120));
+        assert!(!is_same_stop(false, INTERRUPT, soon), "a second Ctrl-C ends at once");
+        assert_eq!(is_same_stop(false, TERMINATE, soon), cfg!(windows));
         for signal in [INTERRUPT, TERMINATE] {
-            assert!(!is_same_stop(false, signal, soon), "a second Ctrl-C ends at once");
             assert!(is_same_stop(true, signal, soon));
         }
         assert!(is_same_stop(false, signals::HANGUP, soon));

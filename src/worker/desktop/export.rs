@@ -105,8 +105,7 @@ pub(crate) fn write_model_folder(
     tokenizer: Option<&Tokenizer>,
     output: &Path,
 ) -> Result<(), Failure> {
-    if let Some((kind, file)) = disk::other_kind(output, FolderKind::Model) {
-        let text = format!("{} is the folder of {kind}: it contains {file}", output.display());
+    if let Some(text) = disk::other_kind(output, FolderKind::Model) {
         return Err(Failure::usage(text, disk::OTHER_KIND_HINT));
     }
     if has_weights(output) {

@@ -15,7 +15,7 @@ use windows_sys::Win32::UI::WindowsAndMessaging::{
 use windows_sys::w;
 
 thread_local! {
-    /// What the window of this thread calls. It ends the process in the end.
+    /// What this thread's window calls when the session ends.
     static END: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
@@ -81,7 +81,7 @@ unsafe extern "system" fn procedure(
                 std::thread::park();
             }
         }
-        // SAFETY: the arguments are those of the system.
+        // SAFETY: these are the arguments that the system passed in.
         _ => unsafe { DefWindowProcW(window, message, first, second) },
     }
 }
