@@ -23,6 +23,8 @@ tests=${2:+$(realpath "$2")}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
+# What the kernels of such a GPU compute is not worth remembering.
+export XDG_CACHE_HOME=$work/cache
 for variable in "${!WGPT_@}"; do
     unset "$variable"
 done
@@ -160,6 +162,17 @@ dtypes() {
     echo 'compute capability 75: products in float16, and in bfloat16 without tensor cores'
 }
 
+# The kernels that take many tensors must not grow with their number: compilers took 19 seconds for one of 180 KB.
+first_step() {
+    rm -f ptx/*
+    compiles bench --only=steps --no-compare --preset=gpt2 --batch_size=1 --dtype=bfloat16 --json
+    local launches
+    launches=$(sed -n 's/.*"launches": *\([0-9]*\).*/\1/p' stdout)
+    ((launches >= 200 && launches <= 280)) || fail "a step of GPT-2 takes $launches launches"
+    [[ -z $(find ptx -size +64k) ]] || fail "a kernel is too large: $(find ptx -size +64k | xargs grep -h '\.entry')"
+    echo "a step of GPT-2: $launches launches, and $(find ptx -name '*.ptx' | wc -l) kernels of at most 64 KiB"
+}
+
 # own_right ROW: checks a row of bfloat16's table, with an error below what is allowed.
 own_right() {
     says "^ +$1 +[0-9.e-]+ +[0-9.e-]+\$" bfloat16
@@ -169,7 +182,7 @@ own_right() {
 # nothing, so the only right rows are those that need no other.
 computes() {
     python3 "$here/cuda-kernels.py" libraries kernels --only product.bf16 attend.bf16.64 \
-        backward_queries.bf16.64 backward_keys.bf16.64
+        backward_queries.bf16.64 backward_keys.bf16.64 update_weights
     CUDA_DRIVER_KERNELS=$PWD/kernels expect 1 doctor --kernels --device=cuda:0
     sed -n '/^bfloat16 /,/^float16 /p' stdout >bfloat16
     local row
@@ -182,7 +195,11 @@ computes() {
         'linear of an activation, whole tiles backward: input, in large tiles' \
         'linear of whole tiles backward: input, over many rows' \
         'attention of whole tiles' \
-        'attention of whole tiles backward'; do
+        'attention of whole tiles backward' \
+        'adamw: weight' \
+        'adamw: copy in half precision' \
+        'adamw: mean' \
+        'adamw: square'; do
         own_right "$row"
     done
     echo "wgpt's own kernels computed on the CPU"
@@ -219,6 +236,7 @@ with_a_driver() {
     done
     dtypes
     unset CUDA_DRIVER_CAPABILITY CUDA_DRIVER_VERSION
+    first_step
     computes
 
     # The test of the kernels refuses a GPU that computes nothing.
@@ -310,6 +328,13 @@ with_cublas() {
     compiles train --resume --run=products --max_iters=6 --cublas=off
     says '^warning: matrix products were computed by cuBLASLt 12\.8\.5 .* own kernels' stderr
     echo 'a run says which library computes its products'
+
+    # Products that are wrong are computed by own kernels, which are wrong too on such a GPU.
+    XDG_CACHE_HOME=$PWD/untested expect 4 train --device=cuda:0 "${run[@]}" --max_iters=2 --run=slower --dtype=bfloat16
+    says '^testing the kernels of .* in bfloat16 by cuBLASLt 12\.8\.5, once' stderr
+    says '^testing the kernels of .* in bfloat16, once' stderr
+    [[ $(grep -c '^testing the kernels of ' stderr) == 2 ]] || fail 'not by cuBLASLt, then by own kernels'
+    echo 'the test of the kernels tries without cuBLASLt'
 
     CUBLAS_STUB_VERSION=110300 unusable 'version 11\.3\.0, and wgpt knows 12 and 13'
     CUBLAS_STUB_VERSION=130000 unusable 'version 13\.0\.0, and .* for CUDA 12\.8: update the driver'

@@ -63,6 +63,7 @@ class Variant(NamedTuple):
     defines: tuple  # of pairs
     bits: str = ""  # variants alike in this give the same bits
     alone: tuple = ()  # defines that leave out the other kernels of the source; the test tests them all
+    capability: str = "80"  # the oldest that runs it
 
 
 # The table of variants. From here to its end it is a part of the hash.
@@ -108,7 +109,13 @@ def attention():
                     )
 
 
-VARIANTS = [*products(), *attention()]
+def weights():
+    for bit, kernel in enumerate(("squares", "update_weights", "sum_groups")):
+        shared = 32 if kernel == "squares" else 0
+        yield Variant(kernel, "weights.cu", kernel, threads=256, shared=shared, defines=(), alone=(("KERNELS", 1 << bit),), capability="61")
+
+
+VARIANTS = [*products(), *attention(), *weights()]
 
 # The end of the table of variants.
 
@@ -195,6 +202,36 @@ ATTENTION_MUTANTS = [
     ("attend", "(chunk ^ (row", "(chunk ^ 0 * (row"),
     ("attend", "(at ^ (d * 32 & MIXED))", "(at + (d * 32 & MIXED))"),
 ]
+# The same in the kernels on many weights.
+WEIGHTS_MUTANTS = [
+    ("squares", "first[middle] <= blockIdx.x", "first[middle] < blockIdx.x"),
+    ("squares", "min(begin + SQUARES_SPAN, p.elements[k])", "begin + SQUARES_SPAN"),
+    ("squares", "if (is_aligned(grad, 16))", "if (true)"),
+    ("squares", "e < 4 && i + e < end", "e < 4"),
+    ("squares", "total += xor_lane(total, by);", ""),
+    ("squares", "total += xor_lane(total, by);", "", 1),
+    ("squares", "    __syncthreads();\n", ""),
+    ("squares", "p.first_sum + blockIdx.x", "blockIdx.x"),
+    ("squares", "p.loss_scale[0] * p.divisor", "p.divisor"),
+    ("update_weights", "if (p.control[1] == 0.0f) return;", ""),
+    ("update_weights", "p.decay[k]", "p.decay[0]"),
+    ("update_weights", "aligned && end", "end"),
+    ("update_weights", "end - begin == UPDATE_SPAN", "true"),
+    ("update_weights", "(1.0f - f.beta2) * g * g", "(1.0f - f.beta2) * g"),
+    ("update_weights", "* f.root + f.eps", "* f.root"),
+    ("update_weights", "(bits >> 16 & 1)", "1"),
+    ("update_weights", "value != value ? 0x7fff :", ""),
+    ("update_weights", "dtype == FLOAT16", "dtype != FLOAT16"),
+    ("update_weights", "if (half) {", "{"),
+    ("update_weights", "if (half) half[i]", "half[i]"),
+    ("sum_groups", "column >= columns", "column > columns"),
+    ("sum_groups", "column < p.width", "column <= p.width"),
+    ("sum_groups", "p.partial[blockIdx.y]", "p.partial[0]"),
+    ("sum_groups", "(size_t)group * columns", "(size_t)group * p.width"),
+]
+MUTANTS += [
+    Mutant(kernel, "weights.cu", old, new, *nth) for kernel, old, new, *nth in WEIGHTS_MUTANTS
+]
 MUTANTS += [
     Mutant(f"{kernel}.bf16.64.dropout", "attention.cu", old, new, *nth) for kernel, old, new, *nth in ATTENTION_MUTANTS
 ]
@@ -245,7 +282,8 @@ class Tools:
     def compile(self, variant):
         """Returns the PTX of a variant, without the compiler's comments."""
         program, size = ctypes.c_void_p(), ctypes.c_size_t()
-        options = ["--gpu-architecture=compute_80", "--std=c++17", "-default-device", f"--include-path={SHADERS}"]
+        options = [f"--gpu-architecture=compute_{variant.capability}", "--std=c++17"]
+        options += ["-default-device", f"--include-path={SHADERS}"]
         options += [f"-D{name}={value}" for name, value in variant.defines + variant.alone]
         arguments = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         source = (SHADERS / variant.source).read_bytes()
@@ -256,8 +294,9 @@ class Tools:
         call.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         call.nvrtcGetProgramLog(program, log)
-        if log.value.strip():
-            print(f"{variant.name}: {log.value.decode()}")
+        lines = [line for line in log.value.decode().splitlines() if line.strip() and "are deprecated" not in line]
+        if lines:
+            print(f"{variant.name}:", *lines, sep="\n")
         if failed:
             sys.exit(f"{variant.name} does not compile")
         call.nvrtcGetPTXSize(program, ctypes.byref(size))

@@ -61,7 +61,8 @@ fn config(flags: &[(&str, usize)]) -> Config {
 }
 
 /// Counts the launches of a whole step on nanoGPT's CPU recipe, and on 12 layers with biases. The
-/// device's bindings limit the tensors that share a launch. lavapipe has 31 bindings.
+/// device's bindings limit the tensors that share a launch. lavapipe has 31 bindings. `scripts/cuda-check.sh`
+/// counts those of CUDA's kernels.
 #[test]
 fn steps_take_few_launches() {
     let _guard = one_at_a_time();
@@ -74,7 +75,6 @@ fn steps_take_few_launches() {
         (&recipe[..], false, OpsMode::WIDE, 100),
         (&twelve[..], true, auto, 320),
         (&twelve[..], true, OpsMode::WIDE, 280),
-        (&twelve[..], true, OpsMode::CUBE, 350),
     ] {
         let mut config = config(flags);
         config.bias = bias;

@@ -13,6 +13,7 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 struct alignas(16) u32x4 { u32 v[4]; };
 struct alignas(16) f32x4 { float v[4]; };
+struct alignas(8) u16x4 { u16 v[4]; };
 
 #ifndef EMULATED
 #if F16
@@ -83,6 +84,14 @@ __device__ __forceinline__ u32 to_tf32(u32 f) {
 }
 
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ u32 bits_of(float f) { return __float_as_uint(f); }
+
+// Rounds to the nearest float16, the even one of two.
+__device__ __forceinline__ u32 f16_of(float f) {
+    u16 d;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(f));
+    return d;
+}
 
 // Returns the value of the lower 16 bits.
 __device__ __forceinline__ float widen(u32 half) {

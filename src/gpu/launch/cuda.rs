@@ -183,11 +183,12 @@ struct Launch {
 }
 
 impl Queue {
-    pub(super) fn is_cuda(&self) -> bool {
+    pub fn is_cuda(&self) -> bool {
         self.client.service_id().service == TypeId::of::<Server>()
     }
 
-    /// Returns true if the device runs the kernels of `shaders/cuda`: CUDA with compute capability 8.0.
+    /// Returns true if the device runs all kernels of `shaders/cuda`: CUDA with compute capability 8.0. With less,
+    /// it runs those without matrices.
     pub fn runs_ptx(&self) -> bool {
         self.is_cuda() && self.client.properties().features.matmul.mma.contains(&AMPERE)
     }

@@ -1,14 +1,12 @@
 use burn::backend::TensorMetadata;
-use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::{LayerNormBackwardInputs, LayerNormInputs, WeightGradientsInputs};
-use crate::gpu::queue::Workgroups;
 use crate::ops::shared::cube::rows::{RowLayout, UNITS, in_row, team_index, team_lane, team_sums};
-use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, elem, launch};
-use crate::ops::shared::kernels::owned;
+use crate::ops::shared::cube::{CubeKernels, Gpu, cover, elem, launch};
+use crate::ops::shared::kernels::{contiguous, owned};
 use crate::plan::NORM_GROUPS;
 
 /// `y = (x - mean) * rstd * gamma + beta`, a team for each row, which it holds in registers. An RMS norm
@@ -249,32 +247,19 @@ fn gradients<T: Float, N: Size>(
     }
 }
 
-/// The sums over the groups of several layers of one width, in their order: an invocation for a vector of
-/// the sums of one layer, whose number is the row of the grid.
+/// The sums over the groups, in their order: an invocation for each column of gamma and beta.
 #[cube(launch_unchecked)]
-fn sum_groups<N: Size>(
-    partial: &Sequence<Box<[Vector<f32, N>]>>,
-    gamma: &mut Sequence<Box<[Vector<f32, N>]>>,
-    beta: &mut Sequence<Box<[Vector<f32, N>]>>,
-    groups: usize,
-    vectors: usize,
-) {
-    let layer = CUBE_POS_Y as usize;
-    let column = CUBE_POS_X as usize * ELEMENTWISE as usize + UNIT_POS as usize;
-    if column < 2 * vectors {
-        #[unroll]
-        for k in 0..partial.len() {
-            if layer == k {
-                let mut sum = Vector::<f32, N>::new(0.0f32);
-                for group in 0..groups {
-                    sum += partial[k][group * 2 * vectors + column];
-                }
-                if column < vectors {
-                    gamma.index_mut(k)[column] = sum;
-                } else {
-                    beta.index_mut(k)[column - vectors] = sum;
-                }
-            }
+fn sum_groups(partial: &[f32], gamma: &mut [f32], beta: &mut [f32], groups: usize, width: usize) {
+    let column = ABSOLUTE_POS;
+    if column < 2 * width {
+        let mut sum = 0.0f32;
+        for group in 0..groups {
+            sum += partial[group * 2 * width + column];
+        }
+        if column < width {
+            gamma[column] = sum;
+        } else {
+            beta[column - width] = sum;
         }
     }
 }
@@ -342,34 +327,19 @@ pub(super) fn weight_gradients(
     kernels: &CubeKernels,
     inputs: WeightGradientsInputs<Gpu>,
 ) -> Vec<(CubeTensor, CubeTensor)> {
-    let partial = inputs.partial;
+    let partial: Vec<CubeTensor> = inputs.partial.into_iter().map(contiguous).collect();
     let vectors = |partial: &CubeTensor| {
         let [gamma, beta] = [(); 2].map(|()| kernels.queue.empty([partial.shape()[2]]));
         (gamma, beta)
     };
     let gradients: Vec<_> = partial.iter().map(vectors).collect();
-    let layers: Vec<_> = partial.iter().zip(&gradients).collect();
-    // The layers of a model have one width.
-    for layers in layers.chunk_by(|(a, _), (b, _)| a.shape() == b.shape()) {
-        let [groups, _, c] = layers[0].0.shape().dims();
-        let vector = kernels.vector(DType::F32, c);
-        let columns = 2 * c / vector;
-        for layers in layers.chunks(kernels.tensors_per_launch(layers.len(), 3, 0)) {
-            let grid = Workgroups::Plane(columns.div_ceil(ELEMENTWISE as usize), layers.len());
-            launch!(
-                kernels,
-                (grid.count(), CubeDim::new_1d(ELEMENTWISE)),
-                sum_groups(
-                    vector,
-                    &[],
-                    layers.iter().map(|(partial, _)| kernels.argument(*partial)).collect(),
-                    layers.iter().map(|(_, (gamma, _))| kernels.argument(gamma)).collect(),
-                    layers.iter().map(|(_, (_, beta))| kernels.argument(beta)).collect(),
-                    groups,
-                    columns / 2,
-                )
-            );
-        }
+    #[cfg(feature = "cuda")]
+    if super::cuda::sum_groups(kernels, &partial, &gradients) {
+        return gradients;
+    }
+    for (partial, (gamma, beta)) in partial.iter().zip(&gradients) {
+        let [groups, _, width] = partial.shape().dims();
+        launch!(kernels, cover(2 * width), sum_groups(&[partial, gamma, beta], groups, width));
     }
     gradients
 }

@@ -9,6 +9,8 @@ use super::shared::dispatch::{op, tensors};
 mod cpu;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod cube;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
 mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;

@@ -1,4 +1,3 @@
-use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
@@ -10,42 +9,37 @@ use super::{
 use crate::ops::shared::cube::math::exp;
 use crate::ops::shared::cube::reduce::group_sum;
 use crate::ops::shared::cube::{CubeKernels, ELEMENTWISE, Gpu, each, launch};
-use crate::ops::shared::kernels::elements;
+use crate::ops::shared::kernels::{contiguous, elements};
 
-/// The sum of the squares of each `NORM_SPAN` elements of several gradients, divided by the loss scale and
+/// The sum of the squares of each `NORM_SPAN` elements of `x`, divided by the loss scale and
 /// `divisor`, in `sums[first..]`: a workgroup for each.
 #[cube(launch_unchecked)]
-fn squares<N: Size>(
+fn squares(
+    x: &[f32],
     sums: &mut [f32],
     loss_scale: &[f32],
-    grads: &Sequence<Box<[Vector<f32, N>]>>,
-    vectors: &Sequence<usize>,
+    elements: usize,
     first: usize,
+    spans: usize,
     divisor: f32,
 ) {
-    let factor = Vector::<f32, N>::new(1.0f32 / (loss_scale[0] * divisor));
-    let vector = N::value().comptime();
-    let span = comptime!(NORM_SPAN / vector);
-    let mut sum = Vector::<f32, N>::new(0.0f32);
-    let mut begin = 0usize.runtime();
-    #[unroll]
-    for k in 0..grads.len() {
-        let next = begin + vectors[k].div_ceil(span);
-        if CUBE_POS >= begin && CUBE_POS < next {
-            let at = (CUBE_POS - begin) * span;
-            let end = min(at + span, vectors[k]);
-            let mut i = at + UNIT_POS as usize;
-            while i < end {
-                let value = grads[k][i] * factor;
-                sum += value * value;
-                i += ELEMENTWISE as usize;
-            }
-        }
-        begin = next;
+    let index = CUBE_POS;
+    if index >= spans {
+        terminate!();
     }
-    let total = group_sum(sum.vector_sum(), ELEMENTWISE);
-    if UNIT_POS == 0 && CUBE_POS < begin {
-        sums[first + CUBE_POS] = total;
+    let span = comptime!(NORM_SPAN).runtime();
+    let last = min((index + 1) * span, elements);
+    let factor = 1.0f32 / (loss_scale[0] * divisor);
+    let mut sum = 0.0f32;
+    let mut i = index * span + UNIT_POS as usize;
+    while i < last {
+        let value = x[i] * factor;
+        sum += value * value;
+        i += ELEMENTWISE as usize;
+    }
+    let total = group_sum(sum, ELEMENTWISE);
+    if UNIT_POS == 0 {
+        sums[first + index] = total;
     }
 }
 
@@ -115,32 +109,26 @@ fn decision(
 
 fn sum_squares(
     kernels: &CubeKernels,
-    grads: &[CubeTensor],
+    grads: Vec<CubeTensor>,
     loss_scale: &CubeTensor,
     divisor: f32,
 ) -> CubeTensor {
+    let grads: Vec<CubeTensor> = grads.into_iter().map(contiguous).collect();
     let spans = |grad: &CubeTensor| elements(grad).div_ceil(NORM_SPAN);
     let sums = kernels.queue.empty([grads.iter().map(spans).sum::<usize>()]);
-    let vector_of = |grad: &CubeTensor| kernels.vector(DType::F32, elements(grad));
+    #[cfg(feature = "cuda")]
+    if super::cuda::sum_squares(kernels, &grads, loss_scale, divisor, &sums) {
+        return sums;
+    }
     let mut first = 0;
-    for vector in [4, 2, 1] {
-        let grads: Vec<_> = grads.iter().filter(|grad| vector_of(grad) == vector).collect();
-        for grads in grads.chunks(kernels.tensors_per_launch(grads.len(), 1, 2)) {
-            let spans: usize = grads.iter().copied().map(spans).sum();
-            launch!(
-                kernels,
-                each(spans, ELEMENTWISE),
-                squares(
-                    vector,
-                    &[&sums, loss_scale],
-                    grads.iter().map(|grad| kernels.argument(*grad)).collect(),
-                    grads.iter().map(|grad| elements(grad) / vector).collect(),
-                    first,
-                    divisor,
-                )
-            );
-            first += spans;
-        }
+    for grad in &grads {
+        let spans = spans(grad);
+        launch!(
+            kernels,
+            each(spans, ELEMENTWISE),
+            squares(&[grad, &sums, loss_scale], elements(grad), first, spans, divisor)
+        );
+        first += spans;
     }
     sums
 }
@@ -150,7 +138,7 @@ pub(super) fn decide(
     inputs: UpdateControlInputs<Gpu>,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
     let UpdateControlInputs { grads, loss_scale, settings } = inputs;
-    let sums = sum_squares(kernels, &grads, &loss_scale, settings.divisor);
+    let sums = sum_squares(kernels, grads, &loss_scale, settings.divisor);
     let [norm, control, next] = [1, 4, 4].map(|len| kernels.queue.empty([len]));
     let [log_beta1, log_beta2] = settings.log_betas();
     let UpdateSettings { grad_clip, divisor, step, learning_rate, scales_loss, .. } = settings;

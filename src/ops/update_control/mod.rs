@@ -15,6 +15,8 @@ use super::shared::dispatch::{op, tensors};
 mod cpu;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod cube;
+#[cfg(feature = "cuda")]
+pub(super) mod cuda;
 mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
@@ -22,7 +24,7 @@ pub(super) mod wgsl;
 /// Elements of a gradient whose squares are summed by one task or workgroup: few enough that f32 keeps
 /// its digits and that one invocation of a software adapter can loop over its part. Each is divided by
 /// the loss scale and the divisor before: the squares of scaled gradients would leave the range of f32.
-const NORM_SPAN: usize = 16 * 1024;
+pub(super) const NORM_SPAN: usize = 16 * 1024;
 
 /// Added to the norm before dividing by it, as in PyTorch's `clip_grad_norm_`.
 const NORM_EPS: f32 = 1e-6;

@@ -23,6 +23,8 @@ pub(in crate::ops) mod math;
 pub(in crate::ops) mod product;
 pub(in crate::ops) mod reduce;
 pub(in crate::ops) mod rows;
+#[cfg(feature = "cuda")]
+pub(in crate::ops) mod weights;
 
 /// Launches a `#[cube(launch_unchecked)]` kernel on a grid:
 /// `launch!(kernels, grid, kernel(&[tensor...], argument...))`, with the elements of a vector before
@@ -61,12 +63,6 @@ pub(in crate::ops) const ELEMENTWISE: u32 = 256;
 /// The widest access of an invocation, in bytes.
 const ACCESS: usize = 16;
 
-/// CUDA's limit on the parameters of a launch, in bytes, less some for scalars.
-const PARAMETERS: usize = 4096 - 128;
-
-/// The parameters of a buffer: its address, and its length.
-const BUFFER_PARAMETERS: usize = 12;
-
 impl CubeKernels {
     /// Returns how many elements of `dtype` kernels read and write at once: as many as 16 bytes hold,
     /// or fewer if the device has shorter vectors or if they do not divide `elements`.
@@ -75,26 +71,11 @@ impl CubeKernels {
         [8, 4, 2].into_iter().find(|n| *n <= most && elements.is_multiple_of(*n)).unwrap_or(1)
     }
 
-    /// Returns how many of `tensors` share a launch, if it has `buffers` buffers for each of them and
-    /// `shared` others. Launches of equal size are one kernel.
-    pub fn tensors_per_launch(&self, tensors: usize, buffers: usize, shared: usize) -> usize {
-        tensors_per_launch(self.queue.storage_buffers(), tensors, buffers, shared)
-    }
-
     /// Returns a tensor as a kernel's argument, in row-major order, or a placeholder. A kernel writes to
     /// no tensor in another order: it would write to a copy.
     pub fn argument<'a>(&self, tensor: impl Into<Option<&'a CubeTensor>>) -> BufferArg {
         tensor.into().cloned().map_or_else(|| self.queue.nothing(), contiguous).into_buffer_arg()
     }
-}
-
-fn tensors_per_launch(bindings: usize, tensors: usize, buffers: usize, shared: usize) -> usize {
-    let by_bindings = (bindings - shared) / buffers;
-    // Each tensor has a length, too.
-    let by_parameters =
-        (PARAMETERS - shared * BUFFER_PARAMETERS) / (buffers * BUFFER_PARAMETERS + 4);
-    let most = by_bindings.min(by_parameters).max(1);
-    tensors.div_ceil(tensors.div_ceil(most).max(1)).max(1)
 }
 
 /// Returns a grid with one invocation for each of `items`, in workgroups of `ELEMENTWISE`.
@@ -110,24 +91,4 @@ pub(in crate::ops) fn each(items: usize, units: u32) -> (CubeCount, CubeDim) {
 /// Returns the element type of a tensor, for kernels that are generic over it.
 pub(in crate::ops) fn elem(tensor: &CubeTensor) -> ElemType {
     dtype_to_elem_type(tensor.dtype)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// GPT-2 124M has 50 matrices and 98 vectors. CUDA binds any number of buffers.
-    #[test]
-    fn the_tensors_of_a_model_take_few_launches() {
-        let launches = |bindings, tensors: usize, buffers, shared| {
-            tensors.div_ceil(tensors_per_launch(bindings, tensors, buffers, shared))
-        };
-        let squares = |bindings| launches(bindings, 148, 1, 2);
-        let adamw = |bindings| [launches(bindings, 50, 5, 1), launches(bindings, 98, 4, 1)];
-        assert_eq!((squares(1024), adamw(1024)), (1, [1, 2]));
-        // WebGPU guarantees 8.
-        assert_eq!((squares(8), adamw(8)), (25, [50, 98]));
-        assert_eq!(launches(1024, 25, 3, 0), 1);
-        assert_eq!(tensors_per_launch(1024, 0, 4, 1), 1);
-    }
 }

@@ -82,7 +82,8 @@ fn try_multiply(
         workspace: workspace * DType::F32.size(),
     })?;
     let workspace = (workspace > 0).then(|| kernels.queue.empty([workspace]));
-    // The library adds a bias of the dtype of its output.
+    // The library adds a bias of the dtype of its output. Only the forward pass adds one, and its peak lies
+    // below the backward pass's by more than a row.
     let bias = bias.map(|bias| kernels.cast(bias.clone(), y));
     name_launch(|| format!("product {m}x{n}, {k} terms, cuBLASLt"));
     let read = Pointer::read_if;
