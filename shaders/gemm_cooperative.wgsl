@@ -10,8 +10,11 @@
 // an element of a matrix, so the result goes through workgroup memory, block by block.
 //
 // The size of subgroups may be the driver's choice. With fewer than PARTS of them in a workgroup, it
-// computes its tile in rounds; with more, some only load. Needs gelu.wgsl, swiglu.wgsl,
-// gemm_epilogue.wgsl.
+// computes its tile in rounds; with more, some only load.
+//
+// If WHOLE, tiles and DEPTH divide the matrices, and nothing is checked. If AS_STORED, which needs WHOLE and
+// rows and offsets of 16 bytes, workgroup memory holds the rows of the buffers, along k or not, and it is the
+// load of a matrix that transposes. Needs gelu.wgsl, swiglu.wgsl, gemm_epilogue.wgsl.
 
 alias quad = vec4<f16>;
 
@@ -26,18 +29,25 @@ const TILE_COLUMNS = COLUMN_MATRICES * BLOCK_COLUMNS;
 const STRIP = 8u;
 const LEFT_GATED = ACTIVATED && GATED;
 
-// A row of a tile in workgroup memory is DEPTH of a row of a, or of a column of b. Matrices are
-// loaded with one stride, so rows cannot be swizzled. Another 8 elements spread eight rows over all
-// banks. STRIDE counts cells: compilers add constants to an index of cells, but not of elements.
-const STRIDE = (DEPTH + 8u) / CELL;
+// A row of a tile in workgroup memory is DEPTH of a row of a, or of a column of b; if LEFT_BY_K or
+// RIGHT_BY_K, it has one k and all columns of the buffer. Matrices are loaded with one stride, so rows
+// cannot be swizzled. Another 8 elements spread eight rows over all banks. Strides count cells: compilers
+// add constants to an index of cells, but not of elements.
+const LEFT_BY_K = AS_STORED && A_TRANSPOSED;
+const RIGHT_BY_K = AS_STORED && !B_TRANSPOSED;
+const LEFT_WIDTH = select(DEPTH, TILE_ROWS, LEFT_BY_K);
+const RIGHT_WIDTH = select(DEPTH, TILE_COLUMNS, RIGHT_BY_K);
+const LEFT_STRIDE = (LEFT_WIDTH + 8u) / CELL;
+const RIGHT_STRIDE = (RIGHT_WIDTH + 8u) / CELL;
 const BLOCK_STRIDE = BLOCK_COLUMNS + 8u;
 
-var<workgroup> left_tile: array<half_cell, TILE_ROWS * STRIDE>;
-var<workgroup> right_tile: array<half_cell, TILE_COLUMNS * STRIDE>;
+var<workgroup> left_tile: array<half_cell, TILE_ROWS * DEPTH / LEFT_WIDTH * LEFT_STRIDE>;
+var<workgroup> right_tile: array<half_cell, TILE_COLUMNS * DEPTH / RIGHT_WIDTH * RIGHT_STRIDE>;
 var<workgroup> block: array<sum_cell, BLOCK_ROWS * BLOCK_STRIDE / CELL>;
 
 // An invocation loads a square of 4 x 4 elements of each tile, in rows of the buffer. If these do not
-// run along k, it transposes the square as it stages it.
+// run along k, it transposes the square as it stages it. If AS_STORED, it loads 8 elements of each of two
+// rows instead, half of a tile's rows apart.
 alias Square = mat4x4<f16>;
 const DEPTH_SQUARES = DEPTH / 4u;
 alias Sums = array<array<Sum, COLUMN_MATRICES>, ROW_MATRICES>;
@@ -45,8 +55,8 @@ alias Sums = array<array<Sum, COLUMN_MATRICES>, ROW_MATRICES>;
 // True if neighbouring invocations load along rows of the buffer that do not run along k, up to 256 bytes:
 // an H100 takes as long for 32 bytes of a cache line as for all of it. Where the driver chooses the size of
 // subgroups, on AMD, they load along k, because its compiler would need more registers for this.
-const LEFT_ALONG_ROWS = A_TRANSPOSED && SUBGROUPS > 0u;
-const RIGHT_ALONG_ROWS = !B_TRANSPOSED && SUBGROUPS > 0u;
+const LEFT_ALONG_ROWS = A_TRANSPOSED && SUBGROUPS > 0u && !AS_STORED;
+const RIGHT_ALONG_ROWS = !B_TRANSPOSED && SUBGROUPS > 0u && !AS_STORED;
 
 var<workgroup> column_sums: array<f32, TILE_COLUMNS>;
 
@@ -62,9 +72,24 @@ fn square_of(lane: u32, squares: u32, along_rows: bool) -> vec2<u32> {
     return 4u * vec2(lane / DEPTH_SQUARES, lane % DEPTH_SQUARES);
 }
 
+// Returns the row and the column of an invocation's first 8 elements in a tile as it is stored, `width`
+// elements wide. Eight invocations store to all banks: four to a row along k, and four to the row that is
+// four rows below.
+fn piece_of(lane: u32, width: u32, by_k: bool) -> vec2<u32> {
+    let pieces = width / 8u;
+    let line = lane / pieces;
+    let spread = line / 8u * 8u + line % 2u * 4u + line / 2u % 4u;
+    return vec2(select(spread, line, by_k), lane % pieces * 8u);
+}
+
+// Returns the row of an invocation's second 8 elements, relative to the first, in a tile as it is stored.
+fn second_row(width: u32) -> u32 {
+    return WG * 8u / width;
+}
+
 // Returns four elements of a row of a, which is [rows, width] in memory, or, if `second`, of up.
 fn a4(second: bool, row: u32, column: u32, rows: u32, width: u32) -> quad {
-    if (any(vec2(row, column) >= vec2(rows, width))) {
+    if (!WHOLE && any(vec2(row, column) >= vec2(rows, width))) {
         return quad();
     }
     let at = p.a_offset + row * p.a_stride + column + select(0u, width, second);
@@ -80,7 +105,7 @@ fn a4(second: bool, row: u32, column: u32, rows: u32, width: u32) -> quad {
 
 // Returns four elements of a row of b.
 fn b4(row: u32, column: u32, rows: u32, width: u32) -> quad {
-    if (any(vec2(row, column) >= vec2(rows, width))) {
+    if (!WHOLE && any(vec2(row, column) >= vec2(rows, width))) {
         return quad();
     }
     let at = p.b_offset + row * width + column;
@@ -94,8 +119,33 @@ fn b4(row: u32, column: u32, rows: u32, width: u32) -> quad {
     return v;
 }
 
+// Returns two times 8 elements of rows of a, or of up, of one row and of the row `apart` rows below. The
+// address is written so that a compiler can see that it is a multiple of 16 bytes.
+fn a_pieces(second: bool, row: u32, column: u32, apart: u32) -> Square {
+    let width = select(p.k, p.m, A_TRANSPOSED);
+    let start = p.a_offset + row * p.a_stride + column + select(0u, width, second);
+    let first = start / 8u * 2u;
+    let last = (start + apart * p.a_stride) / 8u * 2u;
+    return Square(quad(a[first]), quad(a[first + 1u]), quad(a[last]), quad(a[last + 1u]));
+}
+
+// Returns two times 8 elements of rows of b.
+fn b_pieces(row: u32, column: u32, apart: u32) -> Square {
+    let width = select(p.n, p.k, B_TRANSPOSED);
+    let start = p.b_offset + row * width + column;
+    let first = start / 8u * 2u;
+    let last = (start + apart * width) / 8u * 2u;
+    return Square(quad(b[first]), quad(b[first + 1u]), quad(b[last]), quad(b[last + 1u]));
+}
+
 // Returns the square of a, or of up, at (row, k).
 fn load_left(second: bool, row: u32, k: u32) -> Square {
+    if (AS_STORED && A_TRANSPOSED) {
+        return a_pieces(second, k, row, second_row(LEFT_WIDTH));
+    }
+    if (AS_STORED) {
+        return a_pieces(second, row, k, second_row(LEFT_WIDTH));
+    }
     var square: Square;
     // unroll
     for (var i = 0u; i < 4u; i++) {
@@ -110,6 +160,12 @@ fn load_left(second: bool, row: u32, k: u32) -> Square {
 
 // Returns the square of b at (k, column).
 fn load_right(k: u32, column: u32) -> Square {
+    if (AS_STORED && B_TRANSPOSED) {
+        return b_pieces(column, k, second_row(RIGHT_WIDTH));
+    }
+    if (AS_STORED) {
+        return b_pieces(k, column, second_row(RIGHT_WIDTH));
+    }
     var square: Square;
     // unroll
     for (var i = 0u; i < 4u; i++) {
@@ -148,7 +204,36 @@ fn first_of(row: u32) -> u32 {
 
 // Returns the cell of the row that an invocation stores as number i, of the square at (row, k).
 fn cell_of(row: u32, k: u32, i: u32, along_rows: bool) -> u32 {
-    return (row + select(i, (i + first_of(row)) % 4u, along_rows)) * STRIDE + k / CELL;
+    let to = row + select(i, (i + first_of(row)) % 4u, along_rows);
+    return to * ((DEPTH + 8u) / CELL) + k / CELL;
+}
+
+// Returns the cell of the four elements that an invocation stores as number i, if AS_STORED.
+fn piece_cell(row: u32, column: u32, i: u32, width: u32) -> u32 {
+    let to = row + i / 2u * second_row(width);
+    return to * ((width + 8u) / CELL) + (column + i % 2u * 4u) / CELL;
+}
+
+// Returns the cell of an invocation's four elements i in the tile of a.
+fn left_cell(row: u32, k: u32, i: u32) -> u32 {
+    if (LEFT_BY_K) {
+        return piece_cell(k, row, i, LEFT_WIDTH);
+    }
+    if (AS_STORED) {
+        return piece_cell(row, k, i, LEFT_WIDTH);
+    }
+    return cell_of(row, k, i, LEFT_ALONG_ROWS);
+}
+
+// Returns the cell of an invocation's four elements i in the tile of b.
+fn right_cell(row: u32, k: u32, i: u32) -> u32 {
+    if (RIGHT_BY_K) {
+        return piece_cell(k, row, i, RIGHT_WIDTH);
+    }
+    if (AS_STORED) {
+        return piece_cell(row, k, i, RIGHT_WIDTH);
+    }
+    return cell_of(row, k, i, RIGHT_ALONG_ROWS);
 }
 
 // `up` counts if a is gated.
@@ -160,7 +245,7 @@ fn stage_left(loaded: Square, up: Square, row: u32, k: u32) {
             square[i] = quad(swiglu(vec4<f32>(loaded[i]), vec4<f32>(up[i])));
         }
     }
-    if (A_TRANSPOSED) {
+    if (A_TRANSPOSED && !AS_STORED) {
         square = transpose(square);
     }
     if (LEFT_ALONG_ROWS) {
@@ -173,14 +258,14 @@ fn stage_left(loaded: Square, up: Square, row: u32, k: u32) {
             v = quad(gelu(vec4<f32>(v)));
         }
         for (var j = 0u; j < 4u / CELL; j++) {
-            left_tile[cell_of(row, k, i, LEFT_ALONG_ROWS) + j] = half_cell_of(v, j);
+            left_tile[left_cell(row, k, i) + j] = half_cell_of(v, j);
         }
     }
 }
 
 fn stage_right(loaded: Square, row: u32, k: u32) {
     var square = loaded;
-    if (!B_TRANSPOSED) {
+    if (!B_TRANSPOSED && !AS_STORED) {
         square = transpose(loaded);
     }
     if (RIGHT_ALONG_ROWS) {
@@ -189,19 +274,36 @@ fn stage_right(loaded: Square, row: u32, k: u32) {
     // unroll
     for (var i = 0u; i < 4u; i++) {
         for (var j = 0u; j < 4u / CELL; j++) {
-            right_tile[cell_of(row, k, i, RIGHT_ALONG_ROWS) + j] = half_cell_of(square[i], j);
+            right_tile[right_cell(row, k, i) + j] = half_cell_of(square[i], j);
         }
     }
 }
 
-// Returns the sum of a staged column of b over DEPTH of k.
-fn sum_of_column(column: u32) -> f32 {
+// The columns of b that an invocation sums, if it is one of the first. It is one vector, where a row of b's
+// tile has them side by side.
+const SUMMED = select(1u, CELL, RIGHT_BY_K);
+
+// Returns the sums of SUMMED staged columns of b over DEPTH of k, in the same order in both forms of the tile.
+fn sums_of_columns(column: u32) -> vec4<f32> {
+    if (RIGHT_BY_K) {
+        var sums = vec4<f32>();
+        for (var k = 0u; k < DEPTH; k += 4u) {
+            var rows: mat4x4<f32>;
+            // unroll
+            for (var i = 0u; i < 4u; i++) {
+                let row = right_tile[(k + i) * RIGHT_STRIDE + column / CELL];
+                rows[i] = vec4<f32>(quad(row));
+            }
+            sums += (rows[0] + rows[1]) + (rows[2] + rows[3]);
+        }
+        return sums;
+    }
     var sum = 0.0;
     for (var i = 0u; i < DEPTH / CELL; i++) {
-        let v = vec4<f32>(quad(right_tile[column * STRIDE + i]));
+        let v = vec4<f32>(quad(right_tile[column * RIGHT_STRIDE + i]));
         sum += select((v.x + v.y) + (v.z + v.w), v.x, CELL == 1u);
     }
-    return sum;
+    return vec4(sum);
 }
 
 // Returns sums of zeros. Where the size of subgroups is known, as on NVIDIA, they are products: Mesa's
@@ -230,6 +332,22 @@ fn depth_from(k: u32, last_k: u32) -> u32 {
     return select(DEPTH, min(DEPTH, last_k - k), SUBGROUPS > 0u && DEPTH > 16u);
 }
 
+// Returns the matrix of a at (row, k) of the staged tile.
+fn load_matrix_left(row: u32, k: u32) -> Left {
+    if (LEFT_BY_K) {
+        return coopLoad<Left>(&left_tile[k * LEFT_STRIDE + row / CELL], LEFT_STRIDE);
+    }
+    return coopLoadT<Left>(&left_tile[row * LEFT_STRIDE + k / CELL], LEFT_STRIDE);
+}
+
+// Returns the matrix of b at (k, column) of the staged tile.
+fn load_matrix_right(k: u32, column: u32) -> Right {
+    if (RIGHT_BY_K) {
+        return coopLoadT<Right>(&right_tile[k * RIGHT_STRIDE + column / CELL], RIGHT_STRIDE);
+    }
+    return coopLoad<Right>(&right_tile[column * RIGHT_STRIDE + k / CELL], RIGHT_STRIDE);
+}
+
 // Adds the product over `depth` of the staged tiles to the part whose matrix is at (row, column) of a
 // block.
 fn multiply(sums: ptr<function, Sums>, row: u32, column: u32, depth: u32) {
@@ -237,13 +355,11 @@ fn multiply(sums: ptr<function, Sums>, row: u32, column: u32, depth: u32) {
         var y: array<Right, COLUMN_MATRICES>;
         // unroll
         for (var j = 0u; j < COLUMN_MATRICES; j++) {
-            let start = (column + j * BLOCK_COLUMNS) * STRIDE + k / CELL;
-            y[j] = coopLoad<Right>(&right_tile[start], STRIDE);
+            y[j] = load_matrix_right(k, column + j * BLOCK_COLUMNS);
         }
         // unroll
         for (var i = 0u; i < ROW_MATRICES; i++) {
-            let start = (row + i * BLOCK_ROWS) * STRIDE + k / CELL;
-            let x = coopLoadT<Left>(&left_tile[start], STRIDE);
+            let x = load_matrix_left(row + i * BLOCK_ROWS, k);
             // unroll
             for (var j = 0u; j < COLUMN_MATRICES; j++) {
                 (*sums)[i][j] = coopMultiplyAdd(x, y[j], (*sums)[i][j]);
@@ -290,16 +406,18 @@ fn write_block(row: u32, column: u32, split: u32, first_part: u32, last_part: u3
         let j = at % BLOCK_COLUMNS;
         let part = i / SIDE * COLUMN_PARTS + j / SIDE;
         let present = part >= first_part && part < last_part;
-        if (present && row + i < p.last_row && column + j < p.n) {
+        if (present && (WHOLE || row + i < p.last_row && column + j < p.n)) {
             write_result(split * p.m + row + i, column + j, block_pack(i, j));
         }
     }
 }
 
-// Writes the sum of the column of each of the first TILE_COLUMNS invocations to bias.
-fn write_column_sums(column: u32, split: u32, sum: f32, lane: u32) {
-    if (lane < TILE_COLUMNS) {
-        column_sums[lane] = sum;
+// Writes the sums of the columns of the first invocations to bias.
+fn write_column_sums(column: u32, split: u32, sums_of_lane: vec4<f32>, lane: u32) {
+    if (lane < TILE_COLUMNS / SUMMED) {
+        for (var i = 0u; i < SUMMED; i++) {
+            column_sums[lane * SUMMED + i] = sums_of_lane[i];
+        }
     }
     workgroupBarrier();
     let at = lane * VEC;
@@ -326,8 +444,15 @@ fn tile_of(row: u32, column: u32) -> vec2<u32> {
 @compute @workgroup_size(WG)
 fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
     let lane = invocation.lane;
-    let own_left = square_of(lane, TILE_ROWS / 4u, LEFT_ALONG_ROWS);
-    let own_right = square_of(lane, TILE_COLUMNS / 4u, RIGHT_ALONG_ROWS);
+    var own_left = square_of(lane, TILE_ROWS / 4u, LEFT_ALONG_ROWS);
+    var own_right = square_of(lane, TILE_COLUMNS / 4u, RIGHT_ALONG_ROWS);
+    if (AS_STORED) {
+        own_left = piece_of(lane, LEFT_WIDTH, LEFT_BY_K);
+        own_right = piece_of(lane, RIGHT_WIDTH, RIGHT_BY_K);
+    }
+    // The invocation's row and k of a, column and k of b.
+    own_left = select(own_left, own_left.yx, LEFT_BY_K);
+    own_right = select(own_right, own_right.yx, RIGHT_BY_K);
     let subgroup = subgroup_of(invocation);
     let subgroups = subgroups_of(invocation);
     let split = group.y / p.row_tiles;
@@ -342,9 +467,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         let part_column = part % COLUMN_PARTS * SIDE;
         var sums = zeros();
         // Only the first row of tiles sums the columns of b.
-        let sums_column =
-            BIAS_GRADIENT && row == 0u && first_part == 0u && lane < TILE_COLUMNS;
-        var column_sum = 0.0;
+        let sums_columns =
+            BIAS_GRADIENT && row == 0u && first_part == 0u && lane < TILE_COLUMNS / SUMMED;
+        var column_sum = vec4<f32>();
         var left = load_left(false, row + own_left.x, first_k + own_left.y);
         var up: Square;
         if (LEFT_GATED) {
@@ -355,16 +480,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
             stage_left(left, up, own_left.x, own_left.y);
             stage_right(right, own_right.x, own_right.y);
             workgroupBarrier();
-            left = load_left(false, row + own_left.x, k + DEPTH + own_left.y);
+            // Without checks, the last k is loaded once more.
+            let next = select(k + DEPTH, min(k + DEPTH, last_k - DEPTH), WHOLE);
+            left = load_left(false, row + own_left.x, next + own_left.y);
             if (LEFT_GATED) {
-                up = load_left(true, row + own_left.x, k + DEPTH + own_left.y);
+                up = load_left(true, row + own_left.x, next + own_left.y);
             }
-            right = load_right(k + DEPTH + own_right.y, column + own_right.x);
+            right = load_right(next + own_right.y, column + own_right.x);
             if (SUBGROUPS == PARTS || part < PARTS) {
                 multiply(&sums, part_row, part_column, depth_from(k, last_k));
             }
-            if (sums_column) {
-                column_sum += sum_of_column(lane);
+            if (sums_columns) {
+                column_sum += sums_of_columns(lane * SUMMED);
             }
             workgroupBarrier();
         }

@@ -3,8 +3,9 @@
  *   compile DRIVER.so KERNEL.spv...
  *
  * The driver is loaded without Vulkan's loader, and its first device with the features that wgpu asks
- * for. Each kernel is one compute pipeline, of its first entry point. The output has a line
- * `device NAME`, then for each kernel
+ * for. Each kernel is one compute pipeline, of its first entry point. As in src/gpu/device/adapter/vulkan,
+ * those on cooperative matrices have no checks of bounds. The output has a line `device NAME`, then for each
+ * kernel
  *
  *   kernel NAME               before it is compiled, so that a crash has a name
  *   seconds S
@@ -36,6 +37,7 @@ static PFN_vkGetInstanceProcAddr get_instance;
 static VkInstance instance;
 static PFN_vkGetDeviceProcAddr get_device;
 static VkDevice device;
+static bool can_omit_checks;
 
 #define OF_INSTANCE(name) PFN_vk##name name = (PFN_vk##name)get_instance(instance, "vk" #name)
 #define OF_DEVICE(name) PFN_vk##name name = (PFN_vk##name)get_device(device, "vk" #name)
@@ -99,6 +101,8 @@ static int open_device(void)
     MatrixFeatures matrices = {.type = MATRIX_FEATURES};
     VkPhysicalDeviceRobustness2FeaturesEXT robustness = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ROBUSTNESS_2_FEATURES_EXT};
+    VkPhysicalDevicePipelineRobustnessFeaturesEXT of_pipelines = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT};
     VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executables = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR};
     struct {
@@ -106,6 +110,7 @@ static int open_device(void)
         VkBaseOutStructure *features;
     } optional[] = {{"VK_KHR_cooperative_matrix", (VkBaseOutStructure *)&matrices},
                     {"VK_EXT_robustness2", (VkBaseOutStructure *)&robustness},
+                    {"VK_EXT_pipeline_robustness", (VkBaseOutStructure *)&of_pipelines},
                     {"VK_KHR_pipeline_executable_properties", (VkBaseOutStructure *)&executables}};
     VkPhysicalDeviceVulkan13Features v13 = {.sType =
                                                 VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES};
@@ -119,7 +124,7 @@ static int open_device(void)
     EnumerateDeviceExtensionProperties(physical, NULL, &count, NULL);
     VkExtensionProperties *listed = allocated(count, sizeof *listed);
     EnumerateDeviceExtensionProperties(physical, NULL, &count, listed);
-    const char *enabled[3];
+    const char *enabled[sizeof optional / sizeof *optional];
     uint32_t enabled_count = 0;
     VkBaseOutStructure *last = (VkBaseOutStructure *)&v13;
     for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
@@ -132,6 +137,7 @@ static int open_device(void)
     GetPhysicalDeviceFeatures2(physical, &features);
     if (!executables.pipelineExecutableInfo)
         return fail(properties.deviceName, "it tells nothing about its pipelines");
+    can_omit_checks = of_pipelines.pipelineRobustness;
 
     float priority = 1;
     VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
@@ -189,6 +195,16 @@ static VkDescriptorSetLayoutBinding *interface_of(const uint32_t *words, size_t 
     }
     free(binding);
     return list;
+}
+
+/* Only kernels with cooperative matrices declare Vulkan's memory model. */
+static bool has_matrices(const uint32_t *words, size_t count)
+{
+    enum { MEMORY_MODEL = 14, VULKAN = 3 };
+    for (size_t at = 5; at < count && words[at] >> 16; at += words[at] >> 16)
+        if ((words[at] & 0xffff) == MEMORY_MODEL)
+            return words[at + 2] == VULKAN;
+    return false;
 }
 
 static void print_statistics(const VkPipelineExecutableInfoKHR *which)
@@ -262,6 +278,12 @@ static VkResult make_pipeline(const uint32_t *words, size_t bytes, VkPipeline *p
         .stage = {.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .flags = VK_PIPELINE_SHADER_STAGE_CREATE_ALLOW_VARYING_SUBGROUP_SIZE_BIT,
                   .stage = VK_SHADER_STAGE_COMPUTE_BIT}};
+    VkPipelineRobustnessCreateInfoEXT unchecked = {
+        .sType = VK_STRUCTURE_TYPE_PIPELINE_ROBUSTNESS_CREATE_INFO_EXT,
+        .storageBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_DISABLED_EXT,
+        .uniformBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_DISABLED_EXT};
+    if (can_omit_checks && has_matrices(words, bytes / 4))
+        info.pNext = &unchecked;
     set.pBindings = interface_of(words, bytes / 4, &set.bindingCount, &info.stage.pName);
     VkResult result = CreateShaderModule(device, &module, NULL, &info.stage.module);
     if (!result)

@@ -146,6 +146,8 @@ def row(name):
     if shader in ("gemm_staged", "gemm_cooperative"):
         transposed = (found.get("a_transposed"), found.get("b_transposed"))
         words.append({(None, None): "nn", (None, True): "nt", (True, None): "tn"}[transposed])
+    # Nothing is checked; and the load of a matrix transposes.
+    words += [word for word in ("whole", "as stored") if word.replace(" ", "_") in found]
     if "size" in found and shader.startswith("attention"):
         words.append("up to 64" if found["size"] * found.get("pack", 1) <= 64 else "up to 128")
     stored = {value for value in found.values() if value in ("f16", "f32")}

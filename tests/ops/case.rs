@@ -512,6 +512,24 @@ pub fn vector_cases() -> Vec<Case> {
     cases
 }
 
+/// Returns cases whose products consist of whole tiles of cooperative matrices, large ones too. The last sums
+/// over more than one range of rows.
+pub fn whole_cases() -> Vec<Case> {
+    let activation = Some(Activation::Gelu(Gelu::Tanh));
+    let linear = |activation, inner| Op::Linear { inner, bias: true, residual: true, activation };
+    vec![
+        Case::new(linear(activation, 128), 2, 128, 256),
+        Case::new(linear(Some(Activation::SwiGlu), 128), 1, 128, 128),
+        Case::new(linear(None, 64), 2, 512, 64),
+        Case::new(
+            Op::CrossEntropy { vocab: 120, padding: 8, chunk: 128, ignores: false },
+            2,
+            128,
+            64,
+        ),
+    ]
+}
+
 pub fn matrix(rows: usize, cols: usize, element: impl Fn(usize, usize) -> f64) -> Vec<f64> {
     (0..rows * cols).map(|at| element(at / cols, at % cols)).collect()
 }

@@ -2,11 +2,12 @@
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use wgpt::config::{Dtype, Precision};
-use wgpt::ops::{self, OpsMode};
+use wgpt::config::{Dtype, Gelu, Precision};
+use wgpt::gpu::DriverTraits;
+use wgpt::ops::{self, Activation, OpsMode};
 
 use crate::case::{
-    ACTIVATIONS, Case, Op, dot, long_cases, noise, small_cases, values, vector_cases,
+    ACTIVATIONS, Case, Op, dot, long_cases, noise, small_cases, values, vector_cases, whole_cases,
 };
 
 /// The tolerances of values and gradients in f32.
@@ -227,6 +228,7 @@ pub fn check_large(cases: Vec<Case>, device: &Device, mode: OpsMode) {
 /// hundred terms.
 pub fn check_half(device: &Device, mode: OpsMode) {
     check_large(long_cases(130), device, mode);
+    check_large(whole_cases(), device, mode);
     check_large(vector_cases(), device, mode);
     check_large(last_key_cases(), device, mode);
     check_large(head_cases(), device, mode);
@@ -288,7 +290,58 @@ pub fn check_matrices(device: &Device, mode: OpsMode) {
         )
     };
     check_large(long_cases(130).into_iter().filter(uses_matrices).collect(), device, mode);
+    check_whole(device, mode);
     check_overflow(device, mode);
+}
+
+/// Returns the mode on GPUs of which one takes large tiles and one small ones, on drivers of which one loads
+/// transposed matrices: four variants of a product of whole tiles.
+pub fn tilings(mode: OpsMode) -> [OpsMode; 4] {
+    [(1, false), (1, true), (1000, false), (1000, true)].map(|(multiprocessors, transposed)| {
+        mode.for_driver(DriverTraits {
+            multiprocessors: Some(multiprocessors),
+            loads_transposed: transposed,
+            ..DriverTraits::UNKNOWN
+        })
+    })
+}
+
+/// Checks products of whole tiles, in large tiles whose matrices are loaded transposed, and in small ones.
+pub fn check_whole(device: &Device, mode: OpsMode) {
+    let [_, large, small, _] = tilings(mode);
+    for mode in [large, small] {
+        check_large(whole_cases(), device, mode);
+    }
+}
+
+/// Checks that neither the tile nor how it is staged changes a bit of a product: the order of a sum is the
+/// same. A row of zeros makes tiles ragged, and adds nothing to the sums over the rows.
+pub fn check_bits(device: &Device, mode: OpsMode) {
+    const ROWS: usize = 256;
+    const INNER: usize = 128;
+    const WIDTH: usize = 384;
+    let run = |rows: usize, mode: OpsMode| {
+        let tensor = |seed, rows, columns| {
+            let mut data = noise(seed, ROWS.min(rows) * columns);
+            data.resize(rows * columns, 0.0);
+            Tensor::<2>::from_data(TensorData::new(data, [rows, columns]), device)
+        };
+        let half = |tensor: Tensor<2>| tensor.cast(activations(mode));
+        let (x, w) = (half(tensor(1, rows, INNER)), half(tensor(2, INNER, WIDTH)));
+        let (bias, dy) = (tensor(3, 1, WIDTH).reshape([WIDTH]), half(tensor(4, rows, WIDTH)));
+        let activation = Some(Activation::Gelu(Gelu::Tanh));
+        let y = ops::linear(x.clone(), w.clone(), Some(bias), None, activation, mode);
+        let grads = ops::linear_backward(dy, x, w, activation, true, mode);
+        let db = grads.b.unwrap().reshape([1, WIDTH]);
+        let of_rows = [y, grads.x].map(|it| it.narrow(0, 0, ROWS));
+        let all = of_rows.into_iter().chain([grads.w, db]);
+        all.flat_map(values).map(f32::to_bits).collect::<Vec<_>>()
+    };
+    let ragged = run(ROWS + 1, mode);
+    for mode in tilings(mode) {
+        assert!(run(ROWS, mode) == ragged, "{mode:?}");
+        assert!(run(ROWS + 1, mode) == ragged, "{mode:?}, ragged");
+    }
 }
 
 /// Checks that a product beyond the range of f16 becomes infinite, by which an overflow is

@@ -7,8 +7,8 @@ use wgpt::ops::{self, Dropout, OpsMode};
 
 use crate::case::{Case, long_cases, mask, noise, softmax, values, vector_cases};
 use crate::check::{
-    Outcome, VALUE, check_half, check_half_weights, check_large, check_matrices, check_overflow,
-    check_small, compare, head_cases, last_key_cases, run,
+    Outcome, VALUE, check_bits, check_half, check_half_weights, check_large, check_matrices,
+    check_overflow, check_small, check_whole, compare, head_cases, last_key_cases, run,
 };
 use crate::layer_norm::check_layer_norms;
 use crate::optimizer::{check_optimizer, optimize};
@@ -169,8 +169,18 @@ fn with_matrices(check: impl Fn(&Device, DeviceKind, OpsMode)) {
 fn cooperative_matrices_match_the_oracle() {
     with_matrices(|device, kind, mode| match kind {
         DeviceKind::Software => check_matrices(device, mode),
-        _ => check_half(device, mode),
+        _ => {
+            check_half(device, mode);
+            check_whole(device, mode);
+        }
     });
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+#[ignore = "needs an adapter with cooperative matrices: scripts/lavapipe.sh"]
+fn tiles_of_cooperative_matrices_change_no_bit() {
+    with_matrices(|device, _, mode| check_bits(device, mode));
 }
 
 #[cfg(feature = "wgpu")]

@@ -14,6 +14,9 @@ pub struct DriverTraits {
     /// True if a value beyond the range of float16 may be stored as the largest finite one, by which no
     /// overflow is noticed. DirectX rounds toward zero, also where a browser uses it.
     pub clamps_float16: bool,
+    /// True if a cooperative matrix loads as fast from memory in which its rows lie the other way, because the
+    /// driver uses the instruction that transposes it. Mesa's compilers load such elements one by one instead.
+    pub loads_transposed: bool,
     /// The parts of the GPU that each run their own workgroups; `None` if their number is unknown.
     pub multiprocessors: Option<usize>,
 }
@@ -38,12 +41,16 @@ impl DriverTraits {
         operations: OPERATIONS,
         dispatches: 4,
         clamps_float16: false,
+        loads_transposed: false,
         multiprocessors: None,
     };
 
     /// Returns the traits of a device, which sustains `flop_per_s` in large products if that is known.
     pub fn of(device: &DeviceInfo, flop_per_s: Option<f64>) -> Self {
         let clamps_float16 = matches!(device.id.backend, Backend::Dx12 | Backend::WebGpu);
+        // Mesa's driver for NVIDIA's GPUs is "NVK".
+        let loads_transposed =
+            device.id.backend == Backend::Vulkan && device.driver.starts_with("NVIDIA ");
         // 2^40 operations take a small GPU one or two seconds, and an integrated GPU ten.
         let dispatches = match device.kind {
             DeviceKind::Discrete => 16,
@@ -58,7 +65,8 @@ impl DriverTraits {
         let operations = OPERATIONS.max(multiprocessors.unwrap_or(0) as u64 * OPERATIONS_OF_EACH);
         // Larger dispatches, but no more work in a submission, unless it is a single one.
         let dispatches = (dispatches as u64 * OPERATIONS / operations).max(1) as usize;
-        let usual = Self { operations, dispatches, clamps_float16, multiprocessors };
+        let usual =
+            Self { operations, dispatches, clamps_float16, loads_transposed, multiprocessors };
         // Nothing resets a software renderer.
         let Some(rate) = flop_per_s.filter(|_| device.kind.is_gpu()) else { return usual };
         let all = rate * SECONDS;
@@ -107,6 +115,21 @@ mod tests {
         assert_eq!(named("an unknown GPU"), (OPERATIONS, 16));
         let software = traits(DeviceKind::Software, None);
         assert_eq!(traits(DeviceKind::Software, Some(1e9)), software);
+    }
+
+    #[test]
+    fn nvidias_own_driver_loads_transposed_matrices() {
+        for (backend, driver, loads_transposed) in [
+            (Backend::Vulkan, "NVIDIA 595.58", true),
+            (Backend::Vulkan, "NVK Mesa 26.1.6", false),
+            (Backend::Vulkan, "radv Mesa 26.1.6", false),
+            (Backend::Cuda, "NVIDIA 595.58", false),
+        ] {
+            let id = crate::gpu::DeviceId { backend, index: 0 };
+            let device = DeviceInfo { id, driver: driver.into(), ..DeviceInfo::cpu() };
+            let traits = DriverTraits::of(&device, Some(1e12));
+            assert_eq!(traits.loads_transposed, loads_transposed, "{backend} {driver}");
+        }
     }
 
     #[test]

@@ -32,6 +32,12 @@ impl Units {
         self.subgroup.unwrap_or(64).clamp(8, 64)
     }
 
+    /// Returns true if tiles may be staged as their matrices are stored: the kernel for that is written for
+    /// cells of four elements and subgroups of one size.
+    fn stores_both_ways(self) -> bool {
+        self.matrices == Matrices::Sixteen && self.subgroup.is_some()
+    }
+
     /// Returns the elements of k in workgroup memory: fewer for the small subgroups of software.
     fn depth(self) -> u32 {
         if self.lanes() < 32 { 16 } else { 32 }
@@ -58,7 +64,44 @@ impl CooperativeTile {
     }
 }
 
-fn spec(units: Units, tile: CooperativeTile, variant: Variant) -> Spec {
+/// How a workgroup stages its tiles of both factors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Staging {
+    /// Zeros fill what is outside the matrices.
+    Checked,
+    /// Nothing is outside: the tiles divide the matrices.
+    Whole,
+    /// Nor is anything transposed before a matrix is loaded, and accesses have 16 bytes.
+    AsStored,
+}
+
+impl Staging {
+    fn of(
+        units: Units,
+        tile: CooperativeTile,
+        split: DepthRanges,
+        product: &Gemm,
+        driver: DriverTraits,
+    ) -> Self {
+        let [m, n, k] = product.size;
+        let depth = units.depth() as usize;
+        let is_whole = [m, n].iter().all(|size| size.is_multiple_of(tile.side(units.matrices)))
+            && [k, split.depth].iter().all(|size| size.is_multiple_of(depth) && *size > 0)
+            && product.pack() == 4;
+        // Widths are multiples of 8 if the sizes are.
+        let places = [&product.offsets()[..2], &product.strides()[..1]].concat();
+        let as_stored = driver.loads_transposed
+            && units.stores_both_ways()
+            && places.iter().all(|place| place.is_multiple_of(8));
+        match is_whole {
+            true if as_stored => Staging::AsStored,
+            true => Staging::Whole,
+            false => Staging::Checked,
+        }
+    }
+}
+
+fn spec(units: Units, tile: CooperativeTile, staging: Staging, variant: Variant) -> Spec {
     // Each invocation loads 4 x 4 elements of each factor.
     let workgroup = tile.side(units.matrices) as u32 * units.depth() / 16;
     // Each subgroup has a part of the sums.
@@ -71,7 +114,9 @@ fn spec(units: Units, tile: CooperativeTile, variant: Variant) -> Spec {
         .with("COLUMN_PARTS", column_parts)
         .with("ROW_MATRICES", tile.0 / row_parts)
         .with("COLUMN_MATRICES", tile.0 / column_parts)
-        .with("DEPTH", units.depth());
+        .with("DEPTH", units.depth())
+        .flag("WHOLE", staging != Staging::Checked)
+        .flag("AS_STORED", staging == Staging::AsStored);
     variant.set(spec)
 }
 
@@ -100,9 +145,16 @@ pub(in crate::ops) fn variants() -> Vec<Spec> {
                 };
                 for subgroup in [Some(8), Some(32), None] {
                     let units = Units { matrices, subgroup };
-                    specs.extend([variant, of_range].map(|it| spec(units, SMALL, it)));
-                    // Ranges of k are for products with few tiles.
-                    specs.push(spec(units, LARGE, variant));
+                    let mut stagings = vec![Staging::Checked];
+                    stagings.extend((pack == 4).then_some(Staging::Whole));
+                    stagings.extend(
+                        (pack == 4 && units.stores_both_ways()).then_some(Staging::AsStored),
+                    );
+                    for staging in stagings {
+                        specs.extend([variant, of_range].map(|it| spec(units, SMALL, staging, it)));
+                        // Ranges of k are for products with few tiles.
+                        specs.push(spec(units, LARGE, staging, variant));
+                    }
                 }
                 specs.push(sum_spec(variant));
             }
@@ -136,7 +188,8 @@ pub(super) fn multiply(kernels: &WgslKernels, matrices: Matrices, product: &Gemm
     let [large, small] = [LARGE, SMALL].map(|tile| tile.count(matrices, product.size));
     let is_large = prefers_large(large, small, kernels.queue.driver.multiprocessors);
     let tile = if is_large { LARGE } else { SMALL };
-    let spec = spec(units, tile, product.variant());
+    let staging = Staging::of(units, tile, split, product, kernels.queue.driver);
+    let spec = spec(units, tile, staging, product.variant());
     product.launch(&kernels.queue, &spec, [tile.side(matrices); 2], split);
 }
 
@@ -152,7 +205,8 @@ fn multiply_ranges(kernels: &WgslKernels, units: Units, product: &Gemm, split: D
         ..Fusion::default()
     };
     let of_ranges = Gemm { out: (&products).into(), fusion, ..*product };
-    let of_range = spec(units, SMALL, of_ranges.variant());
+    let staging = Staging::of(units, SMALL, split, &of_ranges, kernels.queue.driver);
+    let of_range = spec(units, SMALL, staging, of_ranges.variant());
     of_ranges.launch(&kernels.queue, &of_range, [SMALL.side(units.matrices); 2], split);
     kernels.queue.launch(
         sum_spec(product.variant()),
