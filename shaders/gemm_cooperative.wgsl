@@ -6,15 +6,15 @@
 // and up of SwiGLU.
 //
 // A tile of out has ROW_MATRICES x COLUMN_MATRICES blocks of ROW_PARTS x COLUMN_PARTS matrices. A
-// subgroup holds one part, the same matrix of each block, in registers. An invocation cannot read
-// an element of a matrix, so the result goes through workgroup memory, block by block.
+// subgroup holds one part, the same matrix of each block, in registers.
 //
 // The size of subgroups may be the driver's choice. With fewer than PARTS of them in a workgroup, it
 // computes its tile in rounds; with more, some only load.
 //
 // If WHOLE, tiles and DEPTH divide the matrices, and nothing is checked. If AS_STORED, which needs WHOLE and
 // rows and offsets of 16 bytes, workgroup memory holds the rows of the buffers, along k or not, and it is the
-// load of a matrix that transposes. Needs gelu.wgsl, swiglu.wgsl, gemm_epilogue.wgsl.
+// load of a matrix that transposes. Needs gelu.wgsl, swiglu.wgsl, gemm_epilogue.wgsl, and
+// gemm_cooperative_direct.wgsl or gemm_cooperative_staged.wgsl, which write the sums.
 
 alias quad = vec4<f16>;
 
@@ -39,11 +39,9 @@ const LEFT_WIDTH = select(DEPTH, TILE_ROWS, LEFT_BY_K);
 const RIGHT_WIDTH = select(DEPTH, TILE_COLUMNS, RIGHT_BY_K);
 const LEFT_STRIDE = (LEFT_WIDTH + 8u) / CELL;
 const RIGHT_STRIDE = (RIGHT_WIDTH + 8u) / CELL;
-const BLOCK_STRIDE = BLOCK_COLUMNS + 8u;
 
 var<workgroup> left_tile: array<half_cell, TILE_ROWS * DEPTH / LEFT_WIDTH * LEFT_STRIDE>;
 var<workgroup> right_tile: array<half_cell, TILE_COLUMNS * DEPTH / RIGHT_WIDTH * RIGHT_STRIDE>;
-var<workgroup> block: array<sum_cell, BLOCK_ROWS * BLOCK_STRIDE / CELL>;
 
 // An invocation loads a square of 4 x 4 elements of each tile, in rows of the buffer. If these do not
 // run along k, it transposes the square as it stages it. If AS_STORED, it loads 8 elements of each of two
@@ -368,50 +366,6 @@ fn multiply(sums: ptr<function, Sums>, row: u32, column: u32, depth: u32) {
     }
 }
 
-// Stores matrix (i, j) of the part at (row, column) of a block. Comparing the indices keeps the
-// indices of the registers constant.
-fn put(sums: ptr<function, Sums>, i: u32, j: u32, row: u32, column: u32) {
-    let to = (row * BLOCK_STRIDE + column) / CELL;
-    // unroll
-    for (var r = 0u; r < ROW_MATRICES; r++) {
-        // unroll
-        for (var c = 0u; c < COLUMN_MATRICES; c++) {
-            if (r == i && c == j) {
-                coopStoreT((*sums)[r][c], &block[to], BLOCK_STRIDE / CELL);
-            }
-        }
-    }
-}
-
-// Returns the pack at (row, column) of the block.
-fn block_pack(row: u32, column: u32) -> pack {
-    let at = (row * BLOCK_STRIDE + column) / CELL;
-    if (CELL == 4u) {
-        return narrow(vec4<f32>(block[at]), column % 4u);
-    }
-    if (VEC == 1u) {
-        return narrow(vec4<f32>(block[at]), 0u);
-    }
-    let x = vec4<f32>(block[at]).x;
-    let y = vec4<f32>(block[at + 1u]).x;
-    let z = vec4<f32>(block[at + 2u]).x;
-    return narrow(vec4<f32>(x, y, z, vec4<f32>(block[at + 3u]).x), 0u);
-}
-
-// Writes parts first_part to last_part (exclusive) of the block at (row, column) of the product
-// over a range of k.
-fn write_block(row: u32, column: u32, split: u32, first_part: u32, last_part: u32, lane: u32) {
-    for (var at = lane * VEC; at < BLOCK_ROWS * BLOCK_COLUMNS; at += WG * VEC) {
-        let i = at / BLOCK_COLUMNS;
-        let j = at % BLOCK_COLUMNS;
-        let part = i / SIDE * COLUMN_PARTS + j / SIDE;
-        let present = part >= first_part && part < last_part;
-        if (present && (WHOLE || row + i < p.last_row && column + j < p.n)) {
-            write_result(split * p.m + row + i, column + j, block_pack(i, j));
-        }
-    }
-}
-
 // Writes the sums of the columns of the first invocations to bias.
 fn write_column_sums(column: u32, split: u32, sums_of_lane: vec4<f32>, lane: u32) {
     if (lane < TILE_COLUMNS / SUMMED) {
@@ -498,19 +452,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, invocation: Invocation) {
         if (BIAS_GRADIENT && row == 0u && first_part == 0u) {
             write_column_sums(column, split, column_sum, lane);
         }
-        let last_part = first_part + subgroups;
-        for (var i = 0u; i < ROW_MATRICES; i++) {
-            for (var j = 0u; j < COLUMN_MATRICES; j++) {
-                if (SUBGROUPS == PARTS || part < PARTS) {
-                    put(&sums, i, j, part_row, part_column);
-                }
-                workgroupBarrier();
-                let block_row = row + i * BLOCK_ROWS;
-                write_block(
-                    block_row, column + j * BLOCK_COLUMNS, split, first_part, last_part, lane,
-                );
-                workgroupBarrier();
-            }
-        }
+        write_sums(&sums, row, column, split, first_part, part, subgroups, lane);
     }
 }

@@ -126,7 +126,7 @@ def constants(name):
 
 def lanes(shader, found):
     """Returns the subgroup that a kernel on cooperative matrices is made for, None for the others."""
-    if shader == "gemm_cooperative":
+    if shader.startswith("gemm_cooperative"):
         return found["wg"] // (found["row_parts"] * found["column_parts"])
     if shader.startswith("attention_cooperative"):
         return found["wg"] * found["strip"] // 64
@@ -139,11 +139,11 @@ def row(name):
     words = [shader]
     if shader == "gemm_staged":
         words.append(f"{64 * found['row_blocks']} x {64 * found['column_blocks']}")
-    if shader == "gemm_cooperative":
+    if shader.startswith("gemm_cooperative"):
         rows = found["row_parts"] * found["row_matrices"]
         columns = found["column_parts"] * found["column_matrices"]
         words.append(f"{16 * rows} x {16 * columns}")
-    if shader in ("gemm_staged", "gemm_cooperative"):
+    if shader.startswith(("gemm_staged", "gemm_cooperative")):
         transposed = (found.get("a_transposed"), found.get("b_transposed"))
         words.append({(None, None): "nn", (None, True): "nt", (True, None): "tn"}[transposed])
     # Nothing is checked; and the load of a matrix transposes.

@@ -184,7 +184,12 @@ fn large_backward(inputs: &TestInputs) -> Vec<KernelOutput> {
 /// The sizes `[m, k, n]` of products with small and with large tiles, and of one that sums over many rows, as
 /// wgpt's own CUDA kernels need them: 16 bytes in each access, and stages of 32 elements along each sum. The
 /// last tile is ragged.
-const WHOLE: [[usize; 3]; 3] = [[160, 128, 144], [1440, 64, 928], [1536, 928, 64]];
+const ALIGNED: [[usize; 3]; 3] = [[160, 128, 144], [1440, 64, 928], [1536, 928, 64]];
+
+/// Such sizes for products on cooperative matrices, with no ragged tile, for which they have variants: with the
+/// multiprocessors of a GPU that takes small tiles, or large ones.
+const WHOLE: [([usize; 3], usize); 3] =
+    [([128, 64, 128], 1000), ([256, 128, 128], 1), ([1024, 64, 64], 1000)];
 
 /// The products of a layer and of the loss in such sizes, which only dtypes with kernels of their own need.
 fn whole_tiles(inputs: &TestInputs) -> Vec<KernelOutput> {
@@ -194,7 +199,15 @@ fn whole_tiles(inputs: &TestInputs) -> Vec<KernelOutput> {
     let activation = Some(inputs.shapes.activation);
     let notes = ["", ", in large tiles", ", over many rows"];
     let mut outputs = Vec::new();
-    for (sizes, note) in zip(WHOLE, notes) {
+    let has_matrices = inputs.precision.matrices().is_some();
+    let known = inputs.mode.driver.multiprocessors;
+    let sizes = if has_matrices {
+        WHOLE.map(|(sizes, multiprocessors)| (sizes, Some(multiprocessors)))
+    } else {
+        ALIGNED.map(|sizes| (sizes, known))
+    };
+    for ((sizes, multiprocessors), note) in zip(sizes, notes) {
+        let inputs = &inputs.with_multiprocessors(multiprocessors);
         outputs.push(forward(inputs, "linear of whole tiles", sizes, None, true));
         outputs.extend(backward(inputs, "linear of whole tiles", [note; 3], sizes, None));
         let layer = "linear of an activation, whole tiles";

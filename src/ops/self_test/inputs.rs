@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::KernelShapes;
 use crate::config::Precision;
-use crate::gpu::stored;
+use crate::gpu::{DriverTraits, stored};
 use crate::ops::{Dropout, OpsMode};
 
 /// Makes inputs on a device, in the dtypes that a run in `precision` stores them in.
@@ -24,6 +24,12 @@ impl TestInputs {
     /// Returns inputs in the precision of `mode`.
     pub fn tested(device: Device, mode: OpsMode, shapes: KernelShapes) -> Self {
         Self { device, mode, precision: mode.precision, shapes, is_exact: false }
+    }
+
+    /// Returns the same inputs as on a GPU of this many multiprocessors, which decide on the size of tiles.
+    pub fn with_multiprocessors(&self, multiprocessors: Option<usize>) -> Self {
+        let driver = DriverTraits { multiprocessors, ..self.mode.driver };
+        Self { device: self.device.clone(), mode: self.mode.for_driver(driver), ..*self }
     }
 
     /// Returns the inputs of what is expected from a run in `precision`: by the CPU's loops, and in a

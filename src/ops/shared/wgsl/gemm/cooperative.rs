@@ -10,7 +10,27 @@ use crate::plan::products::{prefers_large, ranges_of_k};
 static TILES: Shader = shader!(
     "gemm_cooperative",
     Params,
-    ["gelu", "swiglu", "gemm_params", "gemm_epilogue", "gemm_cooperative"]
+    [
+        "gelu",
+        "swiglu",
+        "gemm_params",
+        "gemm_epilogue",
+        "gemm_cooperative",
+        "gemm_cooperative_staged"
+    ]
+);
+/// For products in f32 without an epilogue.
+static DIRECT: Shader = shader!(
+    "gemm_cooperative_direct",
+    Params,
+    [
+        "gelu",
+        "swiglu",
+        "gemm_params",
+        "gemm_epilogue",
+        "gemm_cooperative",
+        "gemm_cooperative_direct"
+    ]
 );
 static SPLIT_SUM: Shader = shader!(
     "gemm_split_sum",
@@ -93,12 +113,25 @@ impl Staging {
         let as_stored = driver.loads_transposed
             && units.stores_both_ways()
             && places.iter().all(|place| place.is_multiple_of(8));
-        match is_whole {
-            true if as_stored => Staging::AsStored,
-            true => Staging::Whole,
-            false => Staging::Checked,
+        if !is_whole {
+            Staging::Checked
+        } else if as_stored {
+            Staging::AsStored
+        } else {
+            Staging::Whole
         }
     }
+}
+
+/// Returns the shader that writes the sums of this variant. Matrices of 8 x 8 are Metal's, which stores none to
+/// memory of vectors.
+fn shader(units: Units, staging: Staging, variant: Variant) -> &'static Shader {
+    let Flags { bias, derivative, residual, .. } = variant.flags;
+    let is_direct = staging != Staging::Checked
+        && units.matrices == Matrices::Sixteen
+        && variant.elements.result == Element::F32
+        && !(bias || residual || derivative.is_some());
+    if is_direct { &DIRECT } else { &TILES }
 }
 
 fn spec(units: Units, tile: CooperativeTile, staging: Staging, variant: Variant) -> Spec {
@@ -108,7 +141,7 @@ fn spec(units: Units, tile: CooperativeTile, staging: Staging, variant: Variant)
     let parts = workgroup / units.lanes();
     let row_parts = 1 << (parts.ilog2() / 2);
     let column_parts = parts / row_parts;
-    let spec = Spec::new(&TILES, workgroup)
+    let spec = Spec::new(shader(units, staging, variant), workgroup)
         .multiplying(units.matrices, units.subgroup)
         .with("ROW_PARTS", row_parts)
         .with("COLUMN_PARTS", column_parts)
