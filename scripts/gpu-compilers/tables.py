@@ -40,6 +40,9 @@ GATHERS = {
     "RX 7900 XTX: attention_cooperative_* up to 128*": "nor do columns of one part, in heads of 128",
 }
 
+# The least invocations of a subgroup on these GPUs, which exchange values by shuffles.
+LANES = 32
+
 # Kernels that are made to fail, so that a check which finds nothing is noticed, and on which GPUs.
 MUST_FAIL = {"spills": "*", "gathers": "RX 7900 XTX"}
 
@@ -230,7 +233,9 @@ def results_of(gpu, programs, folder):
     for name in kernels:
         shader, found = constants(name)
         needs_matrices = "matrices" in found or shader == "gathers"
-        if lanes(shader, found) in (None, gpu.lanes) and (gpu.matrices or not needs_matrices):
+        shuffles = found.get("part", LANES) == LANES
+        fits = shuffles and lanes(shader, found) in (None, gpu.lanes)
+        if fits and (gpu.matrices or not needs_matrices):
             chosen.append(name)
     outputs = compile_all(gpu, [str(folder / f"{name}.spv") for name in chosen], programs)
     rows, problems = {}, []

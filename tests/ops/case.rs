@@ -487,13 +487,10 @@ pub fn long_cases(time: usize) -> Vec<Case> {
     ops.chain(rotations.into_iter().flatten()).collect()
 }
 
-/// Returns cases whose rows kernels read in vectors of four or eight elements, and norms whose rows belong to
-/// several subgroups.
+/// Returns cases whose rows kernels read in vectors of four or eight elements, and norms.
 pub fn vector_cases() -> Vec<Case> {
     let gelu = |form| Some(Activation::Gelu(form));
     let linear = |activation, residual| Op::Linear { inner: 12, bias: true, residual, activation };
-    let norms =
-        [Op::LayerNorm { beta: true, rms: None }, Op::LayerNorm { beta: false, rms: Some(EPS) }];
     let ops = [
         Op::Embed { vocab: 51, unused: 3 },
         linear(gelu(Gelu::Tanh), true),
@@ -506,9 +503,7 @@ pub fn vector_cases() -> Vec<Case> {
     let mut cases: Vec<Case> = ops.into_iter().map(|op| Case::new(op, 2, 70, 40)).collect();
     // More rows than a workgroup takes at once.
     cases.push(Case::new(linear(None, false), 3, 400, 40));
-    for width in [40, 301, 512, 1604] {
-        cases.extend(norms.clone().map(|op| Case::new(op, 2, 70, width)));
-    }
+    cases.extend(norm_cases());
     cases
 }
 
@@ -528,6 +523,24 @@ pub fn whole_cases() -> Vec<Case> {
             64,
         ),
     ]
+}
+
+/// Returns norms whose rows belong to a part of a subgroup or to several, some of which have no row.
+pub fn norm_cases() -> Vec<Case> {
+    norms([(70, 40), (70, 301), (70, 512), (70, 1604), (72, 512)])
+}
+
+/// Returns norms of as many rows as subgroups take several of in turn: all as many, or one more or less than
+/// the others.
+pub fn long_norm_cases() -> Vec<Case> {
+    norms([(1024, 388), (1030, 388)])
+}
+
+fn norms<const N: usize>(shapes: [(usize, usize); N]) -> Vec<Case> {
+    let norms =
+        [Op::LayerNorm { beta: true, rms: None }, Op::LayerNorm { beta: false, rms: Some(EPS) }];
+    let of_shape = |(time, width)| norms.clone().map(|op| Case::new(op, 2, time, width));
+    shapes.into_iter().flat_map(of_shape).collect()
 }
 
 pub fn matrix(rows: usize, cols: usize, element: impl Fn(usize, usize) -> f64) -> Vec<f64> {

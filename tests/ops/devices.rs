@@ -5,10 +5,13 @@ use wgpt::config::{Abilities, Dtype, Matrices, Precision};
 use wgpt::gpu::{self, Backend, DeviceChoice, DeviceKind, DriverTraits};
 use wgpt::ops::{self, Dropout, OpsMode};
 
-use crate::case::{Case, long_cases, mask, noise, softmax, values, vector_cases};
+use crate::case::{
+    Case, long_cases, long_norm_cases, mask, noise, norm_cases, softmax, values, vector_cases,
+};
 use crate::check::{
-    Outcome, VALUE, check_bits, check_half, check_half_weights, check_large, check_matrices,
-    check_overflow, check_small, check_whole, compare, head_cases, last_key_cases, run,
+    Outcome, VALUE, check_bits, check_half, check_half_weights, check_large, check_larger,
+    check_matrices, check_overflow, check_small, check_whole, compare, head_cases, last_key_cases,
+    run,
 };
 use crate::layer_norm::check_layer_norms;
 use crate::optimizer::{check_optimizer, optimize};
@@ -81,6 +84,30 @@ fn every_vulkan_adapter_matches_the_oracle() {
     for (device, kind) in devices(Backend::Vulkan) {
         for mode in [OpsMode::AUTO.on(kind), OpsMode::WIDE] {
             check_kernels(&device, mode, compiles_slowly(&device, kind));
+        }
+    }
+}
+
+/// Who shares a row differs from device to device: a workgroup, a subgroup or several.
+#[cfg(feature = "wgpu")]
+#[test]
+fn norms_match_the_reference_and_are_deterministic() {
+    for (device, kind) in devices(Backend::Vulkan) {
+        let half = gpu::dtypes(&device).contains(&Dtype::Float16).then(f16_storage);
+        let precisions = [Precision::FLOAT32].into_iter().chain(half);
+        let modes = [OpsMode::AUTO.on(kind), OpsMode::WIDE];
+        for mode in precisions.flat_map(|precision| modes.map(|mode| mode.in_precision(precision)))
+        {
+            check_larger(norm_cases(), &device, mode);
+            check_larger(long_norm_cases(), &device, mode);
+            let all = || {
+                let of_case = |case| {
+                    let Outcome { value, grads } = run(&case, &device, mode);
+                    [value].into_iter().chain(grads).flatten().map(f32::to_bits)
+                };
+                long_norm_cases().into_iter().flat_map(of_case).collect::<Vec<u32>>()
+            };
+            assert!(all() == all(), "{mode:?}: a second run differs");
         }
     }
 }

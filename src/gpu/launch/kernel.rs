@@ -208,7 +208,7 @@ impl Spec {
             text.push_str("enable wgpu_cooperative_matrix;\n");
         }
         // Browsers need this line, and wgpu's compiler refuses it.
-        let shuffles = self.shader.parts.iter().any(|part| part.contains("subgroupShuffle("));
+        let shuffles = self.shader.parts.iter().any(|part| part.contains("subgroupShuffle"));
         if cfg!(target_arch = "wasm32") && shuffles {
             text.push_str("enable subgroups;\n");
         }

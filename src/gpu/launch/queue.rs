@@ -6,6 +6,7 @@ use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::CubeCount;
 use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::ir::features::Plane;
 use burn_cubecl::cubecl::prelude::CubeElement;
 use burn_cubecl::cubecl::server::Handle;
 use burn_cubecl::tensor::CubeTensor;
@@ -85,6 +86,16 @@ impl Queue {
     fn subgroup_sizes(&self) -> [u32; 2] {
         let hardware = &self.client.properties().hardware;
         [hardware.plane_size_min, hardware.plane_size_max]
+    }
+
+    /// Returns how many neighbouring invocations, a power of two, are in one subgroup in every kernel and may
+    /// exchange values. `None` if kernels cannot shuffle, or if small subgroups may be chosen.
+    pub fn lanes(&self) -> Option<u32> {
+        let shuffles = self.client.properties().features.plane.contains(Plane::Ops);
+        let [min, max] = self.subgroup_sizes();
+        // cubecl's flag excludes software adapters, which have subgroups of 4 or 8.
+        let known = if shuffles { (32..=128).contains(&min) } else { min == max && max <= 8 };
+        (known && min.is_power_of_two()).then_some(min)
     }
 
     /// Returns true if an invocation has few registers. This is so on Intel, which alone has subgroups

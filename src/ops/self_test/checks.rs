@@ -37,6 +37,9 @@ const EPS: f32 = 1e-5;
 /// Rows of the checks: more than two of the largest tiles, and a ragged last one.
 const ROWS: usize = 150;
 
+/// The elements of a norm's input.
+const NORM_ELEMENTS: usize = 2048 * 768;
+
 /// Sequences of three tiles of queries, the last with two positions.
 const TIME: usize = 130;
 
@@ -66,10 +69,19 @@ fn embed(inputs: &TestInputs) -> Vec<KernelOutput> {
     ]
 }
 
+/// Checks norms of as many rows as let each subgroup of a workgroup take several in turn, and of fewer, so
+/// that the last ones have no row.
 fn layer_norm(inputs: &TestInputs) -> Vec<KernelOutput> {
+    let rows = (NORM_ELEMENTS / inputs.shapes.width).clamp(32, 2048) / 32 * 32;
+    let mut outputs = layer_norm_of("layer_norm", rows, inputs);
+    outputs.extend(layer_norm_of("layer_norm of ragged groups", rows - 6, inputs));
+    outputs
+}
+
+fn layer_norm_of(name: &str, rows: usize, inputs: &TestInputs) -> Vec<KernelOutput> {
     let width = inputs.shapes.width;
     let mode = inputs.mode;
-    let [x, dy, residual] = [1, 2, 3].map(|seed| inputs.activation(seed, [ROWS, width]));
+    let [x, dy, residual] = [1, 2, 3].map(|seed| inputs.activation(seed, [rows, width]));
     let gamma = inputs.vector(4, width);
     let (form, beta) = match inputs.shapes.activation {
         Activation::Gelu(_) => (NormForm::Layer, inputs.bias(5, width)),
@@ -80,12 +92,12 @@ fn layer_norm(inputs: &TestInputs) -> Vec<KernelOutput> {
         ops::layer_norm_backward(dy, x, gamma, statistics, Some(residual), form, mode);
     let (dgamma, dbeta) = ops::layer_norm_weight_gradients(vec![partial], mode).remove(0);
     let mut outputs = vec![
-        KernelOutput::new("layer_norm", y),
-        KernelOutput::new("layer_norm backward: input", dx),
-        KernelOutput::new("layer_norm backward: gamma", dgamma),
+        KernelOutput::new(name, y),
+        KernelOutput::new(format!("{name} backward: input"), dx),
+        KernelOutput::new(format!("{name} backward: gamma"), dgamma),
     ];
     if form == NormForm::Layer {
-        outputs.push(KernelOutput::new("layer_norm backward: beta", dbeta));
+        outputs.push(KernelOutput::new(format!("{name} backward: beta"), dbeta));
     }
     outputs
 }

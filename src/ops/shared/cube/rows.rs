@@ -9,7 +9,7 @@ use crate::gpu::queue::{Queue, Workgroups};
 pub(in crate::ops) const UNITS: usize = 256;
 
 /// The elements of a row that an invocation keeps in registers, if the row is not too long.
-const ELEMENTS: usize = 32;
+pub(in crate::ops) const ELEMENTS: usize = 32;
 
 /// Vectors of a row below which loops over them are written out, as registers need constant indices.
 const UNROLLED: usize = 8;
@@ -30,15 +30,17 @@ pub(in crate::ops) struct RowLayout {
 impl RowLayout {
     /// Returns the layout of rows of `width` elements in vectors of `vector` elements.
     pub fn new(queue: &Queue, width: usize, vector: usize) -> Self {
-        Self::on(queue.subgroup(), width, vector)
+        Self::on(queue.subgroup(), width, vector, ELEMENTS)
     }
 
-    fn on(subgroup: Option<u32>, width: usize, vector: usize) -> Self {
+    /// Returns the layout where subgroups have `subgroup` invocations and an invocation has registers for
+    /// `elements` of a row.
+    pub fn on(subgroup: Option<u32>, width: usize, vector: usize, elements: usize) -> Self {
         let lanes = subgroup.map_or(1, |lanes| lanes as usize);
         let lanes = if lanes.is_power_of_two() && lanes <= UNITS { lanes } else { 1 };
         // Without shuffles, each invocation reads the sums of the whole team.
         let least = if lanes == 1 { 32 } else { lanes };
-        let team = width.div_ceil(ELEMENTS).next_power_of_two().clamp(least, UNITS);
+        let team = width.div_ceil(elements).next_power_of_two().clamp(least, UNITS);
         Self { vectors: width / vector, team, lanes }
     }
 
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn a_row_belongs_to_as_few_subgroups_as_keep_it_in_registers() {
         let layout = |subgroup, width, vector| {
-            let layout = RowLayout::on(subgroup, width, vector);
+            let layout = RowLayout::on(subgroup, width, vector, ELEMENTS);
             (layout.team, layout.own(), layout.teams(), layout.is_ragged())
         };
         // CUDA: a subgroup for a row of GPT-2, two for a row of GPT-2 XL.

@@ -57,6 +57,13 @@ impl WgslKernels {
         let activations = stored(mode.precision.dtype());
         Self { queue, tier, activations, matrices: mode.matrices() }
     }
+
+    /// Returns what decides how kernels share rows: the tier and, on GPUs that shuffle, the invocations
+    /// that exchange values.
+    pub fn rows(&self) -> (Tier, Option<u32>) {
+        let lanes = self.queue.lanes().filter(|_| self.tier == Tier::Wide);
+        (self.tier, lanes)
+    }
 }
 
 /// Invocations in a workgroup of elementwise kernels.
