@@ -332,6 +332,31 @@ fn the_chunked_loss_takes_a_tenth_of_the_memory_of_all_logits() {
     assert!(ours * 10.0 <= stock, "{ours} against {stock}");
 }
 
+/// Launches share the placeholders of the operands that they leave out: an allocation for each would take
+/// the host as long as the launch.
+#[test]
+fn launches_share_the_placeholders_of_left_out_operands() {
+    let _guard = one_at_a_time();
+    let (device, mode) = vulkan();
+    let [x, w] = [1.0, 0.5].map(|value| Tensor::<2>::full([16, 16], value, &device));
+    let linear = || ops::linear(x.clone(), w.clone(), None, None, None, mode);
+    // Dry, because a launch also caches its parameters.
+    let in_use = || {
+        gpu::dry_run(&device, || drop(linear()));
+        gpu::memory(&device).unwrap().in_use
+    };
+    let before = gpu::memory(&device).unwrap().in_use;
+    let after = in_use();
+    assert!(after > before, "a launch leaves out the bias, the residual and others");
+    assert_eq!(in_use(), after, "the same again");
+
+    // No device has 64 GiB in a binding, so the output is never written. The next launch does not need it.
+    let huge = Tensor::<2>::empty([1 << 30, 16], &device);
+    let failed = ops::linear(huge, w.clone() * 2.0, None, None, None, mode).try_into_data();
+    assert!(failed.is_err(), "memory that is refused");
+    assert_eq!(linear().into_data(), Tensor::<2>::full([16, 16], 8.0, &device).into_data());
+}
+
 /// In the first 25 steps or so, the pools grow.
 #[test]
 fn memory_is_flat_over_200_steps() {

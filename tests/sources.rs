@@ -59,9 +59,10 @@ const RULES: &[Rule] = &[
     },
     Rule {
         // The exceptions serve something that is global itself: the browser's file system, the drivers of Vulkan and
-        // CUDA, cuBLASLt, cubecl's observer, the allocator, the memory that CPU ops reuse and a window of Windows.
+        // CUDA, cuBLASLt, cubecl's observer and streams, the allocator, the memory that CPU ops reuse and a
+        // window of Windows.
         pattern: r"(?<!')\bstatic\s+(mut\b|\w+\s*:[^=;]*(Mutex|RwLock|\bAtomic|\bOnce|Lazy|Cell\b|Condvar))",
-        places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/launch/cuda.rs \
+        places: "except cli/allocator.rs disk/pool/mounted.rs gpu/launch/observer.rs gpu/launch/queue.rs gpu/launch/cuda.rs \
                  gpu/launch/cublas.rs gpu/launch/cublas/library.rs gpu/device/adapter/vulkan/device.rs \
                  ops/shared/cpu/memory.rs worker/desktop/signals/session.rs",
         reason: "global mutable state",

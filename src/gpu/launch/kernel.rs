@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use burn::tensor::DType;
+use burn_cubecl::cubecl::ir::attributes::BufferIOAttr;
 use burn_cubecl::cubecl::prelude::KernelId;
 use burn_cubecl::cubecl::server::{KernelArguments, MetadataBindingInfo};
 use burn_cubecl::cubecl::{CubeDim, ExecutionMode};
@@ -315,12 +316,22 @@ impl Queue {
         params.write(&mut words);
         words.resize(words.len().next_multiple_of(4), 0);
         let words = words.chunks(2).map(|w| u64::from(w[0]) | u64::from(w[1]) << 32).collect();
-        let handle = |buffer: &Option<&CubeTensor>| {
-            buffer.cloned().map_or_else(|| self.nothing(), into_contiguous).handle.binding()
-        };
-        let arguments = KernelArguments::new()
-            .with_buffers(buffers.iter().map(handle).collect())
-            .with_info(MetadataBindingInfo::custom(words));
+        let mut arguments = KernelArguments::new().with_info(MetadataBindingInfo::custom(words));
+        // Each has a placeholder of its own, since browsers refuse a range that a launch binds twice.
+        let mut left_out = 0;
+        for buffer in buffers {
+            arguments = match buffer {
+                Some(tensor) => {
+                    let handle = into_contiguous((*tensor).clone()).handle;
+                    arguments.with_buffer_io(handle.binding(), BufferIOAttr::ReadWrite)
+                }
+                None => {
+                    let handle = self.placeholder(left_out);
+                    left_out += 1;
+                    arguments.with_buffer_io(handle.binding(), BufferIOAttr::Dead)
+                }
+            };
+        }
         name_launch(|| format!("{} {workgroups}", spec.title()));
         let dim = CubeDim::new_1d(spec.workgroup);
         let kernel = SourceKernel::new(SpecSource(Arc::new(spec)), dim);

@@ -1,5 +1,6 @@
 //! The queue of a device, which launches the kernels of both languages.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use burn::tensor::{DType, Shape};
@@ -152,4 +153,23 @@ impl Queue {
     pub fn nothing(&self) -> CubeTensor {
         self.empty([4])
     }
+
+    /// Returns the placeholder for the operand of this number that a launch leaves out. Launches share
+    /// them, because a step leaves out hundreds of operands and an allocation takes as long as a launch.
+    pub fn placeholder(&self, number: usize) -> Handle {
+        PLACEHOLDERS.with_borrow_mut(|all| {
+            let service = self.client.service_id();
+            let known = all.iter().filter(|it| it.service == service).nth(number).cloned();
+            known.unwrap_or_else(|| {
+                let new = self.nothing().handle;
+                all.push(new.clone());
+                new
+            })
+        })
+    }
+}
+
+thread_local! {
+    // Of every device. Each thread has its own, because memory belongs to the stream of a thread.
+    static PLACEHOLDERS: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
