@@ -155,7 +155,7 @@ impl Queue {
     }
 
     /// Returns the placeholder for the operand of this number that a launch leaves out. Launches share
-    /// them, because a step leaves out hundreds of operands and an allocation takes as long as a launch.
+    /// them: with an allocation for each, the allocations of a step took twice as long.
     pub fn placeholder(&self, number: usize) -> Handle {
         PLACEHOLDERS.with_borrow_mut(|all| {
             let service = self.client.service_id();
