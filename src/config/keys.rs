@@ -123,6 +123,7 @@ pub const KEYS: &[Key] = &[
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),
     key("decay_fraction", Fraction, SCHEDULE, "0.2", "with wsd: share of the run in which the learning rate decays to min_lr"),
+    key("fill_time", Bool, SCHEDULE, "false", "with wsd and max_time: make as many updates as the time allows, more or fewer than max_iters"),
     key("warmup_iters", count(0, I64), SCHEDULE, "2000", "iterations of linear warmup"),
     key("lr_decay_iters", count(0, I64), SCHEDULE, "600000", "with cosine: iteration at which the learning rate reaches min_lr"),
     key("min_lr", NonNegative, SCHEDULE, "6e-5", "learning rate after the decay, often a tenth of the peak"),

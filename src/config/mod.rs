@@ -127,6 +127,9 @@ pub struct Config {
     pub schedule: Schedule,
     #[serde(default = "decay_fraction")]
     pub decay_fraction: f64,
+    /// With `wsd` and `max_time`: the length of the run follows its speed, so that it ends with the time.
+    #[serde(default)]
+    pub fill_time: bool,
     /// At most the iteration at which the cosine ends, or at which the decay of `wsd` begins.
     pub warmup_iters: u64,
     pub lr_decay_iters: u64,

@@ -61,6 +61,10 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     if !is_gpt2 && source("arch") > source("bias") {
         values.insert("bias".into(), false.into());
     }
+    // A length that a person gives a run that is there holds.
+    if source("max_iters") > source("fill_time") {
+        values.insert("fill_time".into(), false.into());
+    }
     let config: Config = values
         .try_into()
         .map_err(|e: toml::de::Error| ConfigError::Table(e.message().to_owned()))?;

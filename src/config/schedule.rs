@@ -139,11 +139,29 @@ impl Config {
             schedule: Schedule::Wsd,
             learning_rate: rate,
             min_lr: self.min_lr.min(rate),
+            fill_time: false,
             warmup_iters: self.warmup_iters.min(iter),
             max_iters,
             decay_fraction: updates.get() as f64 / max_iters.get() as f64,
             ..self.clone()
         }
+    }
+
+    /// Returns the config of a run with `wsd` that makes `left` more updates after `iter`. Before the decay it still
+    /// takes its share of the updates, or all that are left. In the decay the rate goes on from where it is.
+    pub(crate) fn retimed(&self, iter: u64, left: NonZeroU64) -> Self {
+        let end = left.saturating_add(iter);
+        let updates = end.get() as f64;
+        let begin = if self.is_decaying(iter) {
+            let start = self.decay_start();
+            let done = (iter - start) as f64 / (self.max_iters.get() - start).max(1) as f64;
+            // The share `done` of the new decay lies before `iter`.
+            (iter as f64 - done * updates) / (1.0 - done)
+        } else {
+            (updates * (1.0 - self.decay_fraction)).max(iter as f64)
+        };
+        let begin = begin.round().max(self.warmup_iters as f64).min(updates);
+        Self { max_iters: end, decay_fraction: 1.0 - begin / updates, ..self.clone() }
     }
 
     /// Returns the config with a schedule of at most `updates` updates. Warmup and decay end at the
@@ -187,6 +205,38 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// However often the end moves, the rate goes on from where it is and ends at the least.
+    #[test]
+    fn a_retimed_schedule_has_no_jump() {
+        let begun = Config {
+            schedule: Schedule::Wsd,
+            decay_fraction: 0.6,
+            warmup_iters: 20,
+            max_iters: NonZeroU64::new(1000).unwrap(),
+            ..Config::default()
+        };
+        let left = |updates| NonZeroU64::new(updates).unwrap();
+        // Before the decay: four times faster, slower, and so slow that the decay must begin.
+        let stable = |iter, updates| {
+            let config = begun.retimed(iter, left(updates));
+            (config.max_iters.get(), config.decay_start())
+        };
+        assert_eq!(stable(100, 3900), (4000, 1600));
+        assert_eq!(stable(100, 400), (500, 200));
+        assert_eq!(stable(300, 100), (400, 300));
+        for updates in [100, 550, 600, 640, 1000] {
+            let retimed = begun.retimed(500, left(updates));
+            let [before, after] = [&begun, &retimed].map(|config| learning_rate(config, 500));
+            assert!((after / before - 1.0).abs() < 0.02, "{updates}: {before}, {after}");
+            assert_eq!(retimed.max_iters.get(), 500 + updates);
+            let last = learning_rate(&retimed, 500 + updates);
+            assert!((last / retimed.min_lr - 1.0).abs() < 1e-9, "{updates}");
+        }
+        // The same end changes next to nothing.
+        let same = begun.retimed(500, left(500));
+        assert_eq!((same.max_iters, same.decay_start()), (begun.max_iters, begun.decay_start()));
+    }
 
     #[test]
     fn a_shorter_schedule_keeps_its_shape() {

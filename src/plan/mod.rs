@@ -37,6 +37,7 @@ pub use gpus::{PublishedGpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
 pub use network::{RanksEstimate, parse_network};
+pub(crate) use recipe::most_updates;
 pub use recipe::{Recipe, RecipeQuestion, TIMES, recipe};
 pub use row::{Class, Row};
 pub(crate) use sharding::owners;

@@ -170,6 +170,12 @@ fn most_passes(config: &Config) -> f64 {
     if config.init_from == InitFrom::Scratch { MOST_PASSES } else { FINE_TUNING_PASSES }
 }
 
+/// Returns the most updates from which a run with this configuration can learn.
+pub(crate) fn most_updates(config: &Config, data: DataSize) -> u64 {
+    let each = config.global_batch() as f64 * f64::from(config.block_size.get());
+    (most_passes(config) * data.train as f64 / each) as u64
+}
+
 /// Rounds down to a power of two or three times one: numbers with many divisors, for micro-batches.
 fn round(sequences: f64) -> u64 {
     let power = 2f64.powi(sequences.max(1.0).log2().floor() as i32);
@@ -328,6 +334,7 @@ impl RecipeQuestion<'_> {
         self.add(set, "beta2", if each < 32_768.0 { "0.99" } else { "0.95" });
         self.add(set, "schedule", "wsd");
         self.add(set, "decay_fraction", DECAY);
+        self.add(set, "fill_time", true);
         self.add(set, "warmup_iters", (updates / 50).clamp(u64::from(updates > 1), 2000));
         self.add(set, "max_iters", updates);
         self.add(set, "lr_decay_iters", updates);

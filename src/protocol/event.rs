@@ -69,6 +69,8 @@ pub enum Event {
     Resumed { iter: u64 },
     /// The learning rate decays from here on, and the run ends then: its configuration has a new schedule.
     Finishing { iter: u64, config: Box<Config> },
+    /// The run has become faster or slower than planned, and its schedule follows: it ends with its time.
+    Retimed { iter: u64, config: Box<Config> },
     /// A new plan. After a failure of the device the run restarts from its last checkpoint; after a
     /// change of the budget it continues where it is.
     Replan {
@@ -394,6 +396,13 @@ impl fmt::Display for Event {
                 write!(
                     f,
                     "the learning rate decays from iteration {iter} on; the run ends at {end}"
+                )
+            }
+            Event::Retimed { config, .. } => {
+                let (start, end) = (config.decay_start(), config.max_iters);
+                write!(
+                    f,
+                    "the time is enough for {end} updates; the learning rate decays from {start} on"
                 )
             }
             Event::Waiting(Waiting { text, attempt, attempts, seconds }) => {

@@ -144,7 +144,7 @@ impl Progress {
             }
             Event::Paused { iter } => (self.iteration, self.state) = (*iter, RunPhase::Paused),
             Event::Resumed { iter } => (self.iteration, self.state) = (*iter, RunPhase::Running),
-            Event::Finishing { iter, config } => {
+            Event::Finishing { iter, config } | Event::Retimed { iter, config } => {
                 self.reach(*iter);
                 self.max_iters = config.max_iters.get();
                 self.config = Some(config.clone());

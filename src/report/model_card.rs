@@ -141,6 +141,7 @@ mod tests {
             learning_rate: None,
             loss_scale: None,
             products: None,
+            seconds: None,
             plan: Plan::new(&config, 64),
             config,
             tokenizer: None,

@@ -52,6 +52,9 @@ pub struct CheckpointState {
     /// The library that has computed the matrix products, with its version; `None` for wgpt's own kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub products: Option<String>,
+    /// The seconds that the run has used of its `max_time`, if it is to use all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
     pub config: Config,
     pub plan: Plan,
     pub tokenizer: Option<Tokenizer>,

@@ -1,5 +1,7 @@
 //! The inputs of a run, and the split of its steps.
 
+use std::time::Duration;
+
 use web_time::Instant;
 
 use crate::config::Config;
@@ -15,13 +17,42 @@ pub(crate) struct RunInputs {
     pub mode: OpsMode,
     pub dataset: Dataset,
     pub quiz: Option<Quiz>,
-    pub started: Instant,
+    pub clock: RunClock,
+}
+
+/// The time that a run has used of its `max_time`. Pauses are left out.
+pub(crate) struct RunClock {
+    /// Used by former trainers.
+    before: Duration,
+    started: Instant,
+    paused: Duration,
+}
+
+impl RunClock {
+    pub fn start(before: Duration) -> Self {
+        Self { before, started: Instant::now(), paused: Duration::ZERO }
+    }
+
+    pub fn used(&self) -> Duration {
+        (self.before + self.started.elapsed()).saturating_sub(self.paused)
+    }
+
+    /// Counts a time in which the run was paused.
+    pub fn leave_out(&mut self, pause: Duration) {
+        self.paused += pause;
+    }
+
+    /// Counts the time that the run has used before it was stopped.
+    pub fn continue_from(&mut self, used: Duration) {
+        // A trainer that failed has counted it.
+        self.before = self.before.max(used);
+    }
 }
 
 impl RunInputs {
     /// Returns true once the run has used up its `max_time`.
     pub fn is_late(&self) -> bool {
-        self.config.max_time.is_some_and(|limit| self.started.elapsed() >= limit)
+        self.config.max_time.is_some_and(|limit| self.clock.used() >= limit)
     }
 
     /// Returns the library of the products, by which the losses of two runs differ in the last bits.

@@ -1,14 +1,17 @@
 //! The position of a run: its iteration, and what was evaluated last.
 
 use std::num::NonZeroU64;
-use std::time::Duration;
 
-use crate::config::{self, Config, DecayLength, Schedule};
+use crate::config::{self, Config, Schedule};
 use crate::runs::Continued;
 use crate::runs::checkpoint::CheckpointState;
 
 /// A validation loss that is larger by this factor has risen.
 const RISEN: f64 = 1.01;
+
+/// The end of a run is moved if it would move by more than this share of what is left: a speed is known to a few
+/// percent, so that the end is known the better the nearer it is.
+const RETIMED: f64 = 0.05;
 
 #[derive(Debug, Default)]
 pub(super) struct Position {
@@ -94,20 +97,15 @@ impl Position {
         ))
     }
 
-    /// Returns the updates in which the learning rate must decay from now on, if `wsd` would otherwise still
-    /// be constant when `max_time` is over, because the run is slower than planned.
-    pub fn due_decay(&self, config: &Config, elapsed: Duration) -> Option<DecayLength> {
-        let limit =
-            config.max_time.filter(|_| config.decay_lr && config.schedule == Schedule::Wsd)?;
-        let left = limit.saturating_sub(elapsed);
-        if config.is_decaying(self.iteration) || left > limit.mul_f64(config.decay_fraction) {
-            return None;
-        }
-        let made = self.iteration - self.resumed_from.unwrap_or(0);
-        let possible = made as f64 * left.as_secs_f64() / elapsed.as_secs_f64();
-        let is_late = possible < (config.max_iters.get() - self.iteration) as f64;
-        let updates = NonZeroU64::new((0.9 * possible) as u64).filter(|_| is_late)?;
-        Some(DecayLength::Updates(updates))
+    /// Returns the updates after which the run is to end instead of when it is planned to, if `possible` more fit
+    /// into its time; at most `most` in all, if it may become longer.
+    pub fn retiming(&self, config: &Config, possible: u64, most: u64) -> Option<NonZeroU64> {
+        let whole = config.max_iters.get();
+        let planned = whole.saturating_sub(self.iteration);
+        let most = if config.fill_time { most.max(whole) } else { whole };
+        let left = possible.min(most - self.iteration.min(most));
+        let is_kept = (left.abs_diff(planned) as f64) < RETIMED * left as f64;
+        NonZeroU64::new(left).filter(|_| !is_kept && self.set_rate.is_none())
     }
 
     /// Returns a warning at the end of a run whose validation loss has risen since it was lowest, at the

@@ -8,7 +8,7 @@ use super::evaluation::evaluate;
 use super::journal::Journal;
 use super::learner::Learner;
 use super::memory::MemoryMonitor;
-use super::pace::{PaceMonitor, UpdateClock, totals, update_work};
+use super::pace::{PaceMonitor, RecentPace, UpdateClock, totals, update_work};
 use super::position::Position;
 use super::sampling::sample_for_comparison;
 use super::setup::{Origin, Preparation};
@@ -32,6 +32,7 @@ pub struct Session<'a> {
     checkpoints: CheckpointWriter,
     memory: MemoryMonitor,
     pace: PaceMonitor,
+    recent: RecentPace,
     preparation: Preparation,
 }
 
@@ -80,6 +81,7 @@ impl<'a> Session<'a> {
             checkpoints: CheckpointWriter::new(),
             memory,
             pace: PaceMonitor::default(),
+            recent: RecentPace::default(),
             preparation,
         })
     }
@@ -95,7 +97,7 @@ impl<'a> Session<'a> {
             Ok(reason) => journal.emit(Event::Done {
                 iter: position.iteration,
                 best_val_loss: position.best_val_loss,
-                seconds: inputs.started.elapsed().as_secs_f64(),
+                seconds: inputs.clock.used().as_secs_f64(),
                 reason: *reason,
             }),
             // Recorded only: the caller reports it.
@@ -166,6 +168,7 @@ impl<'a> Session<'a> {
         &mut self,
         commands: &mut CommandQueue<'_, impl Commands>,
     ) -> Result<Option<StopReason>> {
+        let began = Instant::now();
         let Self { training, journal, checkpoints, .. } = self;
         let evaluates = training.position.evaluation_is_due(&training.inputs.config);
         if evaluates {
@@ -183,6 +186,7 @@ impl<'a> Session<'a> {
         }
         if evaluates {
             self.evaluate_and_save(commands).await?;
+            self.recent.ended_evaluation(began.elapsed());
         }
         // Last, so that commands that arrived meanwhile do not wait for another update.
         self.apply_commands(commands).await

@@ -4,10 +4,8 @@ use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use web_time::Instant;
-
 use super::Result;
-use super::inputs::{RunInputs, StepPlan};
+use super::inputs::{RunClock, RunInputs, StepPlan};
 use super::rank_part::RankPart;
 use crate::config::{Config, DecayLength, InitFrom};
 use crate::data::{Dataset, Tokenizer};
@@ -80,8 +78,7 @@ impl Setup {
     /// creates no file.
     pub fn new(request: TrainRequest, device: &DeviceInfo, mut group: Group) -> Result<Self> {
         let TrainRequest { config, run, resume, mode, elapsed, shares, .. } = request;
-        let now = Instant::now();
-        let started = now.checked_sub(elapsed).unwrap_or(now);
+        let mut clock = RunClock::start(elapsed);
         let mode = mode.for_run(config.dtype, device).map_err(|error| match error {
             DeviceError::Dtype { .. } if resume => {
                 let text = format!("this run cannot continue in its precision: {error}");
@@ -126,6 +123,11 @@ impl Setup {
             forecast = kept.unwrap_or(forecast);
             let now = mode.products().map(|library| library.name.as_str());
             origin.warnings.extend(other_products(state.products.as_deref(), now));
+            if config.fill_time {
+                clock.continue_from(
+                    Duration::try_from_secs_f64(state.seconds.unwrap_or(0.0)).unwrap_or_default(),
+                );
+            }
         }
         let is_sharded = config.shard_optimizer && !ranks.group.is_alone();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
@@ -137,7 +139,7 @@ impl Setup {
             decay: request.decay.filter(|_| origin.loaded.is_some()),
         };
         Ok(Self {
-            inputs: RunInputs { config, mode, dataset, quiz, started },
+            inputs: RunInputs { config, mode, dataset, quiz, clock },
             steps: StepPlan { limits, forecast, limit },
             ranks,
             preparation,

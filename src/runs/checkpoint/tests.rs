@@ -12,6 +12,7 @@ fn write(folder: &Path, iteration: u64, val_loss: Option<f64>, version: u32) -> 
         learning_rate: None,
         loss_scale: None,
         products: None,
+        seconds: None,
         plan: Plan::new(&config, 64),
         config,
         tokenizer: None,

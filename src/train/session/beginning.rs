@@ -88,7 +88,7 @@ impl Session<'_> {
         let point = device_speed(&self.training).await?;
         let pace = pace_of_ranks(&mut self.training, DeviceSpeed::measured(vec![point]))?;
         let Training { inputs, ranks, .. } = &mut self.training;
-        let left = limit.saturating_sub(inputs.started.elapsed());
+        let left = limit.saturating_sub(inputs.clock.used());
         let decides = ranks.group.is_first();
         let planned = pace.filter(|_| decides).and_then(|pace| pace.within(&inputs.config, left));
         let updates = inputs.config.max_iters;

@@ -1,9 +1,13 @@
 //! Changes to a session while it trains: by commands, and for lack of memory.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use web_time::Instant;
+
 use super::Session;
-use crate::config::{Budget, DecayLength};
+use crate::config::{Budget, DecayLength, Schedule};
 use crate::gpu;
 use crate::plan::{self, Forecast, PlanError};
 use crate::protocol::{Command, Event, ReplanReason, Setting, StopReason};
@@ -16,6 +20,14 @@ use crate::train::sampling::sample;
 use crate::train::training::Training;
 use crate::train::{Commands, Result};
 
+/// What happens between two updates, on all ranks.
+#[derive(Serialize, Deserialize)]
+enum Due {
+    Command(Command),
+    /// The run ends after so many more updates.
+    Retiming(NonZeroU64),
+}
+
 impl Session<'_> {
     /// Applies the commands that have arrived, and waits while the run is paused. Returns a reason
     /// to end the run, if any.
@@ -27,24 +39,33 @@ impl Session<'_> {
         let mut announced = false;
         loop {
             let iter = self.training.position.iteration;
-            let (command, is_late) = self.next_command(commands)?;
+            let (due, is_late) = self.next_command(commands)?;
             if is_late {
                 return Ok(Some(StopReason::MaxTime));
             }
-            let Some(command) = command else {
+            let Some(due) = due else {
                 if paused {
                     if !std::mem::replace(&mut announced, true) {
                         self.journal.emit(Event::Paused { iter });
                     }
                     let watchdog = &self.training.learner.device.watchdog;
                     let _silence = watchdog.allow_silence(Duration::MAX);
+                    let began = Instant::now();
                     commands.idle().await;
+                    self.training.inputs.clock.leave_out(began.elapsed());
                     continue;
                 }
                 if announced {
                     self.journal.emit(Event::Resumed { iter });
                 }
                 return Ok(None);
+            };
+            let command = match due {
+                Due::Command(command) => command,
+                Due::Retiming(left) => {
+                    self.retime(left).await?;
+                    continue;
+                }
             };
             let Self { training, journal, checkpoints, .. } = self;
             match command {
@@ -63,21 +84,21 @@ impl Session<'_> {
         }
     }
 
-    /// Returns the next command of rank 0, and true once the run has used up its `max_time` by the clock of
+    /// Returns what is due next by rank 0, and true once the run has used up its `max_time` by the clock of
     /// rank 0: all ranks apply the same commands between the same two updates. A signal may stop any rank, which
     /// stops all.
     fn next_command(
         &mut self,
         commands: &mut CommandQueue<'_, impl Commands>,
-    ) -> Result<(Option<Command>, bool)> {
-        let Training { inputs, ranks, position, .. } = &mut self.training;
-        let is_late = inputs.is_late();
-        let command = if ranks.group.is_first() && !is_late {
-            let decay = position.due_decay(&inputs.config, inputs.started.elapsed());
-            decay.map(|decay| Command::Finish { decay }).or_else(|| commands.next())
+    ) -> Result<(Option<Due>, bool)> {
+        let is_late = self.training.inputs.is_late();
+        let command = if self.training.ranks.group.is_first() && !is_late {
+            let retiming = self.retiming().map(Due::Retiming);
+            retiming.or_else(|| commands.next().map(Due::Command))
         } else {
             None
         };
+        let ranks = &mut self.training.ranks;
         if ranks.group.is_alone() {
             return Ok((command, is_late));
         }
@@ -85,7 +106,37 @@ impl Session<'_> {
         let all = ranks.group.collect(&(command, is_late, stops))?;
         let stops = all.iter().any(|(.., stops)| *stops);
         let (command, is_late, _) = all.into_iter().next().unwrap_or_default();
-        Ok((if stops { Some(Command::Stop) } else { command }, is_late))
+        Ok((if stops { Some(Due::Command(Command::Stop)) } else { command }, is_late))
+    }
+
+    /// Returns the number of updates that the run is still to make, if its time allows more or fewer than planned
+    /// and its schedule can follow.
+    fn retiming(&mut self) -> Option<NonZeroU64> {
+        let Self { training: Training { inputs, position, .. }, recent, .. } = self;
+        let config = &inputs.config;
+        let follows = config.decay_lr && config.schedule == Schedule::Wsd;
+        let limit = config.max_time.filter(|_| follows)?;
+        // A run that was planned far too short would be over before its speed is known.
+        let must = config.fill_time && position.iteration == config.decay_start();
+        let possible = recent.updates_left(inputs.clock.used(), position.iteration, limit, must)?;
+        let most = plan::most_updates(config, inputs.data_size());
+        position.retiming(config, possible, most)
+    }
+
+    /// Lets the run end after `left` more updates.
+    async fn retime(&mut self, left: NonZeroU64) -> Result<()> {
+        let Self { training, journal, checkpoints, .. } = self;
+        let iter = training.position.iteration;
+        let former = &training.inputs.config;
+        let config = former.retimed(iter, left);
+        if config.is_decaying(iter) && !former.is_decaying(iter) {
+            // From here the run can also be continued without the decay.
+            checkpoints.save(training, journal).await?;
+        }
+        journal.folder.write_config(&config)?;
+        training.inputs.config = config.clone();
+        journal.emit(Event::Retimed { iter, config: Box::new(config) });
+        Ok(())
     }
 
     /// Decays the learning rate over the next updates, after which the run ends. The checkpoint that it

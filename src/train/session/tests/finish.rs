@@ -92,12 +92,50 @@ fn a_run_that_is_slower_than_planned_decays_before_its_time_is_over() {
     let has_decayed = |time: &&str| {
         let (_folder, run) = new_run();
         let events = alone(&constant(&run, &[("max_iters", "10000000"), ("max_time", time)]));
-        let begun = each!(&events, Event::Finishing { iter, .. } => *iter).next().unwrap();
+        let ends = each!(&events, Event::Retimed { config, .. } => config.max_iters.get());
+        let Some(end) = ends.last() else { return false };
         let rates = rates(&events);
-        assert!(begun > 0 && rates.len() as u64 >= begun, "{begun} of {}", rates.len());
+        assert!(end < 10_000_000 && rates.len() as u64 <= end, "{end}, {}", rates.len());
         rates[rates.len() - 1] < 0.9 * rates[0]
     };
     assert!(["2s", "8s", "30s"].iter().any(has_decayed));
+}
+
+/// A run that was planned for far fewer updates than its time allows.
+#[test]
+fn a_run_uses_its_time_and_a_pause_is_none_of_it() {
+    const LIMIT: f64 = 4.0;
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let settings = [("fill_time", "true"), ("max_time", "4s"), ("max_iters", "20")];
+    let more = [("decay_fraction", "0.6"), ("eval_interval", "1000")];
+    let request = constant(&run, &[&settings[..], &more].concat());
+    let (sender, receiver) = channel();
+    let (began, mut events) = (Instant::now(), Vec::new());
+    let mut emit = |event: &Event| {
+        match event {
+            Event::Step(step) if step.iter == 5 => sender.send(Command::Pause).unwrap(),
+            Event::Paused { .. } => {
+                let sender = sender.clone();
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_secs(2));
+                    sender.send(Command::Resume).unwrap();
+                });
+            }
+            _ => {}
+        }
+        events.push(event.clone());
+    };
+    run_on(cpu(), request, Group::alone(), &receiver, &mut emit).unwrap();
+    let whole = began.elapsed().as_secs_f64();
+    let used = each!(&events, Event::Done { seconds, .. } => *seconds).next().unwrap();
+    let updates = steps(&events).len();
+    // On a slow machine the next update would be too long.
+    let longest = each!(&events, Event::Step(step) => step.ms * 1e-3).fold(0.0, f64::max);
+    assert!(used + 2.0 * longest > 0.97 * LIMIT, "{updates} updates in {used} s");
+    assert!(whole > used + 1.9, "{whole}, {used}");
+    let recorded = runs::config(&run).unwrap();
+    assert!(recorded.fill_time && recorded.max_iters.get() >= updates as u64);
 }
 
 #[test]
