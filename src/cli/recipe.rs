@@ -14,7 +14,7 @@ use crate::gpu::DeviceInfo;
 use crate::model::has_weights;
 use crate::ops::OpsMode;
 use crate::plan::{
-    DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, TIMES, Work, recipe,
+    DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, TIMES, Work, plan, recipe,
 };
 use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
@@ -23,6 +23,9 @@ use crate::worker::{RankProcess, measure};
 
 /// The factor by which the speed of the device may be wrong.
 const UNCERTAINTY: f64 = 1.5;
+
+/// The factor by which a known speed may differ from what a run sees.
+const SAME: f64 = 1.2;
 
 /// The most measurements before a choice. Each one measures the former choice.
 const MEASUREMENTS: usize = 3;
@@ -58,7 +61,8 @@ pub(super) fn with_choice(
     let Some(time) = resolved.config.max_time.filter(|_| chooses(false, &resolved)) else {
         return Ok(source);
     };
-    let device = RecipeDevice { ranks, ..RecipeDevice::selected(&resolved.config, global)? };
+    let selected = RecipeDevice::selected(&resolved.config, global)?;
+    let device = RecipeDevice { ranks, checks: true, ..selected };
     let data = ChosenData::open(&resolved.config)?;
     let found = device.recipe(&resolved, &data, time, global.quiet)?;
     if !global.quiet {
@@ -91,6 +95,8 @@ pub(super) struct RecipeDevice {
     selected: Option<(DeviceInfo, OpsMode)>,
     /// The number of such devices, each for a rank.
     pub ranks: u32,
+    /// True if a known speed is measured again: it may have been another time, with other programs beside.
+    checks: bool,
     /// True once the measurement was announced.
     is_announced: Cell<bool>,
 }
@@ -98,7 +104,7 @@ pub(super) struct RecipeDevice {
 impl RecipeDevice {
     /// A GPU with a published speed.
     pub fn target(profile: DeviceProfile) -> Self {
-        Self { profile, selected: None, ranks: 1, is_announced: Cell::default() }
+        Self { profile, selected: None, ranks: 1, checks: false, is_announced: Cell::default() }
     }
 
     /// Returns the device of the command.
@@ -112,8 +118,8 @@ impl RecipeDevice {
         Ok(Self { selected: Some((info, mode)), ..Self::target(profile) })
     }
 
-    /// Returns what to train in `time`. If the speed of the device is uncertain, measures the chosen model and
-    /// chooses again.
+    /// Returns what to train in `time`. If the speed of the device is uncertain, or is to be checked, measures the
+    /// chosen model, and chooses again if its speed is another.
     pub fn recipe(
         &self,
         resolved: &Resolved,
@@ -140,16 +146,32 @@ impl RecipeDevice {
         let Some((info, mode)) = &self.selected else { return Ok(found) };
         for _ in 0..MEASUREMENTS {
             let work = Work::update(&found.config, data.vocab, &found.forecast.plan);
-            if speed.uncertainty(work) <= UNCERTAINTY {
+            let is_certain = speed.uncertainty(work) <= UNCERTAINTY;
+            if is_certain && !self.checks {
                 break;
             }
+            let measured = found.measured(data.vocab);
             if !quiet && !self.is_announced.replace(true) {
                 message!("measuring {} ({})...", info.name, info.id);
             }
-            measure(&found.measured(data.vocab), info, *mode)?;
-            let Some(known) = runs::known_speed(info, *mode) else { break };
-            speed = known;
+            let row = measure(&measured, info, *mode)?;
+            if is_certain {
+                let plan = plan(&measured, data.vocab, &limits, Some(&speed))?.plan;
+                let expected = speed.seconds(Work::update(&measured, data.vocab, &plan));
+                let tokens = measured.global_batch() as f64 * f64::from(measured.block_size.get());
+                let slower = tokens / row.tokens_per_s / expected;
+                if (1.0 / SAME..=SAME).contains(&slower) {
+                    break;
+                }
+                speed = speed.slower(slower);
+            } else {
+                let Some(known) = runs::known_speed(info, *mode) else { break };
+                speed = known;
+            }
             found = choose(&speed)?;
+            if found.measured(data.vocab) == measured {
+                break;
+            }
         }
         Ok(found)
     }

@@ -86,6 +86,10 @@ const WITH_LITTLE_DATA: BatchRule = BatchRule { of_law: 0.5, updates: 2500.0, to
 /// The share of the time for evaluations, and for samples and checkpoints.
 const FOR_UPDATES: f64 = 0.9;
 
+/// The fewest updates of a plan. A run whose time is too short for them makes fewer: its schedule follows its speed,
+/// which some updates must show.
+const LEAST_UPDATES: u64 = 10;
+
 /// The share of a run in which the learning rate decays.
 const DECAY: f64 = 0.6;
 
@@ -260,8 +264,9 @@ impl RecipeQuestion<'_> {
         let flop = 6.0 * parameters as f64 * tokens;
         let passes = tokens / data.train as f64;
         self.add(&mut set, "dropout", dropout(parameters, data.train, passes));
+        let least = if is_limited_by_data { 1 } else { LEAST_UPDATES };
         let (forecast, config, set) =
-            self.schedule(&set, flop, each, ((tokens / each) as u64).max(1))?;
+            self.schedule(&set, flop, each, ((tokens / each) as u64).max(least))?;
         let totals = Totals::new(&config, vocab, &forecast.plan, Some(data), Some(speed), false);
         let has_muon = config.optimizer == OptimizerKind::Muon;
         let of_optimizer = if has_muon { WORTH_WITH_MUON } else { 1.0 };
@@ -306,9 +311,11 @@ impl RecipeQuestion<'_> {
             let pace = Pace::new(&config, self.vocab, &forecast.plan, Some(self.data), self.speed);
             match pace.within(&config, self.time) {
                 Some(shorter)
-                    if shorter.max_iters.get() < updates && !(self.is_set)("max_iters") =>
+                    if shorter.max_iters.get() < updates
+                        && updates > LEAST_UPDATES
+                        && !(self.is_set)("max_iters") =>
                 {
-                    updates = shorter.max_iters.get();
+                    updates = shorter.max_iters.get().max(LEAST_UPDATES);
                 }
                 _ => return Some((forecast, config, set)),
             }

@@ -93,6 +93,12 @@ impl DeviceSpeed {
         Self { points: self.points.iter().map(on_ranks).collect(), ..self.clone() }
     }
 
+    /// Returns the speed of a device that takes `factor` times as long for everything.
+    pub fn slower(&self, factor: f64) -> Self {
+        let of = |point: &SpeedPoint| SpeedPoint { seconds: factor * point.seconds, ..*point };
+        Self { points: self.points.iter().map(of).collect(), ..self.clone() }
+    }
+
     pub fn source(&self) -> String {
         self.published.clone().unwrap_or_else(|| "measured on this device".into())
     }

@@ -180,3 +180,42 @@ fn a_model_that_is_here_is_offered_for_fine_tuning() {
     let table = ok(path, &args[..3]);
     assert!(table.lines().nth(1).unwrap().contains(": fine-tune models/fox "), "{table}");
 }
+
+/// Speeds in the cache that are wrong, as if they were measured on another day or beside another program.
+#[test]
+fn a_wrong_speed_in_the_cache_costs_no_time() {
+    const LIMIT: f64 = 6.0;
+    let folder = temporary();
+    let train = |run: &str| {
+        let args = ["train", "--json", "--data=builtin:stories", "--time=6s", "--device=cpu"];
+        let mut command = wgpt(folder.path());
+        set_cache(&mut command, folder.path());
+        command.args(args).args([&format!("--run={run}"), "--sample_tokens=0"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        events(&text(&output.stdout))
+    };
+    train("true");
+    let cache = folder.path().join("wgpt/speeds.json");
+    let known: Value = serde_json::from_slice(&fs::read(&cache).unwrap()).unwrap();
+    for factor in [0.2, 40.0] {
+        let mut wrong = known.clone();
+        for points in wrong.as_object_mut().unwrap().values_mut() {
+            for point in points.as_array_mut().unwrap() {
+                point["seconds"] = (factor * point["seconds"].as_f64().unwrap()).into();
+            }
+        }
+        fs::write(&cache, wrong.to_string()).unwrap();
+        let seen = train(&format!("{factor}"));
+        let used = named(&seen, "done").next().unwrap()["seconds"].as_f64().unwrap();
+        // On a busy machine the next update may have been too long, and an evaluation ends the run.
+        let longest = named(&seen, "step").map(|step| step["ms"].as_f64().unwrap() * 1e-3);
+        let longest = longest.fold(0.0, f64::max);
+        let left = LIMIT - used - 2.0 * longest;
+        assert!(left < 0.1 * LIMIT, "{factor}: {used} s, {longest} s");
+        let rates: Vec<f64> =
+            named(&seen, "step").map(|step| step["lr"].as_f64().unwrap()).collect();
+        let peak = rates.iter().copied().fold(0.0, f64::max);
+        assert!(rates[rates.len() - 1] < 0.5 * peak, "{factor}: {rates:?}");
+    }
+}

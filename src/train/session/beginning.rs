@@ -84,7 +84,9 @@ impl Session<'_> {
     /// no state of the run. Rank 0 plans. The planned numbers go into the configuration of the run, so
     /// that a resumed run keeps them.
     async fn plan_schedule(&mut self) -> Result<Option<String>> {
-        let Some(limit) = self.training.inputs.config.max_time else { return Ok(None) };
+        let config = &self.training.inputs.config;
+        // A schedule that follows the speed of the run needs no plan.
+        let Some(limit) = config.max_time.filter(|_| !config.fill_time) else { return Ok(None) };
         let point = device_speed(&self.training).await?;
         let pace = pace_of_ranks(&mut self.training, DeviceSpeed::measured(vec![point]))?;
         let Training { inputs, ranks, .. } = &mut self.training;
