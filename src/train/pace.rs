@@ -193,7 +193,8 @@ mod tests {
             assert!(moved <= 20, "{planned}: {moved}");
         }
         // Another program comes and goes, and one comes for the last quarter.
-        let comes_and_goes = |now: f64| if (now / 300.0) as u64 % 2 == 0 { 0.5 } else { 1.5 };
+        let comes_and_goes =
+            |now: f64| if ((now / 300.0) as u64).is_multiple_of(2) { 0.5 } else { 1.5 };
         let comes = |now: f64| if now > 0.75 * LIMIT { 1.2 } else { 0.5 };
         for (name, update) in [("goes", &comes_and_goes as &dyn Fn(f64) -> f64), ("comes", &comes)]
         {

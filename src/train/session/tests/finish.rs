@@ -92,8 +92,8 @@ fn a_run_that_is_slower_than_planned_decays_before_its_time_is_over() {
     let has_decayed = |time: &&str| {
         let (_folder, run) = new_run();
         let events = alone(&constant(&run, &[("max_iters", "10000000"), ("max_time", time)]));
-        let ends = each!(&events, Event::Retimed { config, .. } => config.max_iters.get());
-        let Some(end) = ends.last() else { return false };
+        let mut ends = each!(&events, Event::Retimed { config, .. } => config.max_iters.get());
+        let Some(end) = ends.next_back() else { return false };
         let rates = rates(&events);
         assert!(end < 10_000_000 && rates.len() as u64 <= end, "{end}, {}", rates.len());
         rates[rates.len() - 1] < 0.9 * rates[0]
