@@ -148,20 +148,25 @@ impl Config {
     }
 
     /// Returns the config of a run with `wsd` that makes `left` more updates after `iter`. Before the decay it still
-    /// takes its share of the updates, or all that are left. In the decay the rate goes on from where it is.
+    /// takes its share of the updates, or all that are left. In the decay the rate goes on from where it is, which
+    /// limits `left`: no decay begins before the warmup has ended.
     pub(crate) fn retimed(&self, iter: u64, left: NonZeroU64) -> Self {
-        let end = left.saturating_add(iter);
-        let updates = end.get() as f64;
-        let begin = if self.is_decaying(iter) {
-            let start = self.decay_start();
-            let done = (iter - start) as f64 / (self.max_iters.get() - start).max(1) as f64;
+        let (iter, first) = (iter as f64, self.warmup_iters.max(1) as f64);
+        let mut end = iter + left.get() as f64;
+        let start = self.decay_start() as f64;
+        let begin = if self.is_decaying(iter as u64) {
+            let done = (iter - start) / (self.max_iters.get() as f64 - start).max(1.0);
             // The share `done` of the new decay lies before `iter`.
-            (iter as f64 - done * updates) / (1.0 - done)
+            if done > 0.0 {
+                end = end.min((iter - first * (1.0 - done)) / done).max(iter + 1.0);
+            }
+            (iter - done * end) / (1.0 - done)
         } else {
-            (updates * (1.0 - self.decay_fraction)).max(iter as f64)
+            (end * (1.0 - self.decay_fraction)).max(iter)
         };
-        let begin = begin.round().max(self.warmup_iters as f64).min(updates);
-        Self { max_iters: end, decay_fraction: 1.0 - begin / updates, ..self.clone() }
+        let begin = begin.round().max(first).min(end);
+        let max_iters = NonZeroU64::new(end as u64).unwrap_or(self.max_iters);
+        Self { max_iters, decay_fraction: 1.0 - begin / end.floor(), ..self.clone() }
     }
 
     /// Returns the config with a schedule of at most `updates` updates. Warmup and decay end at the
@@ -233,6 +238,11 @@ mod tests {
             let last = learning_rate(&retimed, 500 + updates);
             assert!((last / retimed.min_lr - 1.0).abs() < 1e-9, "{updates}");
         }
+        // No decay began before the warmup had ended.
+        let longest = begun.retimed(700, left(1_000_000));
+        assert_eq!((longest.max_iters.get(), longest.decay_start()), (2740, 20));
+        let [before, after] = [&begun, &longest].map(|config| learning_rate(config, 700));
+        assert!((after / before - 1.0).abs() < 0.02, "{before}, {after}");
         // The same end changes next to nothing.
         let same = begun.retimed(500, left(500));
         assert_eq!((same.max_iters, same.decay_start()), (begun.max_iters, begun.decay_start()));
