@@ -109,6 +109,9 @@ impl fmt::Display for DecayLength {
     }
 }
 
+/// A decay that should have begun after so many times as many updates began too early.
+const TOO_EARLY: f64 = 1.2;
+
 /// The evaluations of a shortened run, at least.
 const EVALUATIONS: u64 = 20;
 
@@ -149,12 +152,14 @@ impl Config {
 
     /// Returns the config of a run with `wsd` that makes `left` more updates after `iter`. Before the decay it still
     /// takes its share of the updates, or all that are left. In the decay the rate goes on from where it is, which
-    /// limits `left`: no decay begins before the warmup has ended.
+    /// limits `left`: no decay begins before the warmup has ended. A decay that began far too early, before the
+    /// speed was known, is taken back.
     pub(crate) fn retimed(&self, iter: u64, left: NonZeroU64) -> Self {
         let (iter, first) = (iter as f64, self.warmup_iters.max(1) as f64);
         let mut end = iter + left.get() as f64;
         let start = self.decay_start() as f64;
-        let begin = if self.is_decaying(iter as u64) {
+        let share = end * (1.0 - self.decay_fraction);
+        let begin = if self.is_decaying(iter as u64) && share < TOO_EARLY * iter {
             let done = (iter - start) / (self.max_iters.get() as f64 - start).max(1.0);
             // The share `done` of the new decay lies before `iter`.
             if done > 0.0 {
@@ -162,7 +167,7 @@ impl Config {
             }
             (iter - done * end) / (1.0 - done)
         } else {
-            (end * (1.0 - self.decay_fraction)).max(iter)
+            share.max(iter)
         };
         let begin = begin.round().max(first).min(end);
         let max_iters = NonZeroU64::new(end as u64).unwrap_or(self.max_iters);
@@ -230,7 +235,7 @@ mod tests {
         assert_eq!(stable(100, 3900), (4000, 1600));
         assert_eq!(stable(100, 400), (500, 200));
         assert_eq!(stable(300, 100), (400, 300));
-        for updates in [100, 550, 600, 640, 1000] {
+        for updates in [100, 550, 600, 640, 900] {
             let retimed = begun.retimed(500, left(updates));
             let [before, after] = [&begun, &retimed].map(|config| learning_rate(config, 500));
             assert!((after / before - 1.0).abs() < 0.02, "{updates}: {before}, {after}");
@@ -239,10 +244,11 @@ mod tests {
             assert!((last / retimed.min_lr - 1.0).abs() < 1e-9, "{updates}");
         }
         // No decay began before the warmup had ended.
-        let longest = begun.retimed(700, left(1_000_000));
-        assert_eq!((longest.max_iters.get(), longest.decay_start()), (2740, 20));
+        let longest = begun.retimed(700, left(1300));
+        assert_eq!((longest.max_iters.get(), longest.decay_start()), (1380, 20));
         let [before, after] = [&begun, &longest].map(|config| learning_rate(config, 700));
         assert!((after / before - 1.0).abs() < 0.02, "{before}, {after}");
+        assert_eq!(stable(410, 3590), (4000, 1600), "the decay began too early");
         // The same end changes next to nothing.
         let same = begun.retimed(500, left(500));
         assert_eq!((same.max_iters, same.decay_start()), (begun.max_iters, begun.decay_start()));
