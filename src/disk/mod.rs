@@ -42,6 +42,12 @@ pub fn first_in<'a>(folder: &Path, names: impl IntoIterator<Item = &'a str>) -> 
     names.into_iter().find(|name| exists(&folder.join(name)))
 }
 
+/// Returns true for a file or a folder that has nothing in it.
+pub fn is_empty(path: &Path) -> bool {
+    let has_no_entry = || read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    metadata(path).is_ok_and(|it| if it.is_dir() { has_no_entry() } else { it.len() == 0 })
+}
+
 /// The kinds of folders that commands write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum FolderKind {

@@ -242,6 +242,8 @@ fn check_vacant(path: &Path) -> Result<(), Failure> {
         return Err(Failure::usage(text, disk::OTHER_KIND_HINT));
     }
     let names = [CONFIG_FILE, LOG_FILE, COMMANDS_FILE, SCALARS_FILE, CHECKPOINTS_FOLDER];
+    // A run that ended as it began, by a power failure, may have left some of them empty.
+    let names = names.into_iter().filter(|name| !disk::is_empty(&path.join(name)));
     disk::first_in(path, names).map_or(Ok(()), |name| {
         let text = format!("{}: {name} is not a run's, and would be replaced", path.display());
         Err(Failure::usage(text, "give a new folder with --run, or leave it out"))
@@ -382,6 +384,23 @@ mod tests {
             RunFolder::open(path, false).unwrap().write_config(&Config::default()).unwrap();
             RunFolder::open(path, false).unwrap();
         }
+    }
+
+    /// After a power failure, what was written last is empty or missing.
+    #[test]
+    fn a_run_that_has_only_begun_is_begun_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let checkpoints = path.join(CHECKPOINTS_FOLDER);
+        std::fs::create_dir(&checkpoints).unwrap();
+        for name in [CONFIG_FILE, LOG_FILE, SCALARS_FILE] {
+            std::fs::write(path.join(name), "").unwrap();
+        }
+        std::fs::write(checkpoints.join("mine"), "").unwrap();
+        let error = RunFolder::open(path, false).unwrap_err();
+        assert!(error.text.contains(CHECKPOINTS_FOLDER), "{error}");
+        std::fs::remove_file(checkpoints.join("mine")).unwrap();
+        RunFolder::open(path, false).unwrap();
     }
 
     #[test]
