@@ -93,6 +93,7 @@ impl Checkpoint {
         if let Ok(same) = Self::open(&path) {
             // The same updates give the same weights: only the evaluation can be new.
             state.hashes.clone_from(&same.state.hashes);
+            state.seconds = same.state.seconds.or(state.seconds);
             state.val_loss = state.val_loss.or(same.state.val_loss);
             let file = path.join(STATE_FILE);
             let text = json(&state);

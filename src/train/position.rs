@@ -13,6 +13,9 @@ const RISEN: f64 = 1.01;
 /// percent, so that the end is known the better the nearer it is.
 const RETIMED: f64 = 0.05;
 
+/// Fewer more updates than this share of all are not worth a new schedule.
+const MORE: f64 = 0.01;
+
 #[derive(Debug, Default)]
 pub(super) struct Position {
     pub iteration: u64,
@@ -104,7 +107,9 @@ impl Position {
         let planned = whole.saturating_sub(self.iteration);
         let most = if config.fill_time { most.max(whole) } else { whole };
         let left = possible.min(most - self.iteration.min(most));
-        let is_kept = (left.abs_diff(planned) as f64) < RETIMED * left as f64;
+        let least = RETIMED * left as f64;
+        let least = if left > planned { least.max(MORE * whole as f64) } else { least };
+        let is_kept = (left.abs_diff(planned) as f64) < least;
         NonZeroU64::new(left).filter(|_| !is_kept && self.set_rate.is_none())
     }
 
