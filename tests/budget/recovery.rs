@@ -279,6 +279,7 @@ fn launch(args: &[String], faults: &[(&str, &str)]) -> (TempDir, Output, Vec<Val
         .current_dir(folder.path())
         // A container forbids these copies between processes.
         .env("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
+        .env("OMPI_MCA_orte_tmpdir_base", folder.path())
         .env("FAULT_REPORT", folder.path().join("report-%p"))
         .envs(faults.iter().copied());
     // The end of its stdin would stop the run.

@@ -72,6 +72,8 @@ fn wgpt(folder: &Path) -> Command {
 fn started(program: &str, folder: &Path) -> Command {
     let mut command = isolated(program);
     command.current_dir(folder).stdin(Stdio::null());
+    // Open MPI removes the folder that its jobs share while another job makes its own in it.
+    command.env("OMPI_MCA_orte_tmpdir_base", folder);
     command
 }
 
