@@ -1,7 +1,7 @@
 // Writes the sums of gemm_cooperative.wgsl from their registers, if out is f32, all tiles are whole, and nothing
 // is fused except adding to out.
 
-// Writes the matrices of a part, the first of which is at (row, column) of out.
+// Writes the matrices of a part to out, from (row, column) on.
 fn write_part(sums: ptr<function, Sums>, row: u32, column: u32) {
     let stride = p.out_stride / VEC;
     // unroll

@@ -95,7 +95,7 @@ pub(super) struct RecipeDevice {
     selected: Option<(DeviceInfo, OpsMode)>,
     /// The number of such devices, each for a rank.
     pub ranks: u32,
-    /// True if a known speed is measured again: it may have been another time, with other programs beside.
+    /// True to measure a known speed again: other programs may have slowed the device down.
     checks: bool,
     /// True once the measurement was announced.
     is_announced: Cell<bool>,

@@ -150,10 +150,10 @@ impl Config {
         }
     }
 
-    /// Returns the config of a run with `wsd` that makes `left` more updates after `iter`. Before the decay it still
-    /// takes its share of the updates, or all that are left. In the decay the rate goes on from where it is, which
-    /// limits `left`: no decay begins before the warmup has ended. A decay that began far too early, before the
-    /// speed was known, is taken back.
+    /// Returns the config of a run with `wsd` that makes `left` more updates after `iter`. A decay that has not begun
+    /// still gets its share of the updates, or all that are left. One that has begun continues from its present
+    /// rate, which limits `left`, because no decay begins before the warmup has ended. A decay that began far too
+    /// early, before the speed was known, is taken back.
     pub(crate) fn retimed(&self, iter: u64, left: NonZeroU64) -> Self {
         let (iter, first) = (iter as f64, self.warmup_iters.max(1) as f64);
         let mut end = iter + left.get() as f64;
@@ -216,7 +216,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    /// However often the end moves, the rate goes on from where it is and ends at the least.
+    /// However often the end moves, the rate never jumps, and it ends at its minimum.
     #[test]
     fn a_retimed_schedule_has_no_jump() {
         let begun = Config {

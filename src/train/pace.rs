@@ -142,9 +142,9 @@ mod tests {
 
     const LIMIT: f64 = 3600.0;
 
-    /// Trains a run of an hour that was planned for `planned` updates, each of which takes the seconds of `update`
-    /// at this time, with an evaluation of 20 s for each 180 s. Returns the time it has used, its rate at the end as a
-    /// share of the peak, and how often its end was moved.
+    /// Simulates a run of an hour that was planned for `planned` updates. `update` returns the seconds that an update
+    /// takes at a moment, and every 180 s there is an evaluation of 20 s. Returns the time used, the rate at the end as
+    /// a share of the peak, and how often the end was moved.
     fn trained(planned: u64, most: u64, update: impl Fn(f64) -> f64) -> (f64, f64, usize) {
         let mut config = Config {
             schedule: Schedule::Wsd,

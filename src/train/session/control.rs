@@ -20,7 +20,7 @@ use crate::train::sampling::sample;
 use crate::train::training::Training;
 use crate::train::{Commands, Result};
 
-/// What happens between two updates, on all ranks.
+/// What every rank does before its next update.
 #[derive(Serialize, Deserialize)]
 enum Due {
     Command(Command),

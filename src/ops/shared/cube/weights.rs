@@ -1,4 +1,4 @@
-//! What the kernels of `shaders/cuda/weights.cu` share: a launch has the tensors of many weights.
+//! Parameters of the kernels in `shaders/cuda/weights.cu`, whose launches take the tensors of many weights.
 
 use crate::gpu::cuda::Pointer;
 

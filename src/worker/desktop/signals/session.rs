@@ -15,7 +15,7 @@ use windows_sys::Win32::UI::WindowsAndMessaging::{
 use windows_sys::w;
 
 thread_local! {
-    /// What this thread's window calls when the session ends.
+    /// Called by this thread's window when the session ends.
     static END: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
