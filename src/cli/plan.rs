@@ -10,7 +10,7 @@ use super::terminal::at_spaces;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
 use crate::data::Dataset;
-use crate::gpu::{self, DeviceChoice, SelectedDevice};
+use crate::gpu::{self, OtherPrograms, DeviceChoice, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Kernels,
@@ -233,7 +233,10 @@ fn calibrate(
     if !quiet {
         message!("measuring {} ({})...", device.info.name, device.info.id);
     }
-    let points = bench::calibrate(&device, mode)?;
+    let mut others = OtherPrograms::default();
+    let mut points = bench::calibrate(&device, mode)?;
+    let others = others.share();
+    points.iter_mut().for_each(|point| *point = point.beside(others));
     runs::remember_speed(&device.info, mode, &points);
     Ok(())
 }

@@ -36,3 +36,12 @@ pub fn device_health(_info: &DeviceInfo) -> Option<DeviceHealth> {
 pub fn host_memory() -> Option<ReportedMemory> {
     None
 }
+
+#[derive(Default)]
+pub struct OtherPrograms;
+
+impl OtherPrograms {
+    pub fn share(&mut self) -> f64 {
+        0.0
+    }
+}

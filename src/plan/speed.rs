@@ -16,6 +16,34 @@ use crate::config::{Dtype, Precision};
 pub struct SpeedPoint {
     pub flop: f64,
     pub seconds: f64,
+    /// The share of the CPUs that other programs used meanwhile: they may have slowed the device down.
+    #[serde(default)]
+    pub others: f64,
+}
+
+/// The share of the CPUs from which on other programs may have slowed a measurement down.
+const BUSY: f64 = 0.1;
+
+impl SpeedPoint {
+    /// A point that was measured, or expected, with the device alone.
+    pub fn new(flop: f64, seconds: f64) -> Self {
+        Self { flop, seconds, others: 0.0 }
+    }
+
+    pub fn beside(self, others: f64) -> Self {
+        Self { others, ..self }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.others >= BUSY
+    }
+
+    /// Returns true if this point says less of the device than an `older` one of the same work: other programs slowed
+    /// it down.
+    pub fn is_worse_than(&self, older: &Self) -> bool {
+        let slower = self.seconds * older.flop > older.seconds * self.flop;
+        slower && self.is_busy() && self.others > older.others
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,7 +128,15 @@ impl DeviceSpeed {
     }
 
     pub fn source(&self) -> String {
-        self.published.clone().unwrap_or_else(|| "measured on this device".into())
+        let others = self.points.iter().filter(|point| point.is_busy()).map(|point| point.others);
+        match (&self.published, others.max_by(f64::total_cmp)) {
+            (Some(text), _) => text.clone(),
+            (None, None) => "measured on this device".into(),
+            (None, Some(most)) => format!(
+                "measured on this device while other programs used up to {:.0}% of the CPUs",
+                100.0 * most
+            ),
+        }
     }
 
     /// Returns the rate of arithmetic in large ops; `None` if only ops were measured that were too small to
@@ -136,11 +172,11 @@ impl DeviceSpeed {
     pub fn uncertainty(&self, work: Work) -> f64 {
         let flop = work.flop / work.ops;
         let ratio = |point: &SpeedPoint| (point.flop / flop).max(flop / point.flop);
-        let nearest = self.points.iter().map(ratio).fold(f64::INFINITY, f64::min);
-        match nearest {
+        let nearest = self.points.iter().map(|point| (ratio(point), point.is_busy()));
+        match nearest.min_by(|a, b| a.0.total_cmp(&b.0)) {
             _ if self.published.is_some() => GUESSED,
-            ..=SIMILAR_WORK => SIMILAR,
-            _ if nearest <= SIMILAR_WORK.powi(3) => MEASURED,
+            Some((..=SIMILAR_WORK, false)) => SIMILAR,
+            Some((ratio, false)) if ratio <= SIMILAR_WORK.powi(3) => MEASURED,
             _ => GUESSED,
         }
     }
@@ -155,7 +191,7 @@ pub(super) fn of_share(share: f64) -> f64 {
 /// Returns the points of a GPU with this rate of arithmetic.
 fn line(flop_per_s: f64) -> Vec<SpeedPoint> {
     let seconds = |flop: f64| HOST_SECONDS.max(LAUNCH_SECONDS + flop / flop_per_s);
-    let point = |flop| SpeedPoint { flop, seconds: seconds(flop) };
+    let point = |flop| SpeedPoint::new(flop, seconds(flop));
     // Up to the second point the GPU waits for the host. At the third the launch does not count.
     [0.0, (HOST_SECONDS - LAUNCH_SECONDS) * flop_per_s, 1e12].map(point).to_vec()
 }
@@ -214,12 +250,15 @@ mod tests {
         // Twice the updates at once: larger ops at the same rate.
         let double = Work { flop: 2.0 * work.flop, ..work };
         close(speed.seconds(double), 6.0);
+        let busy = DeviceSpeed::measured(vec![work.point(3.0).beside(0.6)]).unwrap();
+        assert_eq!(busy.uncertainty(work), GUESSED);
+        assert!(busy.source().ends_with("used up to 60% of the CPUs"), "{}", busy.source());
         // Much smaller ops take longer than their arithmetic and less than the same time.
         let small = Work { flop: work.flop / 100.0, ..work };
         let seconds = speed.seconds(small);
         assert!(seconds > 0.03 && seconds < 0.1, "{seconds}");
         assert_eq!(speed.uncertainty(small), GUESSED);
-        assert_eq!(DeviceSpeed::measured(vec![SpeedPoint { flop: 1e9, seconds: 0.0 }]), None);
+        assert_eq!(DeviceSpeed::measured(vec![SpeedPoint::new(1e9, 0.0)]), None);
         let muon = Work::update(&gpt2(&[("optimizer", "muon")]), VOCAB, &plan);
         let of_muon = DeviceSpeed::measured(vec![muon.point(3.0)]).unwrap().seconds(muon);
         // Its smallest ops take a launch each.
@@ -229,7 +268,7 @@ mod tests {
     #[test]
     fn only_large_ops_tell_the_rate_of_arithmetic() {
         let rate = |flop, seconds| {
-            DeviceSpeed::measured(vec![SpeedPoint { flop, seconds }]).unwrap().flop_per_s()
+            DeviceSpeed::measured(vec![SpeedPoint::new(flop, seconds)]).unwrap().flop_per_s()
         };
         // A small model on a fast GPU, which waits for launches, and a larger one.
         assert_eq!(rate(1e7, 12e-6), None);
@@ -240,7 +279,7 @@ mod tests {
 
     #[test]
     fn between_measurements_the_time_of_an_op_is_a_line() {
-        let point = |flop, seconds| SpeedPoint { flop, seconds };
+        let point = SpeedPoint::new;
         // 10 µs per op and 1 TFLOP/s.
         let points = vec![point(1e9, 1.01e-3), point(1e5, 10.1e-6)];
         let speed = DeviceSpeed::measured(points).unwrap();

@@ -126,7 +126,7 @@ impl Work {
         let [flop, ops] = self.muon;
         let each = self.flop / self.ops;
         let muon = if ops > 0.0 { ops * of_share(flop / ops / each) } else { 0.0 };
-        SpeedPoint { flop: each, seconds: of_device / (self.ops + muon) }
+        SpeedPoint::new(each, of_device / (self.ops + muon))
     }
 }
 

@@ -59,12 +59,16 @@ fn key(device: &DeviceInfo, mode: OpsMode) -> Option<String> {
     })
 }
 
-/// Adds points, which replace those of the same work.
+/// Adds points, which replace those of the same work. A point that other programs slowed down replaces none that says
+/// more of the device.
 fn add(speeds: &mut Speeds, key: String, points: &[SpeedPoint]) {
     let known = speeds.entry(key).or_default();
     for new in points {
         let is_same =
             |old: &SpeedPoint| (old.flop / new.flop).max(new.flop / old.flop) <= SAME_WORK;
+        if known.iter().any(|old| is_same(old) && new.is_worse_than(old)) {
+            continue;
+        }
         known.retain(|old| !is_same(old));
         known.push(*new);
     }
@@ -77,7 +81,7 @@ mod tests {
     use super::*;
 
     fn point(flop: f64, seconds: f64) -> SpeedPoint {
-        SpeedPoint { flop, seconds }
+        SpeedPoint::new(flop, seconds)
     }
 
     #[test]
@@ -91,5 +95,24 @@ mod tests {
         add(&mut speeds, key.clone(), &many);
         assert_eq!(speeds[&key].len(), MAX_POINTS);
         assert_eq!(speeds[&key].last(), many.last());
+    }
+
+    #[test]
+    fn a_speed_beside_other_programs_replaces_only_one_that_says_less() {
+        let key = "a CPU".to_string();
+        let added = |points: &[SpeedPoint]| {
+            let mut speeds = Speeds::default();
+            points.iter().for_each(|&point| add(&mut speeds, key.clone(), &[point]));
+            speeds[&key].clone()
+        };
+        let alone = point(1e6, 1.0);
+        let slow = point(1e6, 40.0).beside(0.9);
+        let fast = point(1e6, 0.5).beside(0.5);
+        assert_eq!(added(&[alone, slow]), [alone]);
+        assert_eq!(added(&[slow, alone]), [alone]);
+        assert_eq!(added(&[alone, fast]), [fast]);
+        // The device itself has become slower: a new driver, or a battery.
+        let slower = point(1e6, 2.0).beside(0.05);
+        assert_eq!(added(&[alone, slower]), [slower]);
     }
 }

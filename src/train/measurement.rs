@@ -8,7 +8,7 @@ use super::Result;
 use super::inputs::RunInputs;
 use super::training::Training;
 use crate::config::padded_vocab;
-use crate::gpu;
+use crate::gpu::{self, OtherPrograms};
 use crate::model::WeightGradients;
 use crate::plan::{DeviceSpeed, Pace, SpeedPoint, Work};
 use crate::runs::remember_speed;
@@ -26,11 +26,12 @@ const SUMMED_VALUES: u64 = 1 << 20;
 /// Measures the gradients of a micro-batch, and keeps their speed for later estimates. The speed of ranks is not
 /// kept: they slow each other down if they are on one machine.
 pub(super) async fn device_speed(training: &Training) -> Result<SpeedPoint> {
+    let mut others = OtherPrograms::default();
     let time = micro_batch_time(training).await?;
     let Training { inputs, steps, ranks, learner, .. } = training;
     let RunInputs { config, mode, .. } = inputs;
     let work = Work::micro_batch(config, learner.vocabulary(), steps.plan());
-    let point = work.point(time.as_secs_f64());
+    let point = work.point(time.as_secs_f64()).beside(others.share());
     if ranks.group.is_alone() {
         remember_speed(&learner.device.info, *mode, &[point]);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::training::Training;
+use crate::gpu::OtherPrograms;
 use crate::plan::{DeviceSpeed, Totals, Work};
 
 /// The time and the updates after which the speed of a run is first known. Then it is kept after
@@ -43,14 +44,17 @@ pub(super) struct PaceMonitor {
     time: Duration,
     updates: u64,
     kept: u32,
+    others: OtherPrograms,
     /// True once the user was warned that the run takes long, or no warning is needed.
     pub is_told: bool,
 }
 
 impl PaceMonitor {
-    /// Counts the updates of a log interval. Returns the seconds of an update when they are to be kept.
-    pub fn count(&mut self, time: Duration, updates: u64) -> Option<f64> {
+    /// Counts the updates of a log interval. When their speed is to be kept, returns the seconds of an update, and the
+    /// share of the CPUs that other programs used.
+    pub fn count(&mut self, time: Duration, updates: u64) -> Option<(f64, f64)> {
         if !std::mem::replace(&mut self.is_warm, true) {
+            self.others.share();
             return None;
         }
         self.time += time;
@@ -60,9 +64,9 @@ impl PaceMonitor {
             return None;
         }
         let seconds = self.time.as_secs_f64() / self.updates as f64;
-        *self =
-            Self { is_warm: true, kept: self.kept + 1, is_told: self.is_told, ..Self::default() };
-        Some(seconds)
+        self.kept += 1;
+        (self.time, self.updates) = (Duration::ZERO, 0);
+        Some((seconds, self.others.share()))
     }
 }
 

@@ -282,8 +282,8 @@ impl<'a> Session<'a> {
             health: memory.health,
             ranks: all_ranks,
         };
-        if let Some(seconds) = self.pace.count(compute, clock.updates) {
-            self.learn_speed(seconds);
+        if let Some((seconds, others)) = self.pace.count(compute, clock.updates) {
+            self.learn_speed(seconds, others);
         }
         self.journal.emit(Event::Step(step));
         if let Some(text) = self.memory.throttle_warning() {
@@ -296,11 +296,11 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Keeps the speed of the device, where an update takes `seconds`, for later estimates. Warns once if
-    /// the run takes long.
-    fn learn_speed(&mut self, seconds: f64) {
+    /// Keeps the speed of the device, where an update takes `seconds` beside `others`, for later estimates. Warns once
+    /// if the run takes long.
+    fn learn_speed(&mut self, seconds: f64, others: f64) {
         let Self { training, journal, pace, .. } = self;
-        let point = update_work(training).point(seconds);
+        let point = update_work(training).point(seconds).beside(others);
         remember_speed(&training.learner.device.info, training.inputs.mode, &[point]);
         let Some(speed) = DeviceSpeed::measured(vec![point]) else { return };
         // A resumed run is no surprise.

@@ -5,10 +5,12 @@ mod fdinfo;
 mod host;
 mod monitor;
 mod nvidia;
+mod other_programs;
 mod readings;
 mod sysfs;
 
 pub use host::host_memory;
+pub use other_programs::OtherPrograms;
 pub use monitor::{DeviceMonitor, PowerMeter};
 pub use readings::{device_health, memory_holders, reported_memory};
 

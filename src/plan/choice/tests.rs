@@ -290,7 +290,7 @@ fn the_speed_of_the_device_decides_between_ways_that_fit() {
     ];
     let requested = gpt2(&flags);
     let speed = |flop_per_s: f64| {
-        let point = |flop: f64| SpeedPoint { flop, seconds: 10e-6 + flop / flop_per_s };
+        let point = |flop: f64| SpeedPoint::new(flop, 10e-6 + flop / flop_per_s);
         DeviceSpeed::measured(vec![point(1.0), point(1e13)]).unwrap()
     };
     let (slow, fast) = (speed(1e12), speed(1e16));

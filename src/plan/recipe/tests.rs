@@ -99,7 +99,7 @@ fn two_minutes_of_two_cores_are_the_best_of_the_runs_that_were_tried() {
         (280.0, 65, 1_003_854, [3, 96, 128, 32]),
         (280.0, 4096, 4_820_751, [3, 128, 64, 32]),
     ] {
-        let point = SpeedPoint { flop: 3.3e7, seconds: 3.3e-2 / gflops };
+        let point = SpeedPoint::new(3.3e7, 3.3e-2 / gflops);
         let question = RecipeQuestion {
             config: &Config::default(),
             is_set: &|_| false,

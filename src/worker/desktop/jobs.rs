@@ -8,7 +8,7 @@ use super::signals;
 use super::watch::{Watched, watch};
 use crate::bench;
 use crate::config::Config;
-use crate::gpu::{self, DeviceError};
+use crate::gpu::{self, OtherPrograms, DeviceError};
 use crate::ops::{OpsMode, SelfTest};
 use crate::plan::{self, Work};
 use crate::protocol::{
@@ -71,10 +71,12 @@ fn measure(
     let (device, mode) = mode.open(config.dtype, selected)?;
     watch(&device, Watched::Command, fail);
     gpu::size_pages(&device.device, forecast.page_bytes());
+    let mut others = OtherPrograms::default();
     let row = bench::benchmark_row(&device, config, &forecast.plan, mode)?;
     let tokens = config.global_batch() as f64 * f64::from(config.block_size.get());
     let work = Work::update(config, config.vocab_size, &forecast.plan);
-    runs::remember_speed(&device.info, planned, &[work.point(tokens / row.tokens_per_s)]);
+    let point = work.point(tokens / row.tokens_per_s).beside(others.share());
+    runs::remember_speed(&device.info, planned, &[point]);
     Ok(row)
 }
 
