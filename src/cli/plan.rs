@@ -10,7 +10,7 @@ use super::terminal::at_spaces;
 use crate::bench::{self, TrainingStep};
 use crate::config::{Abilities, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind};
 use crate::data::Dataset;
-use crate::gpu::{self, OtherPrograms, DeviceChoice, SelectedDevice};
+use crate::gpu::{self, DeviceChoice, OtherPrograms, SelectedDevice};
 use crate::ops::OpsMode;
 use crate::plan::{
     self, Class, DataSize, DeviceMemory, DeviceProfile, DeviceSpeed, Fix, Forecast, Kernels,

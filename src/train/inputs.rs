@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use web_time::Instant;
-
+use super::clock::Moment;
 use crate::config::Config;
 use crate::data::Dataset;
 use crate::eval::{Evaluation, Quiz};
@@ -24,13 +23,13 @@ pub(crate) struct RunInputs {
 pub(crate) struct RunClock {
     /// Used by former trainers.
     before: Duration,
-    started: Instant,
+    started: Moment,
     paused: Duration,
 }
 
 impl RunClock {
     pub fn start(before: Duration) -> Self {
-        Self { before, started: Instant::now(), paused: Duration::ZERO }
+        Self { before, started: Moment::now(), paused: Duration::ZERO }
     }
 
     pub fn used(&self) -> Duration {

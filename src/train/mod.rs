@@ -1,6 +1,7 @@
 //! Training: commands in, events out, no front end, no files and no talk between ranks.
 
 mod checkpoint_writer;
+mod clock;
 mod commands;
 mod evaluation;
 mod inputs;

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use web_time::Instant;
-
+use super::clock::Moment;
 use super::training::Training;
 use crate::gpu::OtherPrograms;
 use crate::plan::{DeviceSpeed, Totals, Work};
@@ -16,14 +15,14 @@ const KNOWN_UPDATES: u64 = 3;
 
 /// The time spent on updates since the last log line.
 pub(super) struct UpdateClock {
-    since: Instant,
+    since: Moment,
     pub paused: Duration,
     pub updates: u64,
 }
 
 impl UpdateClock {
     pub fn start() -> Self {
-        Self { since: Instant::now(), paused: Duration::ZERO, updates: 0 }
+        Self { since: Moment::now(), paused: Duration::ZERO, updates: 0 }
     }
 
     pub fn spent(&self) -> Duration {

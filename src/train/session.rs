@@ -1,8 +1,7 @@
 //! The training loop of a run: commands in, events out.
 
-use web_time::Instant;
-
 use super::checkpoint_writer::{CheckpointWriter, MAX_AGE, MAX_AGE_AT_RISK};
+use super::clock::Moment;
 use super::commands::CommandQueue;
 use super::evaluation::evaluate;
 use super::journal::Journal;
@@ -140,7 +139,7 @@ impl<'a> Session<'a> {
         self.training.learner.device.watchdog.heartbeat();
         // A command may change the length of the run.
         while self.training.position.iteration < self.training.inputs.config.max_iters.get() {
-            let between = Instant::now();
+            let between = Moment::now();
             commands.yield_now().await;
             if let Some(reason) = self.between_updates(commands).await? {
                 self.checkpoints.write(&mut self.training, &mut self.journal).await?;
@@ -152,7 +151,7 @@ impl<'a> Session<'a> {
             clock.updates += 1;
             self.wait_for_device().await?;
 
-            let saving = Instant::now();
+            let saving = Moment::now();
             self.checkpoints.save_if_older(MAX_AGE, &mut self.training, &mut self.journal).await?;
             clock.paused += saving.elapsed();
             let log_interval = self.training.inputs.config.log_interval.get();
@@ -168,7 +167,7 @@ impl<'a> Session<'a> {
         &mut self,
         commands: &mut CommandQueue<'_, impl Commands>,
     ) -> Result<Option<StopReason>> {
-        let began = Instant::now();
+        let began = Moment::now();
         let Self { training, journal, checkpoints, .. } = self;
         let evaluates = training.position.evaluation_is_due(&training.inputs.config);
         if evaluates {

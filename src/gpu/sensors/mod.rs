@@ -10,8 +10,8 @@ mod readings;
 mod sysfs;
 
 pub use host::host_memory;
-pub use other_programs::OtherPrograms;
 pub use monitor::{DeviceMonitor, PowerMeter};
+pub use other_programs::OtherPrograms;
 pub use readings::{device_health, memory_holders, reported_memory};
 
 /// Writes files with this content below a new folder.

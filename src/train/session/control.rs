@@ -4,7 +4,6 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use web_time::Instant;
 
 use super::Session;
 use crate::config::{Budget, DecayLength, Schedule};
@@ -14,6 +13,7 @@ use crate::protocol::{Command, Event, ReplanReason, Setting, StopReason};
 use crate::runs::known_speed;
 use crate::text::bytes;
 use crate::train::checkpoint_writer::MAX_AGE_AT_RISK;
+use crate::train::clock::Moment;
 use crate::train::commands::CommandQueue;
 use crate::train::memory::MemoryPressure;
 use crate::train::sampling::sample;
@@ -50,7 +50,7 @@ impl Session<'_> {
                     }
                     let watchdog = &self.training.learner.device.watchdog;
                     let _silence = watchdog.allow_silence(Duration::MAX);
-                    let began = Instant::now();
+                    let began = Moment::now();
                     commands.idle().await;
                     self.training.inputs.clock.leave_out(began.elapsed());
                     continue;

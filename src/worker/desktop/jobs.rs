@@ -8,7 +8,7 @@ use super::signals;
 use super::watch::{Watched, watch};
 use crate::bench;
 use crate::config::Config;
-use crate::gpu::{self, OtherPrograms, DeviceError};
+use crate::gpu::{self, DeviceError, OtherPrograms};
 use crate::ops::{OpsMode, SelfTest};
 use crate::plan::{self, Work};
 use crate::protocol::{

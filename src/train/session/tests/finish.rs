@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{DecayLength, Schedule};
 use crate::runs;
+use crate::train::clock::Moment;
 
 /// A run with the schedule `wsd`, which decays over the last fifth.
 fn constant(run: &Path, more: &[(&str, &str)]) -> TrainRequest {
@@ -111,7 +112,7 @@ fn a_run_uses_its_time_and_a_pause_is_none_of_it() {
     let more = [("decay_fraction", "0.6"), ("eval_interval", "1000")];
     let request = constant(&run, &[&settings[..], &more].concat());
     let (sender, receiver) = channel();
-    let (began, mut events) = (Instant::now(), Vec::new());
+    let (began, mut events) = (Moment::now(), Vec::new());
     let mut emit = |event: &Event| {
         match event {
             Event::Step(step) if step.iter == 5 => sender.send(Command::Pause).unwrap(),
