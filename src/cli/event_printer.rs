@@ -10,7 +10,8 @@ use super::activity::{Activity, spinner_style, style};
 use super::next::next_step;
 use super::print_failure;
 use super::terminal::{draws, shown_on_stdout, unwrapped, wrapped};
-use crate::protocol::{Event, Failure, Progress};
+use crate::plan::ExpectedBits;
+use crate::protocol::{Event, Failure, Progress, StopReason};
 use crate::runs::json_line;
 use crate::text::duration;
 use crate::worker::{RunOutput, SETTING_UP, print_set_up};
@@ -20,6 +21,9 @@ pub(super) struct EventPrinter {
     json: bool,
     quiet: bool,
     progress: Progress,
+    expected: Option<ExpectedBits>,
+    /// The lowest bits per byte of the validation split so far.
+    bits: Option<f64>,
 }
 
 enum Display {
@@ -45,7 +49,12 @@ impl EventPrinter {
             }
             (false, false) => Display::Plain(Activity::lines()),
         };
-        Self { view, json, quiet, progress: Progress::default() }
+        Self { view, json, quiet, progress: Progress::default(), expected: None, bits: None }
+    }
+
+    /// Compares the result of the run with what was expected.
+    pub fn expecting(self, expected: Option<ExpectedBits>) -> Self {
+        Self { expected, ..self }
     }
 
     fn print(&self, event: &Event) {
@@ -59,8 +68,13 @@ impl EventPrinter {
             | Event::Paused { .. }
             | Event::Resumed { .. } => message!("{}", event.labelled()),
             _ if self.quiet => {}
-            Event::Done { .. } => {
+            Event::Done { reason, .. } => {
                 line(&event.to_string());
+                if let (StopReason::Finished, Some(expected), Some(bits)) =
+                    (reason, self.expected, self.bits)
+                {
+                    line(&expected.verdict(bits));
+                }
                 let Progress { entropy_floor, best_val_loss, .. } = self.progress;
                 if let (Some(floor), Some(best)) = (entropy_floor, best_val_loss) {
                     let above = best - floor;
@@ -82,6 +96,9 @@ impl RunOutput for EventPrinter {
     fn emit(&mut self, event: &Event) {
         let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
         self.progress.apply(event);
+        if let Event::Eval { bits_per_byte: Some(bits), .. } = event {
+            self.bits = Some(self.bits.map_or(*bits, |lowest| lowest.min(*bits)));
+        }
         self.progress.curves.forget_steps();
         // They are printed once. The last sample has the prompt of the next step.
         let Progress { samples, checkpoints, log, .. } = &mut self.progress;
@@ -220,8 +237,14 @@ mod tests {
     #[test]
     fn a_long_run_takes_no_more_memory_than_a_short_one() {
         let progress = evaluating();
-        let mut printer =
-            EventPrinter { view: Display::Silent, json: false, quiet: true, progress };
+        let mut printer = EventPrinter {
+            view: Display::Silent,
+            json: false,
+            quiet: true,
+            progress,
+            expected: None,
+            bits: None,
+        };
         for iter in 0..9 {
             let text = format!("text {iter}");
             let prompt = String::new();

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use super::args::Global;
 use super::find_model::{select_device, warn};
 use crate::config::{Config, ConfigSource, InitFrom, Resolved};
-use crate::data::Dataset;
+use crate::data::{Dataset, markov_bits};
 use crate::gpu::DeviceInfo;
 use crate::model::has_weights;
 use crate::ops::OpsMode;
 use crate::plan::{
-    DataSize, DeviceProfile, DeviceSpeed, Recipe, RecipeQuestion, TIMES, Work, plan, recipe,
+    DataSize, DeviceProfile, DeviceSpeed, ExpectedBits, Recipe, RecipeQuestion, TIMES, Work, plan,
+    recipe,
 };
 use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
@@ -47,19 +48,19 @@ pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
 }
 
 /// Adds the rule's choice, for this many ranks, to the settings of a new run with a time and no preset. Prints
-/// the choice.
+/// the choice. Returns what to expect of it, too.
 pub(super) fn with_choice(
     mut source: ConfigSource,
     global: &Global,
     ranks: u32,
-) -> Result<ConfigSource, Failure> {
+) -> Result<(ConfigSource, Option<ExpectedBits>), Failure> {
     let resumes = source.typed("init_from").as_deref() == Some("resume");
     if source.is_named() || resumes || RankProcess::of_this_process().is_some() {
-        return Ok(source);
+        return Ok((source, None));
     }
     let resolved = source.clone().resolve(Vec::new(), None)?;
     let Some(time) = resolved.config.max_time.filter(|_| chooses(false, &resolved)) else {
-        return Ok(source);
+        return Ok((source, None));
     };
     let selected = RecipeDevice::selected(&resolved.config, global)?;
     let device = RecipeDevice { ranks, checks: true, ..selected };
@@ -71,20 +72,23 @@ pub(super) fn with_choice(
         }
     }
     source.flags.extend(found.set.into_iter().map(|(key, value)| (key.to_string(), value)));
-    Ok(source)
+    Ok((source, found.expected))
 }
 
 /// The properties of the data that the rule needs.
 pub(super) struct ChosenData {
     vocab: u32,
     size: DataSize,
+    /// How predictable the text is.
+    markov_bits: Option<f64>,
 }
 
 impl ChosenData {
     pub fn open(config: &Config) -> Result<Self, Failure> {
         let data = Dataset::open(&config.data, 1)?;
         let size = DataSize { train: data.train.len(), val: data.val.len() };
-        Ok(Self { vocab: config.vocab_size.max(data.vocab_size), size })
+        let vocab = config.vocab_size.max(data.vocab_size);
+        Ok(Self { vocab, size, markov_bits: markov_bits(&data)? })
     }
 }
 
@@ -133,10 +137,18 @@ impl RecipeDevice {
         let mut speed = self.profile.speed.clone().unwrap_or(assumed);
         let choose = |speed: &DeviceSpeed| {
             let is_set = &|key: &str| resolved.is_set(key) && key != "max_time";
-            let ChosenData { vocab, size: data } = *data;
+            let ChosenData { vocab, size: data, markov_bits } = *data;
             let speed = &speed.on_ranks(self.ranks);
-            let question =
-                RecipeQuestion { config, is_set, vocab, data, limits: &limits, speed, time };
+            let question = RecipeQuestion {
+                config,
+                is_set,
+                vocab,
+                data,
+                markov_bits,
+                limits: &limits,
+                speed,
+                time,
+            };
             recipe(question).ok_or_else(|| {
                 let text = "no model fits this device and this data";
                 Failure::usage(text, "`wgpt plan --preset=demo` shows what a small one needs")
@@ -266,7 +278,7 @@ fn show_table(recipes: &[(String, Recipe)], json: bool) {
             two_digits(found.tokens_per_parameter()),
             two_digits(totals.epochs.unwrap_or(0.0)),
             grouped(totals.updates as f64, 0),
-            found.expectation().to_string(),
+            found.text().to_string(),
         ]
     };
     let head = ["time", "model", "tokens", "each", "passes", "updates", "expect"];
@@ -294,7 +306,8 @@ fn as_json(found: &Recipe) -> Value {
         "settings": serde_json::Map::from_iter(set),
         "run": found.totals,
         "tokens_per_parameter": found.tokens_per_parameter(),
-        "expect": found.expectation(),
+        "expect": found.text(),
+        "bits_per_byte": found.expected.map(ExpectedBits::range),
         "why": found.why(),
     })
 }

@@ -233,7 +233,7 @@ fn typed(source: &ConfigSource) -> Vec<String> {
 fn chosen(source: ConfigSource, global: &Global) -> Result<Values, Failure> {
     source.clone().resolve(Vec::new(), None)?.config.require_data()?;
     let typed = source.flags.len();
-    let mut settings = recipe::with_choice(source, global, 1)?.flags;
+    let mut settings = recipe::with_choice(source, global, 1)?.0.flags;
     if settings.len() > typed {
         // The updates are chosen for the time. A run that found the machine busy would shorten them.
         settings.push(("max_time".into(), "0".into()));

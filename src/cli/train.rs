@@ -26,12 +26,13 @@ pub(super) fn run(
     ranks: u32,
 ) -> Result<ExitCode, Failure> {
     let json = args.json;
+    let mut expected = None;
     if !args.resume {
-        args.source = recipe::with_choice(args.source, global, ranks)?;
+        (args.source, expected) = recipe::with_choice(args.source, global, ranks)?;
     }
     let mut rank = RankProcess::of_this_process();
     let is_first = rank.as_ref().is_none_or(RankProcess::is_first);
-    let mut output = EventPrinter::new(json, global.quiet, is_first);
+    let mut output = EventPrinter::new(json, global.quiet, is_first).expecting(expected);
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
     let control = Control::listen(rank.is_some(), say)?;
     let warn: fn(&Event) =

@@ -11,6 +11,7 @@
 //! writer          writes train.bin, val.bin, meta.json
 //! prepare         all of the above, in bounded memory
 //! tokens          token files -> random access to one split
+//! markov          how predictable a text is
 //! dataset         a folder or a built-in corpus -> train and val splits
 //! stream          tokens during generation -> whole characters
 //! windows         (seed, step, sequence) -> the start of a training window
@@ -30,6 +31,7 @@ mod error;
 mod gpt2;
 mod grammar;
 mod hellaswag;
+mod markov;
 mod meta;
 mod packing;
 mod pieces;
@@ -56,6 +58,7 @@ pub use chats::{SUBJECT as CHAT_SUBJECT, examples as chat_examples};
 pub use dataset::{Dataset, has_tokens, is_builtin};
 pub use error::DataError;
 pub use hellaswag::{Question, Questions};
+pub use markov::markov_bits;
 pub use meta::{ConversationCounts, Meta, TokenDtype};
 pub use packing::Windows;
 pub use prepare::{Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest, prepare};

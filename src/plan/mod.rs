@@ -38,7 +38,7 @@ pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
 pub use network::{RanksEstimate, parse_network};
 pub(crate) use recipe::most_updates;
-pub use recipe::{Recipe, RecipeQuestion, TIMES, recipe};
+pub use recipe::{ExpectedBits, Recipe, RecipeQuestion, TIMES, recipe};
 pub use row::{Class, Row};
 pub(crate) use sharding::owners;
 pub(crate) use shares::{Shares, of_share};

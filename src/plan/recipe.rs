@@ -106,6 +106,12 @@ const OF_EMBEDDING: f64 = 0.25;
 /// The worth of a token with Muon in tokens with AdamW: it needs at least a third fewer (docs/optimizers.md).
 const WORTH_WITH_MUON: f64 = 1.5;
 
+/// The bits per byte of a model as a share of those of a Markov model of order 4, by the law's reducible loss, and the
+/// factor by which a run may differ (docs/rule.md has the fit).
+const OF_MARKOV: f64 = 0.36;
+const OF_MARKOV_BY_LOSS: f64 = 0.036;
+const SURE: f64 = 1.15;
+
 /// A question: what to train?
 #[derive(Clone, Copy)]
 pub struct RecipeQuestion<'a> {
@@ -115,6 +121,8 @@ pub struct RecipeQuestion<'a> {
     pub is_set: &'a dyn Fn(&str) -> bool,
     pub vocab: u32,
     pub data: DataSize,
+    /// The bits per byte of the validation split under a Markov model (data::markov_bits), if known.
+    pub markov_bits: Option<f64>,
     pub limits: &'a Limits,
     pub speed: &'a DeviceSpeed,
     pub time: Duration,
@@ -138,6 +146,8 @@ pub struct Recipe {
     pub totals: Totals,
     /// True if more time would not help, but more data would.
     pub is_limited_by_data: bool,
+    /// `None` for a model that is trained already, and for a text that is not known.
+    pub expected: Option<ExpectedBits>,
     /// The worth of a token in tokens of GPT-2.
     worth: f64,
     /// The part of the loss that a larger model and more tokens could take away; infinite for a model that
@@ -280,7 +290,19 @@ impl RecipeQuestion<'_> {
         let seen = blocks + often * (totals.parameters as f64 - blocks);
         let is_too_large = (totals.tokens as f64) < LEAST_TOKENS_PER_PARAMETER * seen;
         let reducible_loss = if is_too_large { f64::INFINITY } else { loss };
-        Some(Recipe { set, config, forecast, totals, is_limited_by_data, worth, reducible_loss })
+        let share = OF_MARKOV + OF_MARKOV_BY_LOSS * loss;
+        let markov_bits = self.markov_bits.filter(|_| is_new);
+        let expected = markov_bits.map(|bits| ExpectedBits { middle: share * bits });
+        Some(Recipe {
+            set,
+            config,
+            forecast,
+            totals,
+            is_limited_by_data,
+            expected,
+            worth,
+            reducible_loss,
+        })
     }
 
     /// Returns the batch of a model with the settings of `set` and this one; `None` if it does not fit.
@@ -393,8 +415,16 @@ impl Recipe {
         self.is_limited_by_data && limit.is_some_and(|limit| takes < 0.5 * limit.as_secs_f64())
     }
 
+    /// Describes what to expect: the bits per byte, if they can be foreseen, and the text that the model will write.
+    pub fn expectation(&self) -> String {
+        match &self.expected {
+            Some(bits) => format!("{bits}: {}", self.text()),
+            None => self.text().into(),
+        }
+    }
+
     /// Describes the text that the model will write.
-    pub fn expectation(&self) -> &'static str {
+    pub fn text(&self) -> &'static str {
         if self.config.init_from != InitFrom::Scratch {
             return "paragraphs in the style of the data";
         }
@@ -423,6 +453,36 @@ impl Recipe {
             count(tokens),
             count(parameters)
         )
+    }
+}
+
+/// The bits per byte that a run is expected to reach.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpectedBits {
+    middle: f64,
+}
+
+impl ExpectedBits {
+    pub fn range(self) -> [f64; 3] {
+        [self.middle / SURE, self.middle, self.middle * SURE]
+    }
+
+    /// Compares what a run has reached.
+    pub fn verdict(self, reached: f64) -> String {
+        let [low, _, high] = self.range();
+        let how = match reached {
+            reached if reached < low => "less than expected",
+            reached if reached > high => "more than expected",
+            _ => "as expected",
+        };
+        format!("{reached:.2} bits per byte, {how} ({low:.2} to {high:.2})")
+    }
+}
+
+impl std::fmt::Display for ExpectedBits {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let [low, middle, high] = self.range();
+        write!(f, "{middle:.2} bits per byte ({low:.2} to {high:.2})")
     }
 }
 

@@ -54,7 +54,7 @@ fn table(ui: &mut Ui, times: &mut TimeState) {
                 first.on_hover_text(details(recipe));
                 let parameters = ui.label(count(recipe.totals.parameters));
                 parameters.on_hover_text("Parameters of the model");
-                let text = Label::new(RichText::new(recipe.expectation()).weak()).truncate();
+                let text = Label::new(RichText::new(recipe.text()).weak()).truncate();
                 ui.add(text).on_hover_text("The text to expect");
             }
             ui.end_row();

@@ -53,6 +53,7 @@ impl RecipeInputs {
             is_set: &|key| self.typed.iter().any(|(typed, _)| typed == key),
             vocab: self.vocab,
             data: self.data,
+            markov_bits: None,
             limits: &self.limits,
             speed: self.speed.as_ref().unwrap_or(&assumed),
             time: Duration::from_secs(seconds),
