@@ -292,7 +292,7 @@ fn show_notes(recipes: &[(String, Recipe)], data: &str) {
     if last.is_limited_by_data {
         let seconds = last.totals.time.as_ref().map_or(0.0, |time| time.seconds);
         let takes = duration(Duration::from_secs_f64(seconds));
-        output!("{name} or longer: {takes} is enough. More passes teach nothing new.");
+        output!("{name} or longer: {takes} is enough. After that, a model memorises the text.");
     }
     if let Some(time) = &last.totals.time {
         output!("speed: {}", time.source);

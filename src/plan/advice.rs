@@ -1,6 +1,7 @@
 //! Advice about a run that fits the device and would still disappoint: too short, too large, too long.
 
 use super::Totals;
+use super::recipe::most_passes;
 use crate::config::{Config, InitFrom};
 use crate::text::{bytes, count, estimate, grouped, percent, two_digits};
 
@@ -13,10 +14,8 @@ const ENOUGH_UPDATES: u64 = 2500;
 /// The best number of tokens for a parameter (Hoffmann et al., arXiv:2203.15556).
 const TOKENS_PER_PARAMETER: f64 = 20.0;
 
-/// Passes over the data that advice calls too many, and the passes after which nothing is gained
-/// (Muennighoff et al., arXiv:2305.16264).
-const MANY_PASSES: f64 = 20.0;
-const ENOUGH_PASSES: f64 = 16.0;
+/// This many times the passes after which nothing is gained are called too many.
+const TOO_MANY: f64 = 1.25;
 
 /// A higher peak makes a trained model forget more than it learns.
 const FINE_TUNING_RATE: f64 = 2e-4;
@@ -83,15 +82,16 @@ impl Totals {
     }
 
     fn about_passes(&self, config: &Config) -> Option<String> {
-        let passes = self.epochs.filter(|&passes| passes > MANY_PASSES)?;
-        let updates = (self.updates as f64 * ENOUGH_PASSES / passes) as u64;
-        let dropout = if config.dropout == 0.0 { ", and dropout = 0.2 delays that" } else { "" };
+        let enough = most_passes(&InitFrom::Scratch, config.dropout > 0.0);
+        let passes = self.epochs.filter(|&passes| passes > TOO_MANY * enough)?;
+        let updates = (self.updates as f64 * enough / passes) as u64;
+        let dropout = if config.dropout == 0.0 { ", and dropout = 0.1 delays that" } else { "" };
         Some(format!(
-            "{} passes over the data: after about {ENOUGH_PASSES} a model memorises them{dropout}; \
+            "{} passes over the data: after about {enough} a model memorises them{dropout}; \
              max_iters = {} takes {} of the time",
             two_digits(passes),
             updates.max(1),
-            percent(ENOUGH_PASSES / passes, 0)
+            percent(enough / passes, 0)
         ))
     }
 
@@ -155,7 +155,7 @@ mod tests {
         );
         begins(
             &advice("shakespeare-char", 65, None, 1_000_000),
-            &["82 passes over the data: after about 16"],
+            &["82 passes over the data: after about 32"],
         );
         begins(&advice("demo", 300, None, 2_000_000), &[]);
     }

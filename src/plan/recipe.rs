@@ -53,8 +53,13 @@ const OF_TOKENS: f64 = 1488.0;
 const EXPONENT: f64 = 0.3527;
 const WORTH_OF_PASSES: f64 = 15.39;
 
-/// More passes over the data teach next to nothing (Muennighoff et al.).
+/// More passes over the data teach next to nothing (Muennighoff et al.). With dropout a model learns from more of
+/// them, by our own sweeps (docs/rule.md).
 const MOST_PASSES: f64 = 16.0;
+const MOST_PASSES_WITH_DROPOUT: f64 = 32.0;
+
+/// The parameters for each token of the data from which a model can memorise them.
+const MEMORISES: f64 = 0.5;
 
 /// The same for a model that is trained already: its batches, its passes and its learning rate are those with
 /// which GPT-2 is usually fine-tuned (3e-5 in nanoGPT, 5e-5 in Hugging Face's examples).
@@ -81,7 +86,7 @@ struct BatchRule {
 const WITH_LITTLE_TIME: BatchRule = BatchRule { of_law: 0.7, updates: 2000.0, tokens: 2048.0 };
 
 /// The rule for a run that the data limit, which has time for more updates on the same tokens.
-const WITH_LITTLE_DATA: BatchRule = BatchRule { of_law: 0.5, updates: 2500.0, tokens: 512.0 };
+const WITH_LITTLE_DATA: BatchRule = BatchRule { of_law: 0.5, updates: 2500.0, tokens: 1024.0 };
 
 /// The share of the time for evaluations, and for samples and checkpoints.
 const FOR_UPDATES: f64 = 0.9;
@@ -105,6 +110,14 @@ const OF_EMBEDDING: f64 = 0.25;
 
 /// The worth of a token with Muon in tokens with AdamW: it needs at least a third fewer (docs/optimizers.md).
 const WORTH_WITH_MUON: f64 = 1.5;
+
+/// Muon is ahead of AdamW in the same time if its update takes at most this many times as long (docs/rule.md).
+const MUON_TAKES: f64 = 2.5;
+
+/// Models with fewer parameters than this learn best at a multiple of the law's rate with Muon, by our own sweeps
+/// (docs/rule.md).
+const SMALL_MODEL: u64 = 10_000_000;
+const RATE_OF_SMALL_WITH_MUON: f64 = 2.0;
 
 /// The bits per byte of a model as a share of those of a Markov model of order 4, by the law's reducible loss, and the
 /// factor by which a run may differ (docs/rule.md has the fit).
@@ -180,14 +193,18 @@ fn worth(vocab: u32) -> f64 {
     (f64::from(vocab.max(2)).ln() / f64::from(GPT2_VOCABULARY).ln()).min(1.0)
 }
 
-fn most_passes(config: &Config) -> f64 {
-    if config.init_from == InitFrom::Scratch { MOST_PASSES } else { FINE_TUNING_PASSES }
+pub(super) fn most_passes(init_from: &InitFrom, has_dropout: bool) -> f64 {
+    match init_from {
+        InitFrom::Scratch if has_dropout => MOST_PASSES_WITH_DROPOUT,
+        InitFrom::Scratch => MOST_PASSES,
+        _ => FINE_TUNING_PASSES,
+    }
 }
 
 /// Returns the most updates from which a run with this configuration can learn.
 pub(crate) fn most_updates(config: &Config, data: DataSize) -> u64 {
     let each = config.global_batch() as f64 * f64::from(config.block_size.get());
-    (most_passes(config) * data.train as f64 / each) as u64
+    (most_passes(&config.init_from, config.dropout > 0.0) * data.train as f64 / each) as u64
 }
 
 /// Rounds down to a power of two or three times one: numbers with many divisors, for micro-batches.
@@ -247,7 +264,8 @@ impl RecipeQuestion<'_> {
         let block = shaped.block_size.get();
         let parameters = shaped.parameters(vocab.into());
         let is_new = self.config.init_from == InitFrom::Scratch;
-        let most = most_passes(self.config) * data.train as f64;
+        let can_memorise = parameters as f64 >= MEMORISES * data.train as f64;
+        let most = most_passes(&self.config.init_from, can_memorise) * data.train as f64;
         let mut tokens = most.min(20.0 * parameters as f64);
         // The batch depends on the number of tokens, and that on the speed of updates with this batch.
         let mut batch = None;
@@ -264,7 +282,7 @@ impl RecipeQuestion<'_> {
             let found = self.batch(&set, "batch_size", size)?;
             // GPT-2 was trained with AdamW.
             let muon = is_new.then(|| self.batch(&found.set, "optimizer", OptimizerKind::Muon));
-            let is_worth_it = |muon: &Batch| muon.seconds <= WORTH_WITH_MUON * found.seconds;
+            let is_worth_it = |muon: &Batch| muon.seconds <= MUON_TAKES * found.seconds;
             let found = muon.flatten().filter(is_worth_it).unwrap_or(found);
             let possible = FOR_UPDATES * time.as_secs_f64() * found.tokens / found.seconds;
             (tokens, is_limited_by_data) = (possible.min(most), possible > most);
@@ -274,9 +292,10 @@ impl RecipeQuestion<'_> {
         let flop = 6.0 * parameters as f64 * tokens;
         let passes = tokens / data.train as f64;
         self.add(&mut set, "dropout", dropout(parameters, data.train, passes));
+        let rate = self.rate(&set, parameters, flop, each)?;
         let least = if is_limited_by_data { 1 } else { LEAST_UPDATES };
         let (forecast, config, set) =
-            self.schedule(&set, flop, each, ((tokens / each) as u64).max(least))?;
+            self.schedule(&set, rate, each, ((tokens / each) as u64).max(least))?;
         let totals = Totals::new(&config, vocab, &forecast.plan, Some(data), Some(speed), false);
         let has_muon = config.optimizer == OptimizerKind::Muon;
         let of_optimizer = if has_muon { WORTH_WITH_MUON } else { 1.0 };
@@ -316,18 +335,31 @@ impl RecipeQuestion<'_> {
         Some(Batch { set, tokens, seconds })
     }
 
-    /// Adds the training of at most `updates` updates of `each` tokens that end in time, with `flop` operations
-    /// in all.
+    /// Returns the peak learning rate of a model with these parameters, for `flop` operations in updates of `each` tokens.
+    fn rate(&self, set: &SettingValues, parameters: u64, flop: f64, each: f64) -> Option<f64> {
+        let config = self.config.with(set)?;
+        if config.init_from != InitFrom::Scratch {
+            return Some(FINE_TUNING_RATE);
+        }
+        let has_muon = config.optimizer == OptimizerKind::Muon;
+        let of_muon =
+            if has_muon && parameters < SMALL_MODEL { RATE_OF_SMALL_WITH_MUON } else { 1.0 };
+        // A smaller batch has noisier gradients: its rate falls with the root of its size.
+        Some(of_muon * learning_rate_law(flop) * (each / batch_law(flop)).min(1.0).sqrt())
+    }
+
+    /// Adds the training of at most `updates` updates of `each` tokens that end in time, with a peak learning
+    /// rate.
     fn schedule(
         &self,
         set: &SettingValues,
-        flop: f64,
+        rate: f64,
         each: f64,
         mut updates: u64,
     ) -> Option<(Forecast, Config, SettingValues)> {
         loop {
             let mut set = set.clone();
-            self.add_training(&mut set, flop, each, updates);
+            self.add_training(&mut set, rate, each, updates);
             let config = self.config.with(&set)?;
             let forecast = plan(&config, self.vocab, self.limits, Some(self.speed)).ok()?;
             let pace = Pace::new(&config, self.vocab, &forecast.plan, Some(self.data), self.speed);
@@ -351,12 +383,7 @@ impl RecipeQuestion<'_> {
     }
 
     /// Adds the learning rate, the schedule and the evaluations of `updates` updates of `each` tokens.
-    fn add_training(&self, set: &mut SettingValues, flop: f64, each: f64, updates: u64) {
-        // A smaller batch has noisier gradients: its rate falls with the root of its size.
-        let rate = match self.config.init_from {
-            InitFrom::Scratch => learning_rate_law(flop) * (each / batch_law(flop)).min(1.0).sqrt(),
-            _ => FINE_TUNING_RATE,
-        };
+    fn add_training(&self, set: &mut SettingValues, rate: f64, each: f64, updates: u64) {
         let between = each * updates as f64 / EVALUATIONS as f64;
         self.add(set, "learning_rate", format!("{rate:.1e}"));
         self.add(set, "min_lr", "0.0");
@@ -378,9 +405,10 @@ impl RecipeQuestion<'_> {
 /// Returns the dropout for a model that sees the same text again and again, and is large enough to
 /// memorise it.
 fn dropout(parameters: u64, unique: u64, passes: f64) -> f64 {
+    let each = parameters as f64 / unique.max(1) as f64;
     match passes {
-        8.0.. if parameters >= 2 * unique => 0.2,
-        4.0.. if parameters >= unique => 0.1,
+        10.0.. if each >= 8.0 => 0.2,
+        10.0.. if each >= MEMORISES => 0.1,
         _ => 0.0,
     }
 }
@@ -441,8 +469,8 @@ impl Recipe {
     pub fn why(&self) -> String {
         let passes = self.totals.epochs.unwrap_or(0.0);
         if self.is_limited_by_data {
-            let most = most_passes(&self.config);
-            return format!("limited by the data: more than {most} passes teach nothing new");
+            let most = most_passes(&self.config.init_from, self.config.dropout > 0.0);
+            return format!("limited by the data: {most} passes, then a model memorises them");
         }
         let Totals { parameters, tokens, .. } = self.totals;
         let ratio = two_digits(self.tokens_per_parameter());
