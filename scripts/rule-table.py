@@ -19,10 +19,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-# nanoGPT's README, "I only have a macbook", with as many updates as the time allows.
+# nanoGPT's README, "I only have a macbook", with as many updates as wgpt expects to fit into the time.
 RECIPE = """--n_layer=4 --n_head=4 --n_embd=128 --block_size=64 --batch_size=12 --gradient_accumulation_steps=1
-    --learning_rate=1e-3 --min_lr=1e-4 --beta2=0.99 --dropout=0 --bias=false --warmup_iters=100 --max_iters=1000000
-    --lr_decay_iters=1000000 --eval_interval=250 --eval_iters=20 --sample_tokens=0""".split()
+    --optimizer=adamw --learning_rate=1e-3 --min_lr=1e-4 --beta2=0.99 --dropout=0 --bias=false --warmup_iters=100
+    --schedule=cosine --fill_time=false""".split()
 
 # The first of the shapes in src/plan/recipe.rs, with heads of 32.
 SHAPES = [(2, 64), (2, 96), (3, 96), (3, 128), (4, 128), (4, 160), (4, 192), (4, 224), (4, 256)]

@@ -33,7 +33,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         let mut device = recipe_device(&resolved.config, args.target, global)?;
         device.ranks = args.ranks.unwrap_or(1);
         let data = ChosenData::open(&resolved.config)?;
-        let Some(time) = resolved.config.max_time else {
+        let Some(time) = recipe::time_of(&resolved.config) else {
             return recipe::show(&args.source, &device, &resolved, &data, args.json, global.quiet);
         };
         let found = device.recipe(&resolved, &data, time, global.quiet)?;
@@ -43,7 +43,8 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         recipe = Some(found);
     }
     let plans_schedule = !resolved.sets_length();
-    let config = resolved.config;
+    let max_time = recipe::time_of(&resolved.config);
+    let config = Config { max_time, ..resolved.config };
     let ranks = args.ranks.unwrap_or(1);
     if args.measure && config.shard_optimizer && ranks > 1 {
         let text = "--measure tests one process, but shard_optimizer needs several";

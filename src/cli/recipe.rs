@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use chrono::Utc;
 use serde_json::{Value, json};
 
 use super::args::Global;
@@ -34,9 +35,14 @@ const MEASUREMENTS: usize = 3;
 /// Returns true if the rule chooses what to train: the user has set a time and data, but no preset, no file
 /// and no length.
 pub(super) fn chooses(is_named: bool, resolved: &Resolved) -> bool {
-    let Config { max_time, data, .. } = &resolved.config;
+    let config = &resolved.config;
     let is_length_set = resolved.is_set("max_iters") || resolved.is_set("lr_decay_iters");
-    !is_named && max_time.is_some() && !data.is_empty() && !is_length_set
+    !is_named && config.is_timed() && !config.data.is_empty() && !is_length_set
+}
+
+/// Returns the time that a run has which begins now.
+pub(super) fn time_of(config: &Config) -> Option<Duration> {
+    config.max_time.into_iter().chain(config.time_until_end(Utc::now())).min()
 }
 
 /// Returns true if the user has chosen data, but nothing about the model or its training.
@@ -59,7 +65,8 @@ pub(super) fn with_choice(
         return Ok((source, None));
     }
     let resolved = source.clone().resolve(Vec::new(), None)?;
-    let Some(time) = resolved.config.max_time.filter(|_| chooses(false, &resolved)) else {
+    let time = time_of(&resolved.config).filter(|_| chooses(false, &resolved));
+    let Some(time) = time else {
         return Ok((source, None));
     };
     let selected = RecipeDevice::selected(&resolved.config, global)?;
@@ -136,7 +143,11 @@ impl RecipeDevice {
         let assumed = DeviceSpeed::assumed(limits.kernels);
         let mut speed = self.profile.speed.clone().unwrap_or(assumed);
         let choose = |speed: &DeviceSpeed| {
-            let is_set = &|key: &str| resolved.is_set(key) && key != "max_time";
+            // The moment at which a run ends limits its time.
+            let is_set = &|key: &str| match key {
+                "max_time" => config.end_at.is_some(),
+                key => resolved.is_set(key),
+            };
             let ChosenData { vocab, size: data, markov_bits } = *data;
             let speed = &speed.on_ranks(self.ranks);
             let question = RecipeQuestion {

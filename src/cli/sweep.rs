@@ -231,7 +231,12 @@ fn typed(source: &ConfigSource) -> Vec<String> {
 
 /// Returns the settings of `source` with the rule's choice.
 fn chosen(source: ConfigSource, global: &Global) -> Result<Values, Failure> {
-    source.clone().resolve(Vec::new(), None)?.config.require_data()?;
+    let config = source.clone().resolve(Vec::new(), None)?.config;
+    config.require_data()?;
+    if config.end_at.is_some() {
+        let text = "the runs of a sweep cannot end at a moment";
+        return Err(Failure::usage(text, "give each of them a time, like --time=10min"));
+    }
     let typed = source.flags.len();
     let mut settings = recipe::with_choice(source, global, 1)?.0.flags;
     if settings.len() > typed {

@@ -5,7 +5,8 @@
 //! [`Config`](super::Config); a test compares the two.
 
 use super::kind::ValueKind::{
-    self, Bool, Choice, Count, Duration, Fraction, Memory, NonNegative, Positive, Text, Words,
+    self, Bool, Choice, Count, Duration, Fraction, Memory, Moment, NonNegative, Positive, Text,
+    Words,
 };
 use super::{Arch, Cublas, Dtype, Gelu, OptimizerKind, Schedule, choices};
 
@@ -120,10 +121,11 @@ pub const KEYS: &[Key] = &[
 
     key("max_iters", count(1, I64), SCHEDULE, "600000", "updates of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or file, also choose a model"),
+    key("end_at", Moment, SCHEDULE, "", "end by this moment, however long pauses take; --until=07:30 is the next such moment"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),
     key("decay_fraction", Fraction, SCHEDULE, "0.2", "with wsd: share of the run in which the learning rate decays to min_lr"),
-    key("fill_time", Bool, SCHEDULE, "false", "with wsd and max_time: make as many updates as the time allows, more or fewer than max_iters"),
+    key("fill_time", Bool, SCHEDULE, "false", "with wsd, and max_time or end_at: make as many updates as the time allows, more or fewer than max_iters"),
     key("warmup_iters", count(0, I64), SCHEDULE, "2000", "iterations of linear warmup"),
     key("lr_decay_iters", count(0, I64), SCHEDULE, "600000", "with cosine: iteration at which the learning rate reaches min_lr"),
     key("min_lr", NonNegative, SCHEDULE, "6e-5", "learning rate after the decay, often a tenth of the peak"),

@@ -6,6 +6,7 @@ use toml::Value;
 
 use super::Budget;
 use super::expression;
+use super::moment::parse_moment;
 
 /// The longest `max_time`: beyond any run, and small enough to add to a clock without overflow.
 const MAX_TIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -33,6 +34,8 @@ pub enum ValueKind {
     Words(&'static [&'static str]),
     /// A duration like `2h` or `1h 30min`; empty for none.
     Duration,
+    /// A moment of RFC 3339; empty for none.
+    Moment,
     /// An amount of memory, see [`Budget`].
     Memory,
 }
@@ -106,6 +109,7 @@ impl ValueKind {
             }
             (Self::Words(words), Value::String(text)) => check_words(words, &text),
             (Self::Duration, Value::String(text)) => check_duration(text),
+            (Self::Moment, Value::String(text)) => check_moment(text),
             (Self::Memory, Value::String(text)) => check_memory(text),
             (Self::Memory, Value::Integer(bytes)) => check_memory(bytes.to_string()),
             _ => Err(self.type_error()),
@@ -146,6 +150,7 @@ impl ValueKind {
             Self::Choice(words) => (format!("one of {}", words.join(", ")), first(words)),
             Self::Words(words) => (format!("any of {}", words.join(", ")), first(words)),
             Self::Duration => ("a duration in quotes".into(), "\"2h\" or \"90min\""),
+            Self::Moment => ("a moment in quotes".into(), "\"2026-11-28T07:30:00+01:00\""),
             Self::Memory => {
                 ("an amount of memory".into(), "\"10GiB\", \"90%\", \"auto\" or \"none\"")
             }
@@ -197,6 +202,13 @@ fn check_duration(text: String) -> Result<Value, InvalidValue> {
         Err(error) => format!("it is not a duration ({error})"),
     };
     Err(InvalidValue::range(rule, "write it like 2h or 1h 30min, or leave it empty for no limit"))
+}
+
+fn check_moment(text: String) -> Result<Value, InvalidValue> {
+    let hint =
+        "write it like 2026-11-28T07:30:00+01:00, or leave it empty; --until takes 07:30, too";
+    let rule = |error| InvalidValue::range(format!("it is not a moment ({error})"), hint);
+    parse_moment(&text).map(|_| Value::String(text)).map_err(rule)
 }
 
 fn check_memory(text: String) -> Result<Value, InvalidValue> {

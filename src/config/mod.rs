@@ -14,6 +14,7 @@ mod keys;
 mod kind;
 mod layer;
 mod model_size;
+mod moment;
 mod names;
 mod precision;
 mod presets;
@@ -29,6 +30,7 @@ pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};
 pub use layer::{Layer, decode};
+pub(crate) use moment::{moment_text, next_moment};
 pub(crate) use names::{file_name, run_name};
 pub use precision::{Abilities, Dtype, Matrices, Precision};
 pub(crate) use presets::preset_names;
@@ -37,6 +39,7 @@ pub use schedule::DecayLength;
 pub(crate) use schedule::learning_rate;
 pub use source::ConfigSource;
 
+use chrono::{DateTime, FixedOffset, Utc};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -122,12 +125,15 @@ pub struct Config {
     /// `None` = no limit. Shortens the schedule if the length of the run is not set.
     #[serde(with = "max_time")]
     pub max_time: Option<Duration>,
+    /// `None` = by no clock. Pauses and sleep count.
+    #[serde(default, with = "end_at")]
+    pub end_at: Option<DateTime<FixedOffset>>,
     pub decay_lr: bool,
     #[serde(default)]
     pub schedule: Schedule,
     #[serde(default = "decay_fraction")]
     pub decay_fraction: f64,
-    /// With `wsd` and `max_time`: the length of the run follows its speed, so that it ends with the time.
+    /// With `wsd`, and `max_time` or `end_at`: the length of the run follows its speed, so that it ends with the time.
     #[serde(default)]
     pub fill_time: bool,
     /// At most the iteration at which the cosine ends, or at which the decay of `wsd` begins.
@@ -189,6 +195,16 @@ impl Config {
             values.insert(name.to_string(), key.kind.parse(text).ok()?);
         }
         values.try_into().ok()
+    }
+
+    /// Returns the time that is left at `now` until the run is to end by the clock, if it is.
+    pub(crate) fn time_until_end(&self, now: DateTime<Utc>) -> Option<Duration> {
+        Some((self.end_at?.to_utc() - now).to_std().unwrap_or_default())
+    }
+
+    /// Returns true if the run is to end by a time.
+    pub fn is_timed(&self) -> bool {
+        self.max_time.is_some() || self.end_at.is_some()
     }
 
     /// Returns the name and the value of each setting as text, in the order of [`KEYS`].
@@ -293,6 +309,23 @@ mod max_time {
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         parse_duration(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+/// Serializes `end_at` as text of RFC 3339, like `2026-11-28T07:30:00+01:00`.
+mod end_at {
+    use super::moment::parse_moment;
+    use super::{DateTime, FixedOffset, moment_text};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    type Moment = Option<DateTime<FixedOffset>>;
+
+    pub fn serialize<S: Serializer>(moment: &Moment, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&moment.as_ref().map_or(String::new(), moment_text))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Moment, D::Error> {
+        parse_moment(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 

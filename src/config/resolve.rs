@@ -61,6 +61,12 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     if !is_gpt2 && source("arch") > source("bias") {
         values.insert("bias".into(), false.into());
     }
+    // Of two limits of time the later word holds.
+    for (limit, other) in [("max_time", "end_at"), ("end_at", "max_time")] {
+        if source(limit) > source(other) {
+            values.insert(other.into(), "".into());
+        }
+    }
     // A length that a person gives a run that is there holds.
     if source("max_iters") > source("fill_time") {
         values.insert("fill_time".into(), false.into());

@@ -33,6 +33,7 @@ fn every_valid_value_fits_its_field() {
             ValueKind::Choice(words) => words.iter().map(|&word| word.into()).collect(),
             ValueKind::Words(words) => vec!["".into(), words.join(", ")],
             ValueKind::Duration => vec!["".into(), "100years".into(), "99years".into()],
+            ValueKind::Moment => vec!["".into(), "2026-11-28T07:30:00+01:00".into()],
             ValueKind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
         };
         for text in texts {
@@ -89,6 +90,23 @@ fn precedence_does_not_depend_on_the_order_of_the_layers() {
     assert_eq!(ordered.provenance["seed"].to_string(), "default");
     let reversed = resolve(layers().into_iter().rev().collect()).unwrap();
     assert_eq!(reversed.config, ordered.config);
+}
+
+#[test]
+fn of_two_limits_of_time_the_later_word_holds() {
+    const END: &str = "2026-11-28T07:30:00+01:00";
+    let limits = |file: &str, flag| {
+        let config =
+            resolve(vec![Layer::toml("a.toml", file).unwrap(), flags(&[flag])]).unwrap().config;
+        (config.max_time.is_some(), config.end_at.is_some())
+    };
+    assert_eq!(limits(&format!("end_at = {END:?}"), ("max_time", "8h")), (true, false));
+    assert_eq!(limits("max_time = \"8h\"", ("end_at", END)), (false, true));
+    // Each limits a run if both are said in one place.
+    assert_eq!(
+        limits(&format!("end_at = {END:?}\nmax_time = \"8h\""), ("seed", "1")),
+        (true, true)
+    );
 }
 
 #[test]

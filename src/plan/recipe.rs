@@ -53,13 +53,13 @@ const OF_TOKENS: f64 = 1488.0;
 const EXPONENT: f64 = 0.3527;
 const WORTH_OF_PASSES: f64 = 15.39;
 
+/// The parameters for each token of the data from which on a model memorises them in many passes.
+const MEMORISES: f64 = 0.5;
+
 /// More passes over the data teach next to nothing (Muennighoff et al.). With dropout a model learns from more of
 /// them, by our own sweeps (docs/rule.md).
 const MOST_PASSES: f64 = 16.0;
 const MOST_PASSES_WITH_DROPOUT: f64 = 32.0;
-
-/// The parameters for each token of the data from which a model can memorise them.
-const MEMORISES: f64 = 0.5;
 
 /// The same for a model that is trained already: its batches, its passes and its learning rate are those with
 /// which GPT-2 is usually fine-tuned (3e-5 in nanoGPT, 5e-5 in Hugging Face's examples).
@@ -119,10 +119,10 @@ const MUON_TAKES: f64 = 2.5;
 const SMALL_MODEL: u64 = 10_000_000;
 const RATE_OF_SMALL_WITH_MUON: f64 = 2.0;
 
-/// The bits per byte of a model as a share of those of a Markov model of order 4, by the law's reducible loss, and the
-/// factor by which a run may differ (docs/rule.md has the fit).
-const OF_MARKOV: f64 = 0.36;
-const OF_MARKOV_BY_LOSS: f64 = 0.036;
+/// The bits per byte of a small model as a share of those of a Markov model of order 4, by the law's reducible loss, and
+/// the factor by which a run may differ (docs/rule.md has the fit).
+const OF_MARKOV: f64 = 0.734;
+const OF_MARKOV_BY_LOSS: f64 = 0.011;
 const SURE: f64 = 1.15;
 
 /// A question: what to train?
@@ -159,7 +159,7 @@ pub struct Recipe {
     pub totals: Totals,
     /// True if more time would not help, but more data would.
     pub is_limited_by_data: bool,
-    /// `None` for a model that is trained already, and for a text that is not known.
+    /// `None` for a model that is large or trained already, and for a text that is not known.
     pub expected: Option<ExpectedBits>,
     /// The worth of a token in tokens of GPT-2.
     worth: f64,
@@ -310,7 +310,7 @@ impl RecipeQuestion<'_> {
         let is_too_large = (totals.tokens as f64) < LEAST_TOKENS_PER_PARAMETER * seen;
         let reducible_loss = if is_too_large { f64::INFINITY } else { loss };
         let share = OF_MARKOV + OF_MARKOV_BY_LOSS * loss;
-        let markov_bits = self.markov_bits.filter(|_| is_new);
+        let markov_bits = self.markov_bits.filter(|_| is_new && parameters < SMALL_MODEL);
         let expected = markov_bits.map(|bits| ExpectedBits { middle: share * bits });
         Some(Recipe {
             set,
@@ -470,7 +470,7 @@ impl Recipe {
         let passes = self.totals.epochs.unwrap_or(0.0);
         if self.is_limited_by_data {
             let most = most_passes(&self.config.init_from, self.config.dropout > 0.0);
-            return format!("limited by the data: {most} passes, then a model memorises them");
+            return format!("limited by the data: after {most} passes a model memorises them");
         }
         let Totals { parameters, tokens, .. } = self.totals;
         let ratio = two_digits(self.tokens_per_parameter());

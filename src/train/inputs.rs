@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::Utc;
+
 use super::clock::Moment;
 use crate::config::Config;
 use crate::data::Dataset;
@@ -19,7 +21,7 @@ pub(crate) struct RunInputs {
     pub clock: RunClock,
 }
 
-/// The time that a run has used of its `max_time`. Pauses are left out.
+/// The time that a run has used. Pauses are left out.
 pub(crate) struct RunClock {
     /// Used by former trainers.
     before: Duration,
@@ -49,9 +51,15 @@ impl RunClock {
 }
 
 impl RunInputs {
-    /// Returns true once the run has used up its `max_time`.
+    /// Returns the time on the clock of the run at which it is to end: after its `max_time`, or at its `end_at`.
+    pub fn time_limit(&self) -> Option<Duration> {
+        let by_clock = self.config.time_until_end(Utc::now()).map(|left| self.clock.used() + left);
+        self.config.max_time.into_iter().chain(by_clock).min()
+    }
+
+    /// Returns true once the run has used up its time.
     pub fn is_late(&self) -> bool {
-        self.config.max_time.is_some_and(|limit| self.clock.used() >= limit)
+        self.time_limit().is_some_and(|limit| self.clock.used() >= limit)
     }
 
     /// Returns the library of the products, by which the losses of two runs differ in the last bits.

@@ -127,10 +127,10 @@ pub(super) fn update_work(training: &Training) -> Work {
     Work::update(&inputs.config, learner.vocabulary(), steps.plan())
 }
 
-/// Returns the totals of the run. Its time is only estimated where no `max_time` plans it.
+/// Returns the totals of the run. Its time is only estimated where no limit plans it.
 pub(super) fn totals(training: &Training, speed: Option<&DeviceSpeed>) -> Totals {
     let Training { inputs, steps, learner, .. } = training;
-    let speed = speed.filter(|_| inputs.config.max_time.is_none());
+    let speed = speed.filter(|_| !inputs.config.is_timed());
     let data = Some(inputs.data_size());
     Totals::new(&inputs.config, learner.vocabulary(), steps.plan(), data, speed, false)
 }

@@ -4,6 +4,8 @@ use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use chrono::Utc;
+
 use super::Result;
 use super::inputs::{RunClock, RunInputs, StepPlan};
 use super::rank_part::RankPart;
@@ -123,6 +125,10 @@ impl Setup {
             forecast = kept.unwrap_or(forecast);
             let now = mode.products().map(|library| library.name.as_str());
             origin.warnings.extend(other_products(state.products.as_deref(), now));
+            if config.end_at.is_some_and(|end| end <= Utc::now()) {
+                let text = "the moment at which the run was to end is over; --until=07:30 gives it more time";
+                origin.warnings.push(text.into());
+            }
             if config.fill_time {
                 clock.continue_from(
                     Duration::try_from_secs_f64(state.seconds.unwrap_or(0.0)).unwrap_or_default(),

@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
+use chrono::Local;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use super::values::Suggested;
-use crate::config::{ConfigSource, DATASET, IGNORED, KEYS, ValueKind, preset_names};
+use crate::config::{
+    ConfigSource, DATASET, IGNORED, KEYS, ValueKind, moment_text, next_moment, preset_names,
+};
 
 /// The settings that `-h` shows; `--help` shows all.
 const FREQUENT: &str = "data init_from arch n_layer n_head n_embd block_size batch_size vram_budget \
-                        dtype optimizer learning_rate max_iters max_time eval_interval";
+                        dtype optimizer learning_rate max_iters max_time end_at eval_interval";
 
 /// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
@@ -49,6 +52,7 @@ impl Args for ConfigSource {
             arg = match key.kind {
                 ValueKind::Choice(words) => arg.value_parser(Suggested::new(words.iter().copied())),
                 ValueKind::Bool => arg.value_parser(Suggested::new(["true", "false"])),
+                ValueKind::Moment => arg.value_parser(parse_end).visible_alias("until"),
                 _ => arg,
             };
             if key.name == "max_time" {
@@ -69,6 +73,17 @@ impl Args for ConfigSource {
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
+    }
+}
+
+/// Returns an `end_at`, also of a time of day.
+fn parse_end(text: &str) -> Result<String, String> {
+    let moment = next_moment(text, &Local::now());
+    let is_absolute = text.trim().is_empty() || ValueKind::Moment.parse(text).is_ok();
+    match moment {
+        Some(moment) => Ok(moment_text(&moment)),
+        None if is_absolute => Ok(text.trim().into()),
+        None => Err("give a moment in the future, like 07:30 or 2026-11-28 07:30".into()),
     }
 }
 
@@ -116,5 +131,21 @@ mod tests {
             assert_eq!(flags(line), want, "{line}");
         }
         assert_eq!(flags("--compile=False --wandb_log=True --device cpu").len(), 2);
+    }
+
+    #[test]
+    fn a_run_can_end_by_the_clock() {
+        for spelling in ["until", "end_at", "end-at"] {
+            let found = flags(&format!("--{spelling}=07:30"));
+            let [(key, text)] = &found[..] else { panic!("{found:?}") };
+            assert!(key == "end_at" && text.contains("T07:30:00"), "{found:?}");
+            // It is written as it was read.
+            assert_eq!(flags(&format!("--{spelling}={text}")), found);
+        }
+        assert_eq!(flags("--until="), [("end_at".to_string(), String::new())]);
+        for wrong in ["tonight", "2020-01-31 07:30", "8h"] {
+            let error = Arguments::try_parse_from(["wgpt", "train", "--until", wrong]).unwrap_err();
+            assert!(error.to_string().contains("in the future, like 07:30"), "{error}");
+        }
     }
 }

@@ -140,7 +140,7 @@ fn text_field(ui: &mut Ui, form: &mut SettingsForm, key: &Key, width: f32) -> eg
     let hint = match key.name {
         "data" => "choose above",
         "out_dir" => "new folder",
-        "max_time" => "no limit",
+        "max_time" | "end_at" => "no limit",
         _ => "",
     };
     let edit = if key.default.contains('\n') {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Local, NaiveDateTime, NaiveTime, TimeZone};
+use chrono::{DateTime, Local, TimeZone};
 
 use super::fit::FitState;
 use super::form::SettingsForm;
+use crate::config::next_moment;
 use crate::plan::{DataSize, DeviceSpeed, Limits, Recipe, RecipeQuestion, TIMES, recipe};
 
 /// The preset that a recipe starts from.
@@ -147,19 +148,8 @@ impl TimeState {
 /// Returns the seconds from `now` to the moment of `text`, in whole minutes: `7:30` is the next
 /// such moment, `2026-11-28 07:30` has its date. `None` if it is no moment or not in the future.
 fn seconds_until<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<u64> {
-    let text = text.trim().trim_start_matches("until ");
-    // `7:3` is about to become `7:30`.
-    text.rsplit_once(':').filter(|(_, minute)| minute.len() == 2)?;
-    let today = now.date_naive();
-    let moments = match NaiveTime::parse_from_str(text, "%H:%M") {
-        Ok(time) => [today, today.succ_opt()?].map(|day| day.and_time(time)),
-        Err(_) => [NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M").ok()?; 2],
-    };
-    let mut minutes = moments.into_iter().filter_map(|moment| {
-        let at = now.timezone().from_local_datetime(&moment).earliest()?;
-        u64::try_from(at.signed_duration_since(now).num_minutes()).ok()
-    });
-    Some(60 * minutes.find(|minutes| *minutes > 0)?)
+    let minutes = next_moment(text, now)?.signed_duration_since(now).num_minutes();
+    u64::try_from(minutes).ok().filter(|minutes| *minutes > 0).map(|minutes| 60 * minutes)
 }
 
 #[cfg(test)]

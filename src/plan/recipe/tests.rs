@@ -170,3 +170,34 @@ fn the_presets_of_cards_are_the_recipes_of_a_night() {
         assert!(!plan.offload_optimizer && !plan.grad_checkpoint, "{size} GB: {plan:?}");
     }
 }
+
+#[test]
+fn a_small_model_learns_with_muon_at_twice_the_rate_of_the_law() {
+    let night = of("RTX 3060", 1_000_000_000, 8 * 3600, &[]);
+    let minutes = of("RTX 3060", 1_000_000_000, 60, &[("optimizer", "muon")]);
+    for (recipe, times) in [(night, 1.0), (minutes, 2.0)] {
+        let Totals { parameters, tokens_per_update, .. } = recipe.totals;
+        assert_eq!(parameters < SMALL_MODEL, times > 1.0, "{parameters}");
+        let flop = 6.0 * parameters as f64 * recipe.totals.tokens as f64;
+        let root = (tokens_per_update as f64 / batch_law(flop)).min(1.0).sqrt();
+        let law = learning_rate_law(flop) * root;
+        let ratio = recipe.config.learning_rate / law;
+        assert!((0.9 * times..1.1 * times).contains(&ratio), "{ratio}");
+    }
+}
+
+#[test]
+fn a_result_is_compared_with_what_was_expected() {
+    let expected = ExpectedBits { middle: 2.0 };
+    let [low, high] = [2.0 / SURE, 2.0 * SURE];
+    assert_eq!(expected.to_string(), format!("2.00 bits per byte ({low:.2} to {high:.2})"));
+    for (reached, verdict) in [
+        (0.99 * low, "less than expected"),
+        (2.1, "as expected"),
+        (1.01 * high, "more than expected"),
+    ] {
+        assert!(expected.verdict(reached).contains(verdict), "{}", expected.verdict(reached));
+    }
+    let known = of("RTX 3060", 1_000_000_000, 3600, &[]);
+    assert!(known.expected.is_none(), "the text is not known");
+}

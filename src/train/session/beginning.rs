@@ -77,7 +77,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Shortens the schedule so that it ends within `max_time`. Returns what was planned, if
+    /// Shortens the schedule so that it ends in time. Returns what was planned, if
     /// anything was, as text.
     ///
     /// Measures gradients of this run's first micro-batch, on all ranks at the same time, which changes
@@ -86,7 +86,8 @@ impl Session<'_> {
     async fn plan_schedule(&mut self) -> Result<Option<String>> {
         let config = &self.training.inputs.config;
         // A schedule that follows the speed of the run needs no plan.
-        let Some(limit) = config.max_time.filter(|_| !config.fill_time) else { return Ok(None) };
+        let limit = self.training.inputs.time_limit().filter(|_| !config.fill_time);
+        let Some(limit) = limit else { return Ok(None) };
         let point = device_speed(&self.training).await?;
         let pace = pace_of_ranks(&mut self.training, DeviceSpeed::measured(vec![point]))?;
         let Training { inputs, ranks, .. } = &mut self.training;
@@ -101,10 +102,15 @@ impl Session<'_> {
             return Ok(None);
         }
         self.journal.folder.write_config(&inputs.config)?;
+        let time = match inputs.config.end_at {
+            Some(end) if inputs.config.max_time != Some(limit) => {
+                format!("until {}", end.format("%Y-%m-%d %H:%M"))
+            }
+            _ => format!("into max_time = {}", humantime::format_duration(limit)),
+        };
         Ok(Some(format!(
-            "{max_iters} updates fit into max_time = {}, instead of {updates}; the first {warmup_iters} \
+            "{max_iters} updates fit {time}, instead of {updates}; the first {warmup_iters} \
              are warmup",
-            humantime::format_duration(limit),
         )))
     }
 
@@ -119,7 +125,7 @@ impl Session<'_> {
         let about_warmup = about_warmup(config);
         let mut speed = known_speed(&training.learner.device.info, training.inputs.mode);
         let flop = update_work(training).flop * config.max_iters.get() as f64;
-        if speed.is_none() && flop >= MUCH_WORK && config.max_time.is_none() {
+        if speed.is_none() && flop >= MUCH_WORK && !config.is_timed() {
             speed = DeviceSpeed::measured(vec![device_speed(training).await?]);
         }
         pace.is_told = speed.is_some();

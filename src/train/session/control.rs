@@ -84,7 +84,7 @@ impl Session<'_> {
         }
     }
 
-    /// Returns what is due next by rank 0, and true once the run has used up its `max_time` by the clock of
+    /// Returns what is due next by rank 0, and true once the run has used up its time by the clock of
     /// rank 0: all ranks apply the same commands between the same two updates. A signal may stop any rank, which
     /// stops all.
     fn next_command(
@@ -115,7 +115,7 @@ impl Session<'_> {
         let Self { training: Training { inputs, position, .. }, recent, .. } = self;
         let config = &inputs.config;
         let follows = config.decay_lr && config.schedule == Schedule::Wsd;
-        let limit = config.max_time.filter(|_| follows)?;
+        let limit = inputs.time_limit().filter(|_| follows)?;
         // A run that was planned far too short would be over before its speed is known.
         let must = config.fill_time && position.iteration == config.decay_start();
         let possible = recent.updates_left(inputs.clock.used(), position.iteration, limit, must)?;

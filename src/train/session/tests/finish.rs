@@ -1,7 +1,9 @@
 //! Runs that decay their learning rate and end, and runs that continue from before the decay.
 
+use chrono::Utc;
+
 use super::*;
-use crate::config::{DecayLength, Schedule};
+use crate::config::{DecayLength, Schedule, moment_text};
 use crate::runs;
 use crate::train::clock::Moment;
 
@@ -102,15 +104,12 @@ fn a_run_that_is_slower_than_planned_decays_before_its_time_is_over() {
     assert!(["2s", "8s", "30s"].iter().any(has_decayed));
 }
 
-/// A run that was planned for far fewer updates than its time allows.
-#[test]
-fn a_run_uses_its_time_and_a_pause_is_none_of_it() {
-    const LIMIT: f64 = 4.0;
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("r");
-    let settings = [("fill_time", "true"), ("max_time", "4s"), ("max_iters", "20")];
+/// Trains a run that was planned for far fewer updates than its time allows, with a pause of 2 s. Returns its events,
+/// and the seconds of its clock and of the wall's.
+fn paused(run: &Path, limit: (&'static str, &str)) -> (Vec<Event>, f64, f64) {
+    let settings = [("fill_time", "true"), limit, ("max_iters", "20")];
     let more = [("decay_fraction", "0.6"), ("eval_interval", "1000")];
-    let request = constant(&run, &[&settings[..], &more].concat());
+    let request = constant(run, &[&settings[..], &more].concat());
     let (sender, receiver) = channel();
     let (began, mut events) = (Moment::now(), Vec::new());
     let mut emit = |event: &Event| {
@@ -130,23 +129,40 @@ fn a_run_uses_its_time_and_a_pause_is_none_of_it() {
     run_on(cpu(), request, Group::alone(), &receiver, &mut emit).unwrap();
     let whole = began.elapsed().as_secs_f64();
     let used = each!(&events, Event::Done { seconds, .. } => *seconds).next().unwrap();
+    (events, used, whole)
+}
+
+/// Returns the time of two updates, one of which may not have fit any more on a slow machine.
+fn two_updates(events: &[Event]) -> f64 {
+    2.0 * each!(events, Event::Step(step) => step.ms * 1e-3).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_run_uses_its_time_and_a_pause_is_none_of_it() {
+    const LIMIT: f64 = 4.0;
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r");
+    let (events, used, whole) = paused(&run, ("max_time", "4s"));
     let updates = steps(&events).len();
-    // On a slow machine the next update would be too long.
-    let longest = each!(&events, Event::Step(step) => step.ms * 1e-3).fold(0.0, f64::max);
-    assert!(used + 2.0 * longest > 0.97 * LIMIT, "{updates} updates in {used} s");
+    assert!(used + two_updates(&events) > 0.97 * LIMIT, "{updates} updates in {used} s");
     assert!(whole > used + 1.9, "{whole}, {used}");
     let recorded = runs::config(&run).unwrap();
     assert!(recorded.fill_time && recorded.max_iters.get() >= updates as u64);
 }
 
 #[test]
-fn ranks_finish_together() {
-    let (_folder, run) = new_run();
-    let all = on_threads(2, |group| {
-        let finish = Command::Finish { decay: "4".parse().unwrap() };
-        let commands = if group.is_first() { vec![finish] } else { Vec::new() };
-        train(request(&run, &[]), group, &commands).unwrap()
-    });
-    assert_eq!(steps(&all[0]).len(), 4);
-    assert_eq!(steps(&all[1]), steps(&all[0]));
+fn a_pause_shortens_a_run_that_ends_by_the_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let begun = Utc::now();
+    let end = begun + Duration::from_secs(7);
+    let end_at = moment_text(&end);
+    let (events, used, whole) = paused(&folder.path().join("r"), ("end_at", &end_at));
+    assert!(whole > used + 1.9, "{whole}, {used}");
+    // `end_at` has whole seconds.
+    let ended = (Utc::now() - begun).as_seconds_f64();
+    assert!(ended + two_updates(&events) > 5.7, "{ended}");
+    assert!(steps(&events).len() > 20);
+    // The plan had no more updates than fit, so no rate was left over.
+    let rates: Vec<f64> = each!(&events, Event::Step(step) => step.lr).collect();
+    assert!(rates[rates.len() - 1] < rates[0], "{rates:?}");
 }
