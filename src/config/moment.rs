@@ -3,7 +3,7 @@
 use chrono::{DateTime, FixedOffset, NaiveDateTime, NaiveTime, SecondsFormat, TimeZone};
 
 /// Parses a moment as people write it, in the time zone of `now`: `7:30` is the next such moment, and
-/// `2026-11-28 07:30` has its date. `None` if it is no moment, or not in the future.
+/// `2026-11-28 07:30` has its date. `None` if it is no moment, or less than a minute ahead.
 pub(crate) fn next_moment<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<DateTime<Z>> {
     let text = text.trim().trim_start_matches("until ");
     // `7:3` is about to become `7:30`.
@@ -14,7 +14,9 @@ pub(crate) fn next_moment<Z: TimeZone>(text: &str, now: &DateTime<Z>) -> Option<
         Err(_) => [NaiveDateTime::parse_from_str(text, "%Y-%m-%d %H:%M").ok()?; 2],
     };
     let local = |moment: &NaiveDateTime| now.timezone().from_local_datetime(moment).earliest();
-    moments.iter().filter_map(local).find(|moment| moment > now)
+    let is_ahead =
+        |moment: &DateTime<Z>| moment.clone().signed_duration_since(now).num_minutes() > 0;
+    moments.iter().filter_map(local).find(is_ahead)
 }
 
 /// Writes a moment as `end_at` has it.

@@ -12,7 +12,7 @@ use crate::config::{
 
 /// The settings that `-h` shows; `--help` shows all.
 const FREQUENT: &str = "data init_from arch n_layer n_head n_embd block_size batch_size vram_budget \
-                        dtype optimizer learning_rate max_iters max_time end_at eval_interval";
+                        dtype optimizer learning_rate max_iters max_time eval_interval";
 
 /// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
