@@ -170,15 +170,24 @@ impl DeviceSpeed {
     /// Returns the uncertainty of the time of `work`: the true time is expected between the
     /// estimate divided by this factor and multiplied by it.
     pub fn uncertainty(&self, work: Work) -> f64 {
-        let flop = work.flop / work.ops;
-        let ratio = |point: &SpeedPoint| (point.flop / flop).max(flop / point.flop);
-        let nearest = self.points.iter().map(|point| (ratio(point), point.is_busy()));
-        match nearest.min_by(|a, b| a.0.total_cmp(&b.0)) {
-            _ if self.published.is_some() => GUESSED,
-            Some((..=SIMILAR_WORK, false)) => SIMILAR,
-            Some((ratio, false)) if ratio <= SIMILAR_WORK.powi(3) => MEASURED,
+        match self.nearest(work) {
+            Some((..=SIMILAR_WORK, point)) if !point.is_busy() => SIMILAR,
+            Some((_, point)) if !point.is_busy() && self.is_known_for(work) => MEASURED,
             _ => GUESSED,
         }
+    }
+
+    /// Returns true if work of this kind was measured, beside other programs or not.
+    pub fn is_known_for(&self, work: Work) -> bool {
+        self.nearest(work).is_some_and(|(ratio, _)| ratio <= SIMILAR_WORK.powi(3))
+    }
+
+    /// Returns the measurement that is nearest to `work`, and the ratio of their operations per op.
+    fn nearest(&self, work: Work) -> Option<(f64, &SpeedPoint)> {
+        let flop = work.flop / work.ops;
+        let ratio = |point: &SpeedPoint| (point.flop / flop).max(flop / point.flop);
+        let points = self.points.iter().filter(|_| self.published.is_none());
+        points.map(|point| (ratio(point), point)).min_by(|a, b| a.0.total_cmp(&b.0))
     }
 }
 
@@ -251,13 +260,13 @@ mod tests {
         let double = Work { flop: 2.0 * work.flop, ..work };
         close(speed.seconds(double), 6.0);
         let busy = DeviceSpeed::measured(vec![work.point(3.0).beside(0.6)]).unwrap();
-        assert_eq!(busy.uncertainty(work), GUESSED);
+        assert_eq!((busy.uncertainty(work), busy.is_known_for(work)), (GUESSED, true));
         assert!(busy.source().ends_with("used up to 60% of the CPUs"), "{}", busy.source());
         // Much smaller ops take longer than their arithmetic and less than the same time.
         let small = Work { flop: work.flop / 100.0, ..work };
         let seconds = speed.seconds(small);
         assert!(seconds > 0.03 && seconds < 0.1, "{seconds}");
-        assert_eq!(speed.uncertainty(small), GUESSED);
+        assert_eq!((speed.uncertainty(small), speed.is_known_for(small)), (GUESSED, false));
         assert_eq!(DeviceSpeed::measured(vec![SpeedPoint::new(1e9, 0.0)]), None);
         let muon = Work::update(&gpt2(&[("optimizer", "muon")]), VOCAB, &plan);
         let of_muon = DeviceSpeed::measured(vec![muon.point(3.0)]).unwrap().seconds(muon);

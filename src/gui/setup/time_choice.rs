@@ -133,7 +133,7 @@ mod tests {
             panel.run_steps(4);
             let Shared { times, settings, .. } = panel.state();
             assert_eq!(times.title().as_deref(), title);
-            assert_eq!(settings.form.is_changed("max_time"), typed != "12");
+            assert_eq!(settings.form.is_changed("end_at"), typed != "12");
             let is_refused = panel.query_by_label_contains("Type a time").is_some();
             assert_eq!(is_refused, title.is_none());
         }

@@ -6,7 +6,7 @@ use chrono::{DateTime, Local, TimeZone};
 
 use super::fit::FitState;
 use super::form::SettingsForm;
-use crate::config::next_moment;
+use crate::config::{moment_text, next_moment};
 use crate::plan::{DataSize, DeviceSpeed, Limits, Recipe, RecipeQuestion, TIMES, recipe};
 
 /// The preset that a recipe starts from.
@@ -70,7 +70,7 @@ impl TimeState {
         let is_typed = |(key, text): &(&str, &str)| {
             let of_recipe = self.applied.iter().any(|(known, value)| known == key && value == text);
             // A preset that brings its data is not typed.
-            !of_recipe && *key != "data" && *key != "max_time"
+            !of_recipe && !["data", "max_time", "end_at"].contains(key)
         };
         let typed = form.changes().filter(is_typed);
         Some(RecipeInputs {
@@ -97,6 +97,12 @@ impl TimeState {
         if is_new || is_later {
             let times = TIMES.iter().map(|(_, seconds)| Some(*seconds)).chain([until]);
             self.recipes = times.map(|seconds| inputs.recipe(form, seconds?)).collect();
+            let end = next_moment(&self.moment, &Local::now());
+            if let (Some(Some(recipe)), Some(end)) = (self.recipes.get_mut(MOMENT), end) {
+                // By the clock, so that it ends then also after a pause.
+                recipe.set.retain(|(key, _)| *key != "max_time");
+                recipe.set.push(("end_at", moment_text(&end)));
+            }
             self.inputs = Some(inputs);
             self.until = until;
         }

@@ -15,9 +15,6 @@ use crate::train::{self, Setup};
 /// The operations of a step that is measured: a tenth of a second at 100 GFLOP/s.
 const OPERATIONS: f64 = 1e10;
 
-/// The factor by which a known speed may be wrong and is not measured again.
-const UNCERTAINTY: f64 = 1.5;
-
 /// Compares an integrated GPU that `auto` has chosen with the CPU, for the run of `setup`. If the CPU is
 /// faster, returns it with a message for the user. Otherwise adds both speeds to the reason for the GPU.
 ///
@@ -48,8 +45,9 @@ pub(super) fn faster_cpu(
         ..own.clone()
     });
     let speed_of_run = |device: &DeviceInfo, mode| {
-        let is_certain = |speed: &DeviceSpeed| speed.uncertainty(work_of(&trial)) <= UNCERTAINTY;
-        let speed = match known_speed(device, mode).filter(is_certain) {
+        // Both were measured beside the same programs.
+        let is_known = |speed: &DeviceSpeed| speed.is_known_for(work_of(&trial));
+        let speed = match known_speed(device, mode).filter(is_known) {
             Some(speed) => speed,
             None => measured_speed(&trial, device, mode)?,
         };
