@@ -141,7 +141,7 @@ fn little_data_in_much_time_gets_dropout() {
     child.kill().unwrap();
     child.wait().unwrap();
     let start: Value = serde_json::from_str(&start).unwrap();
-    assert_eq!(start["config"]["dropout"], 0.2, "{start}");
+    assert_eq!(start["config"]["dropout"], 0.1, "{start}");
 }
 
 #[test]
