@@ -119,8 +119,8 @@ const MUON_TAKES: f64 = 2.5;
 const SMALL_MODEL: u64 = 10_000_000;
 const RATE_OF_SMALL_WITH_MUON: f64 = 2.0;
 
-/// The bits per byte of a small model as a share of those of a Markov model of order 4, by the law's reducible loss, and
-/// the factor by which a run may differ (docs/rule.md has the fit).
+/// The bits per byte of a small model as a share of those of a Markov model of order 4, by the law's reducible
+/// loss, and the factor by which a run may differ (docs/rule.md has the fit).
 const OF_MARKOV: f64 = 0.734;
 const OF_MARKOV_BY_LOSS: f64 = 0.011;
 const SURE: f64 = 1.15;
@@ -335,7 +335,8 @@ impl RecipeQuestion<'_> {
         Some(Batch { set, tokens, seconds })
     }
 
-    /// Returns the peak learning rate of a model with these parameters, for `flop` operations in updates of `each` tokens.
+    /// Returns the peak learning rate of a model with these parameters, for `flop` operations in updates of
+    /// `each` tokens.
     fn rate(&self, set: &SettingValues, parameters: u64, flop: f64, each: f64) -> Option<f64> {
         let config = self.config.with(set)?;
         if config.init_from != InitFrom::Scratch {
