@@ -237,7 +237,7 @@ fn calibrate(
     let mut others = OtherPrograms::default();
     let mut points = bench::calibrate(&device, mode)?;
     let others = others.share();
-    points.iter_mut().for_each(|point| *point = point.beside(others));
+    points.iter_mut().for_each(|point| *point = point.with_others(others));
     runs::remember_speed(&device.info, mode, &points);
     Ok(())
 }

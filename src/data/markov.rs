@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use super::windows::hash;
 use super::{DataError, Dataset, Split, Tokenizer};
 
 /// The tokens before a token that predict it.
@@ -35,7 +36,8 @@ pub fn markov_bits(dataset: &Dataset) -> Result<Option<f64>, DataError> {
     Ok((bytes > 0).then(|| bits / bytes as f64))
 }
 
-/// Returns evenly spread parts of a split with `wanted` tokens in all, or all of a smaller one.
+/// Returns evenly spread parts of a split with `wanted` tokens in all, or all of a smaller one. The last one ends with
+/// the split: the validation text follows there, and is predicted far better by what comes right before it.
 fn parts(split: &Split, wanted: u64) -> Result<Vec<Vec<u32>>, DataError> {
     if split.len() <= wanted {
         return Ok(vec![split.window(0, split.len() as usize)?]);
@@ -90,20 +92,15 @@ impl Counts {
 /// Returns the contexts of the token after `before`, from none to the longest.
 fn contexts(before: &[u32]) -> impl Iterator<Item = u64> {
     let longer = before.iter().rev().take(ORDER);
-    let mut hash = 1;
-    std::iter::once(hash).chain(longer.map(move |token| {
-        hash = followed(hash, *token);
-        hash
+    let mut context = 0;
+    std::iter::once(context).chain(longer.map(move |token| {
+        context = followed(context, *token);
+        context
     }))
 }
 
-/// Mixes a token into a hash: the finalizer of SplitMix64 (Steele et al. 2014).
-fn followed(hash: u64, token: u32) -> u64 {
-    let mut mixed =
-        hash.rotate_left(32).wrapping_add(u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+fn followed(context: u64, token: u32) -> u64 {
+    hash([context, u64::from(token)])
 }
 
 #[cfg(test)]

@@ -119,8 +119,8 @@ const MUON_TAKES: f64 = 2.5;
 const SMALL_MODEL: u64 = 10_000_000;
 const RATE_OF_SMALL_WITH_MUON: f64 = 2.0;
 
-/// The bits per byte of a small model as a share of those of a Markov model of order 4, by the law's reducible
-/// loss, and the factor by which a run may differ (docs/rule.md has the fit).
+/// A small model is expected to reach `OF_MARKOV + OF_MARKOV_BY_LOSS L` times the bits per byte of a Markov model
+/// of order 4, where L is the law's reducible loss, within a factor of `SURE` (docs/rule.md has the fit).
 const OF_MARKOV: f64 = 0.734;
 const OF_MARKOV_BY_LOSS: f64 = 0.011;
 const SURE: f64 = 1.15;

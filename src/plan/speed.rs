@@ -16,7 +16,7 @@ use crate::config::{Dtype, Precision};
 pub struct SpeedPoint {
     pub flop: f64,
     pub seconds: f64,
-    /// The share of the CPUs that other programs used meanwhile: they may have slowed the device down.
+    /// The share of the CPUs that other programs used at the time: they may have slowed the device down.
     #[serde(default)]
     pub others: f64,
 }
@@ -30,7 +30,7 @@ impl SpeedPoint {
         Self { flop, seconds, others: 0.0 }
     }
 
-    pub fn beside(self, others: f64) -> Self {
+    pub fn with_others(self, others: f64) -> Self {
         Self { others, ..self }
     }
 
@@ -177,7 +177,7 @@ impl DeviceSpeed {
         }
     }
 
-    /// Returns true if work of this kind was measured, beside other programs or not.
+    /// Returns true if work of this kind was measured, whether other programs were busy or not.
     pub fn is_known_for(&self, work: Work) -> bool {
         self.nearest(work).is_some_and(|(ratio, _)| ratio <= SIMILAR_WORK.powi(3))
     }
@@ -259,7 +259,7 @@ mod tests {
         // Twice the updates at once: larger ops at the same rate.
         let double = Work { flop: 2.0 * work.flop, ..work };
         close(speed.seconds(double), 6.0);
-        let busy = DeviceSpeed::measured(vec![work.point(3.0).beside(0.6)]).unwrap();
+        let busy = DeviceSpeed::measured(vec![work.point(3.0).with_others(0.6)]).unwrap();
         assert_eq!((busy.uncertainty(work), busy.is_known_for(work)), (GUESSED, true));
         assert!(busy.source().ends_with("used up to 60% of the CPUs"), "{}", busy.source());
         // Much smaller ops take longer than their arithmetic and less than the same time.

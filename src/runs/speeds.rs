@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speed_beside_other_programs_replaces_only_one_that_says_less() {
+    fn a_speed_from_a_busy_machine_replaces_only_one_that_says_less() {
         let key = "a CPU".to_string();
         let added = |points: &[SpeedPoint]| {
             let mut speeds = Speeds::default();
@@ -106,13 +106,13 @@ mod tests {
             speeds[&key].clone()
         };
         let alone = point(1e6, 1.0);
-        let slow = point(1e6, 40.0).beside(0.9);
-        let fast = point(1e6, 0.5).beside(0.5);
+        let slow = point(1e6, 40.0).with_others(0.9);
+        let fast = point(1e6, 0.5).with_others(0.5);
         assert_eq!(added(&[alone, slow]), [alone]);
         assert_eq!(added(&[slow, alone]), [alone]);
         assert_eq!(added(&[alone, fast]), [fast]);
         // The device itself has become slower: a new driver, or a battery.
-        let slower = point(1e6, 2.0).beside(0.05);
+        let slower = point(1e6, 2.0).with_others(0.05);
         assert_eq!(added(&[alone, slower]), [slower]);
     }
 }

@@ -31,7 +31,7 @@ pub(super) async fn device_speed(training: &Training) -> Result<SpeedPoint> {
     let Training { inputs, steps, ranks, learner, .. } = training;
     let RunInputs { config, mode, .. } = inputs;
     let work = Work::micro_batch(config, learner.vocabulary(), steps.plan());
-    let point = work.point(time.as_secs_f64()).beside(others.share());
+    let point = work.point(time.as_secs_f64()).with_others(others.share());
     if ranks.group.is_alone() {
         remember_speed(&learner.device.info, *mode, &[point]);
     }

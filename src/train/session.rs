@@ -295,11 +295,11 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Keeps the speed of the device, where an update takes `seconds` beside `others`, for later estimates. Warns once
-    /// if the run takes long.
+    /// Keeps the speed of the device for later estimates: an update takes `seconds` while other programs use
+    /// this share of the CPUs. Warns once if the run takes long.
     fn learn_speed(&mut self, seconds: f64, others: f64) {
         let Self { training, journal, pace, .. } = self;
-        let point = update_work(training).point(seconds).beside(others);
+        let point = update_work(training).point(seconds).with_others(others);
         remember_speed(&training.learner.device.info, training.inputs.mode, &[point]);
         let Some(speed) = DeviceSpeed::measured(vec![point]) else { return };
         // A resumed run is no surprise.

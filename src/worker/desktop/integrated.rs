@@ -45,7 +45,7 @@ pub(super) fn faster_cpu(
         ..own.clone()
     });
     let speed_of_run = |device: &DeviceInfo, mode| {
-        // Both were measured beside the same programs.
+        // The same programs were running when the other device was measured.
         let is_known = |speed: &DeviceSpeed| speed.is_known_for(work_of(&trial));
         let speed = match known_speed(device, mode).filter(is_known) {
             Some(speed) => speed,

@@ -75,7 +75,7 @@ fn measure(
     let row = bench::benchmark_row(&device, config, &forecast.plan, mode)?;
     let tokens = config.global_batch() as f64 * f64::from(config.block_size.get());
     let work = Work::update(config, config.vocab_size, &forecast.plan);
-    let point = work.point(tokens / row.tokens_per_s).beside(others.share());
+    let point = work.point(tokens / row.tokens_per_s).with_others(others.share());
     runs::remember_speed(&device.info, planned, &[point]);
     Ok(row)
 }
