@@ -22,8 +22,14 @@ fn write_result(row: u32, column: u32, product: pack) {
         let gate = widen(pack(pre_activation[out_at]));
         let up = widen(pack(pre_activation[up_at]));
         let gradients = swiglu_gradients(widen(value), gate, up);
-        out[out_at] = to_result(narrow(gradients[0], 0u));
-        out[up_at] = to_result(narrow(gradients[1], 0u));
+        var d_gate = narrow(gradients[0], 0u);
+        var d_up = narrow(gradients[1], 0u);
+        if (ACCUMULATE) {
+            d_gate += pack(out[out_at]);
+            d_up += pack(out[up_at]);
+        }
+        out[out_at] = to_result(d_gate);
+        out[up_at] = to_result(d_up);
         return;
     }
     if (BIAS) {

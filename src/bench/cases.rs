@@ -318,6 +318,7 @@ fn loss(bench: &Bench, s: &OpSizes) -> Result<OpRow, DeviceError> {
                 None,
                 targets.clone(),
                 loss,
+                true,
                 bench.mode,
             )
         },

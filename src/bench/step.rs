@@ -10,7 +10,7 @@ use super::{LaunchRow, StepRow, best_seconds, fraction};
 use crate::config::{Config, GPT2_VOCABULARY};
 use crate::gpu::{self, DeviceError, Peaks};
 use crate::model::{
-    Architecture, Gpt, MicroBatch, Pass, RandomWeights, StepDropout, WeightError, WeightGradients,
+    Architecture, Gpt, Lora, MicroBatch, Pass, RandomWeights, StepDropout, WeightError, WeightGradients,
     WeightSource,
 };
 use crate::ops::{CrossEntropy, OpsMode};
@@ -67,7 +67,10 @@ impl TrainingStep {
         let model = match &mut masters {
             Some(_) if is_dry => Gpt::stored_in(precision, &architecture, weights, device),
             Some(masters) => masters.model(precision, &architecture, weights, device),
-            None => Gpt::new(&architecture, weights, device),
+            None => match Lora::new(config) {
+                Some(lora) => Gpt::adapted(precision, &architecture, &lora, weights, device),
+                None => Gpt::new(&architecture, weights, device),
+            },
         };
         let mut model = model.expect("such weights exist for every name");
         if masters.is_none() {

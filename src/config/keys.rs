@@ -60,6 +60,7 @@ const I64: u64 = i64::MAX as u64;
 
 const DATA: &str = "data and run";
 const MODEL: &str = "model";
+const ADAPTER: &str = "adapter";
 const BATCH: &str = "batch and memory";
 const OPTIMIZER: &str = "optimizer";
 const SCHEDULE: &str = "schedule";
@@ -75,6 +76,11 @@ const fn key(
 ) -> Key {
     Key { name, kind, group, help, default }
 }
+
+/// The matrices of blocks, by the last part of their names in the files of transformers: GPT-2's, then Llama's.
+pub(super) const LORA_TARGETS: &[&str] = &[
+    "c_attn", "c_proj", "c_fc", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+];
 
 /// All settings, in the order of files and help texts.
 #[rustfmt::skip] // One row per line, to read as a table.
@@ -100,6 +106,10 @@ pub const KEYS: &[Key] = &[
     key("norm_eps", Positive, MODEL, "1e-5", "with llama and qwen3: added to the mean square in a norm"),
     key("tie_embeddings", Bool, MODEL, "true", "with llama and qwen3: the output head is the token embedding"),
     key("max_positions", count(0, 1 << 20), MODEL, "0", "with llama and qwen3: context that exports state, as of a model that was made for more than block_size; 0 = block_size"),
+
+    key("lora_rank", count(0, 1 << 12), ADAPTER, "0", "train low-rank adapters of this rank (LoRA) instead of the weights of init_from; 0 = train the weights"),
+    key("lora_alpha", NonNegative, ADAPTER, "0.0", "adapters are scaled by lora_alpha / lora_rank; 0 = twice lora_rank"),
+    key("lora_targets", Words(LORA_TARGETS), ADAPTER, "", "matrices with an adapter, like q_proj,v_proj; empty = all in the blocks"),
 
     key("batch_size", count(1, 1 << 16), BATCH, "12", "sequences per accumulation step"),
     key("gradient_accumulation_steps", count(1, 1 << 20), BATCH, "40", "accumulation steps per update; the global batch is batch_size times this"),
@@ -202,11 +212,13 @@ const ALIASES: &[(&str, &str)] = &[
     ("hidden_size", "n_embd"),
     ("intermediate_size", "ffn_size"),
     ("num_key_value_heads", "n_kv_head"),
+    ("lora_r", "lora_rank"),
     ("lr", "learning_rate"),
     ("max_steps", "max_iters"),
     ("num_heads", "n_head"),
     ("num_layers", "n_layer"),
     ("seq_len", "block_size"),
+    ("target_modules", "lora_targets"),
     ("wd", "weight_decay"),
 ];
 

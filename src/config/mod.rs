@@ -95,6 +95,16 @@ pub struct Config {
     #[serde(default)]
     pub max_positions: u32,
 
+    /// 0 = train all weights.
+    #[serde(default)]
+    pub lora_rank: u32,
+    /// 0 = twice `lora_rank`.
+    #[serde(default)]
+    pub lora_alpha: f64,
+    /// Separated by commas; empty = all.
+    #[serde(default)]
+    pub lora_targets: String,
+
     /// Sequences per accumulation step. They need not be on the device at once: see `micro_batch`.
     pub batch_size: NonZeroU32,
     /// The global batch is `batch_size` times this, and the loss of a step is the mean over it.

@@ -1,10 +1,12 @@
 //! Merges layers into a config and checks the rules between keys.
 
 use super::error::{ConfigError, Provenance, Source};
-use super::keys::{KEYS, MAX_HEAD_SIZE};
+use super::keys::{KEYS, LORA_TARGETS, MAX_HEAD_SIZE};
 use super::kind::InvalidValue;
 use super::layer::Layer;
-use super::{Arch, BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Config, InitFrom, Schedule};
+use super::{
+    Arch, BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Choice, Config, InitFrom, OptimizerKind, Schedule,
+};
 use std::collections::BTreeMap;
 
 const BUILTIN_DATA: &[&str] = &[BUILTIN_STORIES, BUILTIN_CHATS];
@@ -97,6 +99,7 @@ impl Resolved {
 
         self.check_arch()?;
         self.check_heads()?;
+        self.check_adapter()?;
 
         let global = config.global_batch();
         let micro = u64::from(config.micro_batch().get());
@@ -217,6 +220,45 @@ impl Resolved {
                 let hint = format!("leave {name} at {default}, or set arch to llama or qwen3");
                 return self.error(name, &["arch"], value, rule, hint);
             }
+        }
+        Ok(())
+    }
+
+    /// Checks that the settings of an adapter fit the model and the optimizer.
+    fn check_adapter(&self) -> Result<(), ConfigError> {
+        let config = &self.config;
+        if config.lora_rank == 0 {
+            return Ok(());
+        }
+        let is_gpt2 = config.arch == Arch::Gpt2;
+        let of_arch = |target: &&str| target.starts_with("c_") == is_gpt2;
+        let mut names = config.lora_targets.split(',').filter(|target| !target.is_empty());
+        if let Some(other) = names.find(|target| !of_arch(target)) {
+            let has: Vec<&str> = LORA_TARGETS.iter().copied().filter(of_arch).collect();
+            let rule = format!("{} has no matrix of this name", config.arch);
+            let hint = format!("its matrices are {}; leave lora_targets out for all", has.join(", "));
+            return self.error("lora_targets", &["arch"], other, rule, hint);
+        }
+        let narrowest = config.n_embd.get().min(config.kv_heads() * config.head_size());
+        if config.lora_rank > narrowest {
+            let rule = format!("the smallest matrix has only {narrowest} rows or columns");
+            let hint = format!("use 8 to 64, at most {narrowest}");
+            return self.error("lora_rank", &["n_embd"], config.lora_rank, rule, hint);
+        }
+        if config.optimizer == OptimizerKind::Muon {
+            let rule = "Muon is for whole matrices, and an adapter has none";
+            let hint = "leave optimizer out, or set it to adamw";
+            return self.error("optimizer", &["lora_rank"], "muon", rule, hint);
+        }
+        if config.offload_optimizer == Choice::True {
+            let rule = "the state of an adapter's optimizer is too small to move";
+            let hint = "leave offload_optimizer out";
+            return self.error("offload_optimizer", &["lora_rank"], true, rule, hint);
+        }
+        if config.shard_optimizer {
+            let rule = "the state of an adapter's optimizer is too small to divide";
+            let hint = "leave shard_optimizer out";
+            return self.error("shard_optimizer", &["lora_rank"], true, rule, hint);
         }
         Ok(())
     }

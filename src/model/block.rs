@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::layers::{Linear, Norm, WeightMatrix, WeightMut};
+use super::layers::{Linear, Norm, WeightMut};
 use super::pass::{BlockPass, site};
 use crate::ops::{self, Activation, AttentionShape, HeadNorms, LayerNormStatistics, RotaryShape};
 use crate::plan::{Blocks, LlamaBlocks};
@@ -54,7 +54,8 @@ pub(super) struct SavedMlp {
 }
 
 pub(super) struct BlockGradients {
-    /// The gradients of the linear layers of attention and MLP, flat, in the order of the model.
+    /// The gradients of what is trained of the linear layers of attention and MLP, flat, in the order of the
+    /// model.
     pub linear: [Vec<Tensor<1>>; 2],
     /// The partial sums of the gradients of the norms of attention and MLP.
     pub norms: [Tensor<3>; 2],
@@ -72,10 +73,15 @@ impl Block {
         attention.chain(mlp).chain(self.mlp_output.weights())
     }
 
-    /// Returns the matrices of the linear layers, in the order of the model.
-    pub fn matrices(&mut self) -> [&mut WeightMatrix; 4] {
+    /// Lists the matrices of the adapters, in the order of the model.
+    pub fn adapters(&mut self) -> impl Iterator<Item = WeightMut<'_>> {
+        self.linear().into_iter().flat_map(Linear::adapter)
+    }
+
+    /// Returns the linear layers, in the order of the model.
+    pub fn linear(&mut self) -> [&mut Linear; 4] {
         let Self { qkv, attention_output, mlp_input, mlp_output, .. } = self;
-        [qkv, attention_output, mlp_input, mlp_output].map(|layer| &mut layer.matrix)
+        [qkv, attention_output, mlp_input, mlp_output]
     }
 
     /// Returns the residual stream `[n, c]` after the block, and what `backward` needs.

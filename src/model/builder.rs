@@ -1,19 +1,27 @@
 //! Builds the parts of a model from a source of weights.
 
+use std::collections::HashMap;
+use std::iter::Peekable;
 use std::vec::IntoIter;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::block::Block;
-use super::layers::{Linear, Norm, WeightMatrix};
-use super::{Architecture, Gpt, WeightError, WeightSource};
+use super::adapter::{Adapter, Expansion};
+use super::layers::{Linear, Norm, Trained, WeightMatrix};
+use super::{Architecture, Gpt, Lora, WeightError, WeightSource};
 use crate::config::Arch;
 use crate::ops::NormForm;
-use crate::plan::{Blocks, LlamaBlocks};
+use crate::plan::{AdaptedLayer, Blocks, LORA_A, LORA_B, LlamaBlocks};
 
 /// An architecture, its weights, and where they go.
 pub(super) struct Builder<'a> {
     architecture: &'a Architecture,
+    lora: Option<&'a Lora>,
+    /// The layers with an adapter that are still to come.
+    adapted: Peekable<IntoIter<AdaptedLayer>>,
+    /// The expansion of each kind of layer, by its name in a block: blocks share them.
+    expansions: HashMap<String, Expansion>,
     /// The names and shapes of the next weights, in the order of the model.
     next: IntoIter<(String, Vec<usize>)>,
     source: &'a mut dyn WeightSource,
@@ -25,12 +33,16 @@ pub(super) struct Builder<'a> {
 impl<'a> Builder<'a> {
     pub fn new(
         architecture: &'a Architecture,
+        lora: Option<&'a Lora>,
         source: &'a mut dyn WeightSource,
         device: &'a Device,
         matrices: DType,
     ) -> Self {
         let next = architecture.shapes().into_iter();
-        Self { architecture, next, source, device, matrices }
+        let adapted = lora.map_or_else(Vec::new, |lora| lora.layers(architecture));
+        let adapted = adapted.into_iter().peekable();
+        let expansions = HashMap::new();
+        Self { architecture, lora, adapted, expansions, next, source, device, matrices }
     }
 
     /// Builds a model with the token embedding in up to `shards` shards.
@@ -45,6 +57,7 @@ impl<'a> Builder<'a> {
             ln_f: self.norm()?,
             lm_head: has_own_head.then(|| self.token_embedding(shards)).transpose()?,
             architecture: architecture.clone(),
+            lora: self.lora.cloned(),
         })
     }
 
@@ -95,7 +108,29 @@ impl<'a> Builder<'a> {
     }
 
     fn linear(&mut self) -> Result<Linear, WeightError> {
-        Ok(Linear { matrix: self.matrix()?, bias: self.bias()? })
+        let name = self.next.as_slice().first().map(|(name, _)| name.clone()).unwrap_or_default();
+        let matrix = self.matrix()?;
+        let bias = self.bias()?;
+        Ok(Linear { matrix, bias, trained: self.trained(name.trim_end_matches(".weight"))? })
+    }
+
+    /// Builds what is trained of the layer `name`.
+    fn trained(&mut self, name: &str) -> Result<Trained, WeightError> {
+        let Some(lora) = self.lora else { return Ok(Trained::Weights) };
+        let Some(layer) = self.adapted.next_if(|layer| layer.name == name) else {
+            return Ok(Trained::Nothing);
+        };
+        let [of_a, of_b] = layer.shapes(lora.rank);
+        let mut matrix = |kind: &str, shape: [usize; 2]| {
+            let values = self.source.weight(&format!("{name}.{kind}"), &shape)?;
+            let data = TensorData::new(values, shape);
+            Ok::<_, WeightError>(Tensor::from_data(data, (self.device, DType::F32)))
+        };
+        let (a, b) = (matrix(LORA_A, of_a)?, matrix(LORA_B, of_b)?);
+        let kind = name.splitn(3, '.').nth(2).unwrap_or_default().to_owned();
+        let new = || Expansion::new(&layer, lora.rank, lora.scale() as f32, self.device);
+        let expansion = self.expansions.entry(kind).or_insert_with(new).clone();
+        Ok(Trained::Adapter(Adapter::new(a, b, expansion)))
     }
 
     fn block(&mut self) -> Result<Block, WeightError> {

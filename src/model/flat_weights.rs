@@ -1,4 +1,4 @@
-//! The weights of a model as flat tensors, in its order.
+//! The weights of a model that are trained as flat tensors, in its order.
 
 use std::iter::zip;
 use std::mem::replace;
@@ -20,12 +20,15 @@ pub(crate) struct FlatWeight {
 }
 
 impl Gpt {
-    /// Lists the weights, each shard of an embedding as one.
-    fn weights(&mut self) -> impl Iterator<Item = WeightMut<'_>> {
+    /// Lists the weights that are trained, each shard of an embedding as one: all, or those of the adapter.
+    fn trained(&mut self) -> Box<dyn Iterator<Item = WeightMut<'_>> + '_> {
+        if self.lora.is_some() {
+            return Box::new(self.h.iter_mut().flat_map(Block::adapters));
+        }
         let embeddings = self.wte.iter_mut().chain(&mut self.wpe).map(WeightMut::Matrix);
         let blocks = self.h.iter_mut().flat_map(Block::weights);
         let head = self.lm_head.iter_mut().flatten().map(WeightMut::Matrix);
-        embeddings.chain(blocks).chain(Norm::weights(&mut self.ln_f)).chain(head)
+        Box::new(embeddings.chain(blocks).chain(Norm::weights(&mut self.ln_f)).chain(head))
     }
 }
 
@@ -56,25 +59,28 @@ impl WeightMut<'_> {
     }
 }
 
-/// Takes the weights out of a model, which has placeholders until [`put_weights`]. It no longer holds a
+/// Takes the trained weights out of a model, which has placeholders until [`put_weights`]. It no longer holds a
 /// weight then, so that each can be written in place.
 pub(crate) fn take_weights(model: &mut Gpt) -> Vec<FlatWeight> {
     let empty = Tensor::empty([1], &model.wte[0].weight.device());
-    model.weights().map(|weight| weight.take(empty.clone())).collect()
+    model.trained().map(|weight| weight.take(empty.clone())).collect()
 }
 
-/// Puts all weights into a model.
+/// Puts the trained weights into a model.
 pub(crate) fn put_weights(model: &mut Gpt, weights: Vec<FlatWeight>) {
-    zip(model.weights(), weights).for_each(|(place, weight)| place.put(weight));
+    zip(model.trained(), weights).for_each(|(place, weight)| place.put(weight));
 }
 
-/// Returns the weights of a model, the embedding's padding included.
+/// Returns the weights of a model that are trained, the embedding's padding included.
 pub fn parameters(model: &Gpt) -> Vec<Parameter> {
     // A clone shares the weights.
     let mut model = model.clone();
     let shards = model.wte.len();
-    let shapes = model.architecture.shapes();
-    let mut parts = model.weights().map(|weight| match weight {
+    let shapes = match &model.lora {
+        Some(lora) => lora.shapes(&model.architecture),
+        None => model.architecture.shapes(),
+    };
+    let mut parts = model.trained().map(|weight| match weight {
         WeightMut::Vector(weight) => weight.clone(),
         WeightMut::Matrix(matrix) => matrix.weight.clone().flatten(0, 1),
     });

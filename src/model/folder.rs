@@ -12,7 +12,8 @@ use burn::tensor::Tensor;
 use serde::Deserialize;
 
 use super::weights::{OTHER_CONFIG, Parameter, TensorFile, transpose};
-use super::{Architecture, Blocks, LlamaBlocks, WeightError, WeightFile, WeightSource};
+use super::{Architecture, Blocks, WeightError, WeightFile, WeightSource};
+use crate::config::Arch;
 use crate::disk;
 use crate::plan::HEAD;
 
@@ -125,16 +126,25 @@ impl WeightSource for WeightFolder {
         if !tensors[0].is_transposed {
             return self.read(&tensors[0].name, shape);
         }
-        let mut packed = vec![0.0; rows * columns];
-        for FileTensor { name, columns: part, .. } in tensors {
-            let width = part.len();
-            let values = transpose(&self.read(&name, &[width, rows])?, width, rows);
-            for (to, from) in packed.chunks_exact_mut(columns).zip(values.chunks_exact(width)) {
-                to[part.clone()].copy_from_slice(from);
-            }
-        }
-        Ok(packed)
+        pack(tensors, [rows, columns], |name, shape| self.read(name, shape))
     }
+}
+
+/// Reads transposed tensors of files into the columns of a weight `[rows, columns]`. The others are zero.
+pub(super) fn pack(
+    tensors: Vec<FileTensor>,
+    [rows, columns]: [usize; 2],
+    mut read: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, WeightError>,
+) -> Result<Vec<f32>, WeightError> {
+    let mut packed = vec![0.0; rows * columns];
+    for FileTensor { name, columns: part, .. } in tensors {
+        let width = part.len();
+        let values = transpose(&read(&name, &[width, rows])?, width, rows);
+        for (to, from) in packed.chunks_exact_mut(columns).zip(values.chunks_exact(width)) {
+            to[part.clone()].copy_from_slice(from);
+        }
+    }
+    Ok(packed)
 }
 
 /// A tensor of a file that is a weight of the model, or some columns of one.
@@ -152,12 +162,9 @@ pub(super) struct FileTensor {
 /// layouts of the model.
 pub(super) fn tensors_of(architecture: &Architecture, name: &str) -> Vec<FileTensor> {
     let whole = |name: String| vec![FileTensor { name, is_transposed: false, columns: 0..0 }];
-    let Blocks::Llama(LlamaBlocks { kv_heads, head_size, ffn_size, .. }) = architecture.blocks
-    else {
+    if architecture.arch() == Arch::Gpt2 {
         return whole(name.to_string());
-    };
-    let queries = architecture.n_head * head_size;
-    let keys = kv_heads * head_size;
+    }
     let Some((block, layer)) = name.strip_prefix("h.").and_then(|rest| rest.split_once('.')) else {
         return whole(match name {
             "wte.weight" => "model.embed_tokens.weight".to_string(),
@@ -165,27 +172,22 @@ pub(super) fn tensors_of(architecture: &Architecture, name: &str) -> Vec<FileTen
             other => other.to_string(),
         });
     };
-    let layers: &[(&str, usize)] = match layer {
-        "self_attn.qkv_proj.weight" => {
-            &[("self_attn.q_proj", queries), ("self_attn.k_proj", keys), ("self_attn.v_proj", keys)]
-        }
-        "self_attn.o_proj.weight" => &[("self_attn.o_proj", architecture.n_embd)],
-        "mlp.gate_up_proj.weight" => &[("mlp.gate_proj", ffn_size), ("mlp.up_proj", ffn_size)],
-        "mlp.down_proj.weight" => &[("mlp.down_proj", architecture.n_embd)],
-        norm => return whole(format!("model.layers.{block}.{norm}")),
-    };
+    let matrices = architecture.matrices_of(name.trim_end_matches(".weight"));
+    if matrices.is_empty() {
+        return whole(format!("model.layers.{block}.{layer}"));
+    }
     let mut end = 0;
-    let tensor = |(layer, width): &(&str, usize)| {
+    let tensor = |(layer, width): (&str, usize)| {
         let first = end;
         end += width;
         let name = format!("model.layers.{block}.{layer}.weight");
         FileTensor { name, is_transposed: true, columns: first..end }
     };
-    layers.iter().map(tensor).collect()
+    matrices.into_iter().map(tensor).collect()
 }
 
 /// A tensor of a file that is being written.
-struct SavedTensor {
+pub(super) struct SavedTensor {
     /// Has the name and the shape of the file, and the parts of the model's weight.
     parameter: Parameter,
     /// The columns of the weight to take, and to transpose.
@@ -193,6 +195,15 @@ struct SavedTensor {
 }
 
 impl SavedTensor {
+    /// Takes a tensor of a file from the weight that it belongs to.
+    pub fn new(tensor: FileTensor, weight: &Parameter) -> Self {
+        let FileTensor { name, is_transposed, columns } = tensor;
+        let Parameter { shape, parts, .. } = weight.clone();
+        let shape = if is_transposed { vec![columns.len(), shape[0]] } else { shape };
+        let columns = is_transposed.then_some(columns);
+        Self { parameter: Parameter { name, shape, parts }, columns }
+    }
+
     /// Takes the values of the file from the weight, on its device.
     fn into_parameter(self) -> Parameter {
         let Self { parameter: Parameter { name, shape, parts }, columns } = self;
@@ -226,17 +237,24 @@ pub(crate) async fn write_weights(
             };
             tensors.push(SavedTensor { parameter, columns: None });
         }
-        for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &name) {
-            let shape = if is_transposed { vec![columns.len(), shape[0]] } else { shape.clone() };
-            let name = format!("{prefix}{name}");
-            let parameter = Parameter { name, shape, parts: parts.clone() };
-            tensors.push(SavedTensor { parameter, columns: is_transposed.then_some(columns) });
+        let weight = Parameter { name: String::new(), shape, parts };
+        for tensor in tensors_of(architecture, &name) {
+            let name = format!("{prefix}{}", tensor.name);
+            tensors.push(SavedTensor::new(FileTensor { name, ..tensor }, &weight));
         }
     }
+    write_tensors(&folder.join(WEIGHTS_FILE), tensors).await
+}
+
+/// Writes tensors to a new file, in the order of their names.
+pub(super) async fn write_tensors(
+    path: &Path,
+    mut tensors: Vec<SavedTensor>,
+) -> Result<(), WeightError> {
     tensors.sort_by(|a, b| a.parameter.name.cmp(&b.parameter.name));
     let parameters: Vec<&Parameter> = tensors.iter().map(|tensor| &tensor.parameter).collect();
     let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let mut file = TensorFile::create(&folder.join(WEIGHTS_FILE), &parameters, metadata)?;
+    let mut file = TensorFile::create(path, &parameters, metadata)?;
     for tensor in tensors {
         file.write(&tensor.into_parameter()).await?;
     }

@@ -59,6 +59,9 @@ impl WeightGradients {
     }
 }
 
+/// Returns what a block saved, or recomputes it.
+type Saved<'a> = Box<dyn FnOnce() -> SavedBlock + 'a>;
+
 /// Takes a gradient to which nothing more is added, and its index in the model's order.
 pub type Take<'a> = &'a mut dyn FnMut(usize, Tensor<1>);
 
@@ -85,8 +88,7 @@ impl Gpt {
         let sequences = batch.sequences;
         let time = batch.tokens.len() / batch.sequences;
         let mut x = self.embed(batch.tokens.clone(), time, pass);
-        // Each returns what its block saved, or recomputes it.
-        let mut saved: Vec<Box<dyn FnOnce() -> SavedBlock + '_>> = Vec::new();
+        let mut saved: Vec<Saved> = Vec::new();
         for (index, block) in self.h.iter().enumerate() {
             let at = self.block_pass(index, sequences, time, pass);
             if checkpoint {
@@ -107,9 +109,15 @@ impl Gpt {
             sums.loss_scale.clone(),
             batch.targets.clone(),
             loss,
+            self.lora.is_none(),
             pass.mode,
         );
         let (mut dx, ln_f) = self.ln_f.backward(dh, x, statistics, None, pass.mode);
+
+        if self.lora.is_some() {
+            self.add_adapter_gradients(dx, saved, [sequences, time], pass, sums, &mut take);
+            return value;
+        }
 
         // Each layer has one weight, or two with a bias. A half of a block is a norm and two linear layers;
         // Qwen3's first half ends with the norms of q and k.
@@ -173,5 +181,28 @@ impl Gpt {
         };
         sums.add(0, embeddings.into_iter().map(flat), &mut take);
         value
+    }
+
+    /// Runs the backward pass of the blocks from `dx`, the gradient of the last one's output, and adds the
+    /// gradients of the adapters to `sums`. Nothing before the first block is trained.
+    fn add_adapter_gradients(
+        &self,
+        mut dx: Tensor<2>,
+        saved: Vec<Saved<'_>>,
+        [sequences, time]: [usize; 2],
+        pass: Pass,
+        sums: &mut WeightGradients,
+        take: &mut Option<Take<'_>>,
+    ) {
+        for (index, (block, saved)) in self.h.iter().zip(saved).enumerate().rev() {
+            let at = self.block_pass(index, sequences, time, pass);
+            let (before, BlockGradients { linear, .. }) = block.backward(dx, saved(), at);
+            dx = before;
+            let grads = linear.concat();
+            let first = index * grads.len();
+            let all = sums.sums.len().max(first + grads.len());
+            sums.sums.resize_with(all, || None);
+            sums.add(first, grads, take);
+        }
     }
 }

@@ -11,14 +11,16 @@ use crate::gpu;
 
 impl Gpt {
     /// Copies each matrix that products multiply (the blocks' and the output head), if runs in
-    /// `precision` have copies. Each update writes the copies too.
+    /// `precision` have copies. Each update writes the copies too. The base of an adapter is in half precision
+    /// itself.
     pub fn keep_half_weights(&mut self, precision: Precision) {
-        if !precision.keeps_half_weights() {
+        if !precision.keeps_half_weights() || self.lora.is_some() {
             return;
         }
         let dtype = FloatDType::from(gpu::stored(precision.dtype()));
         let head = self.lm_head.as_mut().unwrap_or(&mut self.wte).iter_mut();
-        for matrix in head.chain(self.h.iter_mut().flat_map(Block::matrices)) {
+        for matrix in head.chain(self.h.iter_mut().flat_map(Block::linear).map(|layer| &mut layer.matrix))
+        {
             matrix.half = Some(matrix.weight.clone().cast(dtype));
         }
     }

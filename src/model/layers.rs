@@ -4,8 +4,11 @@ use std::iter::once;
 
 use burn::tensor::Tensor;
 
+use super::adapter::Adapter;
 use super::pass::BlockPass;
-use crate::ops::{self, Activation, LayerNormStatistics, LinearGradients, NormForm, OpsMode};
+use crate::ops::{
+    self, Activation, FrozenGradients, LayerNormStatistics, LinearGradients, NormForm, OpsMode,
+};
 
 #[derive(Clone, Debug)]
 pub(super) struct WeightMatrix {
@@ -19,6 +22,16 @@ pub(super) struct WeightMatrix {
 pub(super) struct Linear {
     pub matrix: WeightMatrix,
     pub bias: Option<Tensor<1>>,
+    pub trained: Trained,
+}
+
+/// The part of a linear layer that is trained.
+#[derive(Clone, Debug)]
+pub(super) enum Trained {
+    Weights,
+    /// An adapter, added to weights that stay as they are.
+    Adapter(Adapter),
+    Nothing,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +68,15 @@ impl Linear {
         once(WeightMut::Matrix(&mut self.matrix)).chain(bias)
     }
 
+    /// Returns the matrices of the adapter, if there is one.
+    pub fn adapter(&mut self) -> impl Iterator<Item = WeightMut<'_>> {
+        let adapter = match &mut self.trained {
+            Trained::Adapter(Adapter { a, b, .. }) => Some([a, b]),
+            Trained::Weights | Trained::Nothing => None,
+        };
+        adapter.into_iter().flatten().map(WeightMut::Matrix)
+    }
+
     pub fn forward(
         &self,
         x: Tensor<2>,
@@ -62,7 +84,15 @@ impl Linear {
         activation: Option<Activation>,
         mode: OpsMode,
     ) -> Tensor<2> {
-        ops::linear(x, self.matrix.factor(mode), self.bias.clone(), residual, activation, mode)
+        let w = self.matrix.factor(mode);
+        let b = self.bias.clone();
+        let Trained::Adapter(adapter) = &self.trained else {
+            return ops::linear(x, w, b, residual, activation, mode);
+        };
+        let y = ops::linear(x.clone(), w, b, residual, activation, mode);
+        let [a, b] = adapter.factors(mode);
+        let u = ops::linear(x, a, None, None, activation, mode);
+        ops::linear(u, b, None, Some(y), None, mode)
     }
 
     /// `residual + dropout(self(activation(x)))`.
@@ -83,7 +113,7 @@ impl Linear {
         }
     }
 
-    /// Returns the gradients of the input `x` and of the weights, flat, from `dy`.
+    /// Returns the gradients of the input `x` and of what is trained, flat, from `dy`.
     pub fn backward(
         &self,
         dy: Tensor<2>,
@@ -92,9 +122,28 @@ impl Linear {
         mode: OpsMode,
     ) -> (Tensor<2>, Vec<Tensor<1>>) {
         let weight = self.matrix.factor(mode);
-        let LinearGradients { x, w, b } =
-            ops::linear_backward(dy, x, weight, activation, self.bias.is_some(), mode);
-        (x, [w.flatten(0, 1)].into_iter().chain(b).collect())
+        match &self.trained {
+            Trained::Weights => {
+                let LinearGradients { x, w, b } =
+                    ops::linear_backward(dy, x, weight, activation, self.bias.is_some(), mode);
+                (x, [w.flatten(0, 1)].into_iter().chain(b).collect())
+            }
+            Trained::Nothing => {
+                let gradients = ops::frozen_linear_backward(dy, x, weight, None, activation, mode);
+                (gradients.x, Vec::new())
+            }
+            Trained::Adapter(adapter) => {
+                let [a, b] = adapter.factors(mode);
+                let u = ops::linear(x.clone(), a.clone(), None, None, activation, mode);
+                let LinearGradients { x: du, w: of_b, .. } =
+                    ops::linear_backward(dy.clone(), u, b, None, false, mode);
+                let adapted = Some((du, a));
+                let FrozenGradients { x, a: of_a } =
+                    ops::frozen_linear_backward(dy, x, weight, adapted, activation, mode);
+                let of_b = adapter.gradient_of_b(of_b);
+                (x, of_a.into_iter().chain([of_b]).map(|grad| grad.flatten(0, 1)).collect())
+            }
+        }
     }
 }
 

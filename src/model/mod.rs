@@ -11,6 +11,7 @@ use crate::gpu;
 use crate::ops::{self, CrossEntropy, IGNORED, OpsMode};
 use crate::plan::CAST_ROWS;
 
+mod adapter;
 mod block;
 mod builder;
 mod flat_weights;
@@ -26,12 +27,13 @@ mod loss_scale;
 mod nanogpt;
 mod odds;
 mod pass;
+mod peft;
 mod pickle;
 mod sample;
 mod weights;
 
 pub(crate) use crate::plan::STAGED_ELEMENTS;
-pub use crate::plan::{Architecture, Blocks, LlamaBlocks};
+pub use crate::plan::{Architecture, Blocks, LlamaBlocks, Lora};
 use block::Block;
 use builder::Builder;
 pub use flat_weights::parameters;
@@ -50,6 +52,10 @@ pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use odds::TokenOdds;
 use pass::{BlockPass, site};
 pub use pass::{Pass, StepDropout};
+pub(crate) use peft::{
+    ADAPTER_CONFIG, ADAPTER_FILE, AdaptedWeights, AdapterConfig, AdapterFolder, MergedWeights, has_adapter,
+    write_adapter,
+};
 pub use sample::{SampleOptions, Sampler};
 pub(crate) use weights::{OTHER_MODEL, TensorFile, WeightFile};
 pub use weights::{Parameter, WeightError};
@@ -93,6 +99,8 @@ pub struct Gpt {
     /// `None` if the head is tied to the token embedding.
     lm_head: Option<Vec<WeightMatrix>>,
     architecture: Architecture,
+    /// If the model has an adapter, it alone is trained.
+    lora: Option<Lora>,
 }
 
 /// Token ids and their targets, on the host, both `[sequences * time]`.
@@ -146,7 +154,7 @@ impl Gpt {
         device: &Device,
         shards: usize,
     ) -> Result<Self, WeightError> {
-        Builder::new(architecture, source, device, DType::F32).model(shards)
+        Builder::new(architecture, None, source, device, DType::F32).model(shards)
     }
 
     /// Builds a model like [`new`](Self::new), with matrices and embeddings in the dtype of the
@@ -160,7 +168,20 @@ impl Gpt {
     ) -> Result<Self, WeightError> {
         let shards = architecture.shards(gpu::largest_tensor(device));
         let matrices = gpu::stored(precision.dtype());
-        Builder::new(architecture, source, device, matrices).model(shards)
+        Builder::new(architecture, None, source, device, matrices).model(shards)
+    }
+
+    /// Builds a model whose weights are not trained, like [`stored_in`](Self::stored_in), with an adapter in f32.
+    pub fn adapted(
+        precision: Precision,
+        architecture: &Architecture,
+        lora: &Lora,
+        source: &mut dyn WeightSource,
+        device: &Device,
+    ) -> Result<Self, WeightError> {
+        let shards = architecture.shards(gpu::largest_tensor(device));
+        let matrices = gpu::stored(precision.dtype());
+        Builder::new(architecture, Some(lora), source, device, matrices).model(shards)
     }
 
     pub fn architecture(&self) -> &Architecture {

@@ -32,7 +32,9 @@ pub use embed::{embed, embed_backward, embed_tokens_backward};
 pub use layer_norm::{
     LayerNormStatistics, NormForm, layer_norm, layer_norm_backward, layer_norm_weight_gradients,
 };
-pub use linear::{LinearGradients, linear, linear_backward};
+pub use linear::{
+    FrozenGradients, LinearGradients, frozen_linear_backward, linear, linear_backward,
+};
 pub use linear_cross_entropy::{
     CrossEntropy, HeadGradients, IGNORED, linear_cross_entropy, linear_cross_entropy_gradients,
 };

@@ -227,6 +227,34 @@ impl Architecture {
         (0..self.n_layer).flat_map(in_block).chain([last]).collect()
     }
 
+    /// Returns the matrices that lie side by side in the layer `name`, with their numbers of columns, by their
+    /// names in the files of transformers. None for a norm.
+    pub(crate) fn matrices_of(&self, name: &str) -> Vec<(&'static str, usize)> {
+        let c = self.n_embd;
+        let [kv_heads, head_size] = self.kv_heads();
+        let [queries, keys] = [self.n_head, kv_heads].map(|heads| heads * head_size);
+        let ffn_size = match self.blocks {
+            Blocks::Gpt2 { .. } => 4 * c,
+            Blocks::Llama(LlamaBlocks { ffn_size, .. }) => ffn_size,
+        };
+        // Without the block, as in `h.0.attn.c_attn`.
+        match name.splitn(3, '.').nth(2).unwrap_or_default() {
+            "attn.c_attn" => vec![("attn.c_attn", 3 * c)],
+            "attn.c_proj" => vec![("attn.c_proj", c)],
+            "mlp.c_fc" => vec![("mlp.c_fc", ffn_size)],
+            "mlp.c_proj" => vec![("mlp.c_proj", c)],
+            "self_attn.qkv_proj" => vec![
+                ("self_attn.q_proj", queries),
+                ("self_attn.k_proj", keys),
+                ("self_attn.v_proj", keys),
+            ],
+            "self_attn.o_proj" => vec![("self_attn.o_proj", c)],
+            "mlp.gate_up_proj" => vec![("mlp.gate_proj", ffn_size), ("mlp.up_proj", ffn_size)],
+            "mlp.down_proj" => vec![("mlp.down_proj", c)],
+            _ => Vec::new(),
+        }
+    }
+
     /// Returns the GPT-2 that a file states. `size` reads a size up to a limit by its name there,
     /// which is `block_size` for the context.
     ///

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::sharding::state_bytes;
-use super::{DeviceSpeed, Plan, Totals, Work};
+use super::{DeviceSpeed, Plan, Totals, Work, trained_weights};
 use crate::config::{Config, padded_vocab};
 use crate::text::{bit_rate, bytes, estimate, percent};
 
@@ -39,7 +39,7 @@ impl RanksEstimate {
         speed: Option<&DeviceSpeed>,
     ) -> Self {
         let padded = padded_vocab(vocab).into();
-        let weights = VALUE_BYTES * config.parameters(padded);
+        let weights = VALUE_BYTES * trained_weights(config, padded);
         let count = u64::from(ranks.max(1));
         let rounds = if config.shard_optimizer { 3 } else { 2 };
         let network_bytes = rounds * (count - 1) * (weights / count);

@@ -101,7 +101,7 @@ impl<'a> RunMemory<'a> {
     fn update(&self) -> Vec<Row> {
         let Self { model, ops, .. } = self;
         let mut rows = self.weights.on_device();
-        rows.push(Row::f32("gradients of all weights", Gradients, model.parameters));
+        rows.push(Row::f32("gradients of all weights", Gradients, model.trained()));
         if model.config.optimizer == OptimizerKind::Muon {
             let matrix = model.largest_matrix();
             rows.push(Row::f32("Newton-Schulz matrices", Workspace, self.newton_schulz()));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{DeviceSpeed, Plan, Work};
+use super::{DeviceSpeed, Plan, Work, trained_weights};
 use crate::config::Config;
 use crate::text::{bytes, count, estimate, grouped, two_digits};
 
@@ -50,7 +50,7 @@ const SMALL_FILES: u64 = 2 << 20;
 
 /// Returns the bytes of a checkpoint: weights and optimizer state in f32, and small files.
 pub(crate) fn checkpoint_bytes(config: &Config, vocab: u32) -> u64 {
-    let weights = config.parameters(vocab.into());
+    let weights = trained_weights(config, vocab.into());
     // AdamW has two moments of a weight, and Muon one.
     4 * (3 * weights - config.muon_weights()) + SMALL_FILES
 }

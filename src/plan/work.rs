@@ -1,7 +1,7 @@
 //! The work of a run: operations, ops, and the host's part of an update.
 
 use super::speed::of_share;
-use super::{Plan, STAGED_ELEMENTS, SpeedPoint, TILE_ROWS};
+use super::{Plan, STAGED_ELEMENTS, SpeedPoint, TILE_ROWS, trained_weights};
 use crate::config::{self, Arch, Config, Dtype, OptimizerKind};
 
 /// Computation whose time can be estimated.
@@ -27,6 +27,9 @@ const WEIGHTS_PER_BLOCK: f64 = 12.0;
 
 /// Weights that one op of the gradient norm or of AdamW takes.
 const WEIGHTS_AT_ONCE: f64 = 12.0;
+
+/// Ops of a block's adapters in a forward and a backward pass: 2 and 7 in each of the four layers.
+const ADAPTER_OPS_PER_BLOCK: f64 = 4.0 * 9.0;
 
 const OPS_PER_CHUNK: f64 = 4.0;
 
@@ -77,7 +80,8 @@ fn muon_work(config: &Config) -> [f64; 2] {
 impl Work {
     /// Returns the work for the gradients of one micro-batch: `6 P + 6 L H D T` operations per token, and
     /// with activation checkpointing another forward pass of the blocks. Products take whole tiles of
-    /// tokens.
+    /// tokens. An adapter saves the gradients of the weights, a third of the products, and adds `12` for each of
+    /// its own, which multiply `x A` again in the backward pass.
     pub fn micro_batch(config: &Config, vocab: u32, plan: &Plan) -> Self {
         let tokens = plan.micro_batch as f64 * f64::from(config.block_size.get());
         let [weights, attention] = token_work(config, vocab, config.block_size.get());
@@ -86,6 +90,11 @@ impl Work {
         let rows = tile * (tokens / tile).ceil();
         let mut flop = 3.0 * (rows * weights + tokens * attention);
         let mut ops = OPS_PER_BLOCK * layers + chunk_ops(plan, tokens);
+        if config.lora_rank > 0 {
+            let adapter = trained_weights(config, config::padded_vocab(vocab).into()) as f64;
+            flop += rows * (12.0 * adapter - weights);
+            ops += ADAPTER_OPS_PER_BLOCK * layers;
+        }
         if plan.grad_checkpoint {
             flop += rows * 2.0 * config.block_matrices() as f64 + tokens * attention;
             ops += FORWARD_OPS_PER_BLOCK * layers;

@@ -15,8 +15,9 @@ use crate::config::Config;
 use crate::data::Tokenizer;
 use crate::disk;
 use crate::model::{
-    ARCHITECTURE_FILE, Architecture, LossScale, Parameter, TensorFile, WeightFile, WeightFolder,
-    WeightSource, saved_shape, write_architecture, write_weights,
+    ARCHITECTURE_FILE, AdapterConfig, AdapterFolder, Architecture, Lora, LossScale, Parameter,
+    TensorFile, WeightFile, WeightFolder, WeightSource, saved_shape, write_adapter,
+    write_architecture, write_weights,
 };
 use crate::plan::Plan;
 use crate::protocol::Failure;
@@ -55,12 +56,24 @@ pub struct CheckpointState {
     /// The seconds that the run has used of its `max_time`, if it is to use all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// The model that an adapter is for; `None` if all weights are trained, which the checkpoint then has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<BaseModel>,
     pub config: Config,
     pub plan: Plan,
     pub tokenizer: Option<Tokenizer>,
     pub data: String,
     /// The BLAKE3 hashes of the other files, by name.
     pub hashes: BTreeMap<String, String>,
+}
+
+/// The model whose weights an adapter leaves as they are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BaseModel {
+    /// A path, or the name of a fetched model.
+    pub name: String,
+    /// The BLAKE3 hash of its weights.
+    pub hash: String,
 }
 
 impl CheckpointState {
@@ -232,8 +245,12 @@ impl Checkpoint {
         Ok(Box::new(WeightFile::open(&self.path.join(OPTIMIZER_FILE))?))
     }
 
+    /// Opens what the run trains: all weights, or an adapter.
     pub fn weights(&self, architecture: &Architecture) -> Result<Box<dyn WeightSource>, Failure> {
-        Ok(Box::new(WeightFolder::open(&self.path, architecture)?))
+        Ok(match Lora::new(&self.state.config) {
+            Some(lora) => Box::new(AdapterFolder::open(&self.path, architecture, &lora)?),
+            None => Box::new(WeightFolder::open(&self.path, architecture)?),
+        })
     }
 }
 
@@ -362,7 +379,15 @@ async fn write_files(
 ) -> Result<(), Failure> {
     let _ = disk::remove_dir_all(folder);
     disk::own_folder(folder).map_err(Failure::io("create", folder))?;
-    write_model(folder, architecture, weights, state.tokenizer.as_ref()).await?;
+    write_description(folder, architecture, state.tokenizer.as_ref())?;
+    match Lora::new(&state.config) {
+        Some(lora) => {
+            let base = state.base.as_ref().map(|base| base.name.clone()).unwrap_or_default();
+            let config = AdapterConfig { base, lora };
+            write_adapter(folder, architecture, &config, weights).await?;
+        }
+        None => write_weights(folder, architecture, weights).await?,
+    }
     for saved in &mut states {
         saved.shape = saved_shape(architecture, &saved.name, &saved.shape);
     }
@@ -406,6 +431,16 @@ pub async fn write_model(
     weights: Vec<Parameter>,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<(), Failure> {
+    write_description(folder, architecture, tokenizer)?;
+    Ok(write_weights(folder, architecture, weights).await?)
+}
+
+/// Writes `config.json` and the files of the tokenizer.
+fn write_description(
+    folder: &Path,
+    architecture: &Architecture,
+    tokenizer: Option<&Tokenizer>,
+) -> Result<(), Failure> {
     let config = write_architecture(
         architecture,
         Tokenizer::special_ids(tokenizer, architecture.vocab_size),
@@ -416,7 +451,7 @@ pub async fn write_model(
         let file = folder.join(name);
         disk::write(&file, content).map_err(Failure::io("write", &file))?;
     }
-    Ok(write_weights(folder, architecture, weights).await?)
+    Ok(())
 }
 
 /// Renames a complete folder to its final name.

@@ -19,7 +19,7 @@ mod speeds;
 mod thinning;
 
 pub use device_profile::device_profile;
-pub use model_source::{ModelSource, settings};
+pub use model_source::{AdapterSource, ModelSource, settings};
 
 pub(crate) use crate::protocol::{About, Introduction, RunState, RunSummary, Tail};
 pub(crate) use data_path::{absolute_data, absolute_model, find_data};

@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use burn::tensor::Device;
 
 use super::checkpoint::{
-    Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file, newest_first, states,
+    BaseModel, Checkpoint, CheckpointState, Damaged, STATE_FILE, hash_file, newest_first, states,
 };
-use super::data_path::find_data;
+use super::data_path::{absolute_model, find_data};
 use super::folder::CHECKPOINTS_FOLDER;
 use crate::config::{Arch, Config};
 use crate::data::{
@@ -18,8 +18,9 @@ use crate::data::{
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
 use crate::model::{
-    Architecture, Blocks, Gpt, NanoGptCheckpoint, RandomWeights, WeightError, WeightFolder,
-    WeightSource, has_weights, read_architecture, weight_files,
+    ADAPTER_CONFIG, ADAPTER_FILE, AdapterConfig, AdapterFolder, Architecture, Blocks, Gpt, Lora,
+    MergedWeights, NanoGptCheckpoint, RandomWeights, WeightError, WeightFolder, WeightSource,
+    has_adapter, has_weights, read_architecture, weight_files,
 };
 use crate::plan::HEAD;
 use crate::protocol::Failure;
@@ -41,14 +42,31 @@ pub struct ModelSource {
     /// True if the tokenizer follows only from the size of the vocabulary.
     is_guess: bool,
     pub state: Option<CheckpointState>,
+    /// The model that these weights are an adapter of.
+    pub adapter: Option<AdapterSource>,
     /// The open weights of a checkpoint, which its run may remove before they are read.
-    held: Mutex<Option<WeightFolder>>,
+    held: Mutex<Option<HeldWeights>>,
     /// Sentences about better checkpoints of the run that are damaged, and about a tokenizer that is
     /// not supported.
     pub warnings: Vec<String>,
     /// The folder that a zip was unpacked to; removed with this value.
     #[cfg(not(target_arch = "wasm32"))]
     _unpacked: Option<tempfile::TempDir>,
+}
+
+/// An adapter and its model.
+#[derive(Debug)]
+pub struct AdapterSource {
+    pub lora: Lora,
+    pub base: Box<ModelSource>,
+    /// The name of the base, which leads to it from any folder, and the hash of its weights.
+    pub recorded: BaseModel,
+}
+
+#[derive(Debug)]
+enum HeldWeights {
+    All(WeightFolder),
+    Adapter(AdapterFolder),
 }
 
 impl ModelSource {
@@ -98,6 +116,9 @@ impl ModelSource {
                 }
             }
             return Self::plain(path, architecture).with_tokenizer_of(path);
+        }
+        if has_adapter(path) {
+            return Self::adapter(path);
         }
         let nanogpt = path.join(NANOGPT_FILE);
         if disk::exists(&nanogpt) {
@@ -181,9 +202,51 @@ impl ModelSource {
         let warnings = damaged.iter().map(warning).collect();
         let plain = Self::plain(&checkpoint.path, read_architecture(&checkpoint.path)?);
         let tokenizer = checkpoint.state.tokenizer.clone();
-        let held = Mutex::new(Some(WeightFolder::open(&checkpoint.path, &plain.architecture)?));
+        let (path, architecture) = (&checkpoint.path, &plain.architecture);
+        let (held, adapter) = match (Lora::new(&checkpoint.state.config), &checkpoint.state.base) {
+            (Some(lora), Some(recorded)) => {
+                let file = AdapterFolder::open(path, architecture, &lora)?;
+                let adapter = AdapterSource::recorded(lora, recorded, path)?;
+                (HeldWeights::Adapter(file), Some(adapter))
+            }
+            _ => (HeldWeights::All(WeightFolder::open(path, architecture)?), None),
+        };
+        let held = Mutex::new(Some(held));
         let state = Some(checkpoint.state);
-        Ok(Self { tokenizer, is_guess: false, state, held, warnings, ..plain })
+        Ok(Self { tokenizer, is_guess: false, state, adapter, held, warnings, ..plain })
+    }
+
+    /// Opens an adapter as PEFT saves it. It has the tokenizer of its model, unless its folder has another one.
+    fn adapter(path: &Path) -> Result<Self, Failure> {
+        let AdapterConfig { base: name, lora } = AdapterConfig::read(path)?;
+        let base = base_model(&name, &path.join(ADAPTER_CONFIG))?;
+        let recorded = BaseModel { name: base.recorded_name(), hash: base.fingerprint()? };
+        let source = Self {
+            tokenizer: base.tokenizer.clone(),
+            is_guess: base.is_guess,
+            adapter: None,
+            ..Self::plain(path, base.architecture.clone())
+        };
+        let source = Self {
+            adapter: Some(AdapterSource { lora, base: Box::new(base), recorded }),
+            ..source.with_tokenizer_of(path)?
+        };
+        // A missing or misshapen matrix is reported now.
+        drop(source.adapter_weights()?);
+        Ok(source)
+    }
+
+    /// Returns the name by which an adapter finds this model.
+    fn recorded_name(&self) -> String {
+        absolute_model(&self.name.display().to_string())
+    }
+
+    /// Returns the model that an adapter of this one leaves as it is: this one, or if this is an adapter, its model.
+    pub fn as_base(&self) -> Result<BaseModel, Failure> {
+        match &self.adapter {
+            Some(AdapterSource { recorded, .. }) => Ok(recorded.clone()),
+            None => Ok(BaseModel { name: self.recorded_name(), hash: self.fingerprint()? }),
+        }
     }
 
     /// Creates the source of a model without a tokenizer. A vocabulary of GPT-2's size, also with
@@ -199,6 +262,7 @@ impl ModelSource {
             is_guess: tokenizer.is_some(),
             tokenizer,
             state: None,
+            adapter: None,
             held: Mutex::default(),
             warnings: Vec::new(),
             #[cfg(not(target_arch = "wasm32"))]
@@ -251,10 +315,12 @@ impl ModelSource {
     }
 
     /// Returns the BLAKE3 hash of the file of weights, or of the hashes of several, in hexadecimal.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn fingerprint(&self) -> Result<String, Failure> {
-        let is_folder = disk::is_dir(&self.path);
-        let files = if is_folder { weight_files(&self.path)? } else { vec![self.path.clone()] };
+        let files = match &self.adapter {
+            Some(_) => vec![self.path.join(ADAPTER_FILE)],
+            None if disk::is_dir(&self.path) => weight_files(&self.path)?,
+            None => vec![self.path.clone()],
+        };
         let hashes = files.iter().map(|file| hash_file(file)).collect::<Result<Vec<_>, _>>()?;
         let [hash] = &hashes[..] else {
             return Ok(blake3::hash(hashes.concat().as_bytes()).to_hex().to_string());
@@ -262,11 +328,19 @@ impl ModelSource {
         Ok(hash.clone())
     }
 
-    /// Opens the weights. A model with fewer positions gets the first ones, as nanoGPT crops a model. Additional
-    /// tokens begin near the mean of all others.
+    /// Opens the weights, those of an adapter added to its model's. A model with fewer positions gets the first
+    /// ones, as nanoGPT crops a model. Additional tokens begin near the mean of all others.
     pub fn weights(&self) -> Result<Box<dyn WeightSource>, Failure> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let weights: Box<dyn WeightSource> = if let Some(held) = held {
+        let weights: Box<dyn WeightSource> = if let Some(AdapterSource { lora, base, .. }) =
+            &self.adapter
+        {
+            Box::new(MergedWeights {
+                base: base.weights()?,
+                adapter: self.adapter_weights()?,
+                architecture: self.architecture.clone(),
+                lora: lora.clone(),
+            })
+        } else if let Some(HeldWeights::All(held)) = self.take_held() {
             Box::new(held)
         } else if disk::is_dir(&self.path) {
             Box::new(WeightFolder::open(&self.path, &self.architecture)?)
@@ -275,6 +349,22 @@ impl ModelSource {
         };
         let path = self.name.clone();
         Ok(Box::new(Fitted { weights, path, architecture: self.architecture.clone() }))
+    }
+
+    /// Opens the weights of an adapter by themselves.
+    ///
+    /// # Panics
+    /// If this is no adapter.
+    pub fn adapter_weights(&self) -> Result<Box<dyn WeightSource>, Failure> {
+        if let Some(HeldWeights::Adapter(held)) = self.take_held() {
+            return Ok(Box::new(held));
+        }
+        let AdapterSource { lora, .. } = self.adapter.as_ref().expect("an adapter");
+        Ok(Box::new(AdapterFolder::open(&self.path, &self.architecture, lora)?))
+    }
+
+    fn take_held(&self) -> Option<HeldWeights> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns false if the model is known to tokenize text differently than `data`. The size of a vocabulary
@@ -295,6 +385,40 @@ impl ModelSource {
             _ => Err(Failure::other_tokenizer(&self.name)),
         }
     }
+}
+
+impl AdapterSource {
+    /// Opens the model of the adapter in the checkpoint at `path`, which must be as it was.
+    pub fn recorded(lora: Lora, recorded: &BaseModel, path: &Path) -> Result<Self, Failure> {
+        let base = base_model(&recorded.name, path)?;
+        if base.fingerprint()? != recorded.hash {
+            let text = format!(
+                "{}: the weights of this model have changed since {} was trained on them",
+                base.name.display(),
+                path.display()
+            );
+            let hint = "bring the former files back; an adapter fits only the weights that it was trained on";
+            return Err(Failure::bad_data(text, hint));
+        }
+        Ok(Self { lora, base: Box::new(base), recorded: recorded.clone() })
+    }
+}
+
+/// Opens the model that an adapter is for. `place` names it: a folder, or a model on the Hugging Face Hub.
+fn base_model(name: &str, place: &Path) -> Result<ModelSource, Failure> {
+    let path = PathBuf::from(name);
+    #[cfg(not(target_arch = "wasm32"))]
+    let path = match name.split_once('/') {
+        // PEFT has the names of the hub without a prefix.
+        Some((_, model)) if !disk::exists(&path) && !model.contains('/') && !path.has_root() => {
+            PathBuf::from(format!("hf:{name}"))
+        }
+        _ => path,
+    };
+    ModelSource::open(&path).map_err(|error| {
+        let text = format!("{}: its model cannot be opened: {}", place.display(), error.text);
+        Failure { text, ..error }
+    })
 }
 
 /// Returns true if the model at `path` was trained on conversations. Reads no weights; a model that

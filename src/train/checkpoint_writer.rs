@@ -160,6 +160,7 @@ async fn checkpoint_state(training: &Training) -> CheckpointState {
         loss_scale: learner.saved_loss_scale().await,
         products: inputs.products(),
         seconds: inputs.config.fill_time.then(|| inputs.clock.used().as_secs_f64()),
+        base: inputs.base.clone(),
         config: inputs.config.clone(),
         plan: steps.plan().clone(),
         tokenizer: inputs.dataset.tokenizer.clone(),

@@ -11,6 +11,7 @@ use crate::eval::{Evaluation, Quiz};
 use crate::ops::OpsMode;
 use crate::plan::{Class, DataSize, Forecast, Limits, Plan};
 use crate::ranks::PlanLimit;
+use crate::runs::checkpoint::BaseModel;
 
 pub(crate) struct RunInputs {
     /// Commands change a few of its settings while the run trains.
@@ -19,6 +20,8 @@ pub(crate) struct RunInputs {
     pub dataset: Dataset,
     pub quiz: Option<Quiz>,
     pub clock: RunClock,
+    /// The model that an adapter leaves as it is; known to rank 0.
+    pub base: Option<BaseModel>,
 }
 
 /// The time that a run has used. Pauses are left out.

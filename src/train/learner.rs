@@ -7,9 +7,12 @@ use burn::tensor::Tensor;
 use super::Result;
 use super::inputs::RunInputs;
 use super::optimizer::{Masters, Optimizer};
-use super::setup::Setup;
+use super::setup::{Origin, Setup};
+use crate::config::Config;
 use crate::gpu::OpenDevice;
-use crate::model::{Gpt, LossScale, RandomWeights, WeightError, WeightSource, saved_shape};
+use crate::model::{
+    AdaptedWeights, Architecture, Gpt, Lora, LossScale, RandomWeights, WeightError, WeightSource, saved_shape,
+};
 use crate::ranks::{Sharding, SharedWeights};
 use crate::runs::checkpoint::SavedTensors;
 
@@ -44,18 +47,20 @@ impl Learner {
         let offloads = steps.plan().offload_optimizer;
         let mut masters = if offloads { Masters::new(config) } else { None };
         let keeps_copies = masters.is_none();
+        let lora = Lora::new(config);
         let mut weights =
-            SharedWeights::new(&mut ranks.group, || match (&origin.loaded, &origin.source) {
-                (Some((checkpoint, _)), _) => checkpoint.weights(architecture),
-                (None, Some(source)) => source.weights(),
-                (None, None) => Ok(Box::new(RandomWeights::new(architecture, config.seed))),
-            })?;
+            SharedWeights::new(&mut ranks.group, || first_weights(config, origin, architecture))?;
         let precision = mode.precision;
         let mut model = match &mut masters {
             Some(masters) => {
                 masters.model(precision, architecture, &mut weights, &device.device)?
             }
-            None => Gpt::new(architecture, &mut weights, &device.device)?,
+            None => match &lora {
+                Some(lora) => {
+                    Gpt::adapted(precision, architecture, lora, &mut weights, &device.device)?
+                }
+                None => Gpt::new(architecture, &mut weights, &device.device)?,
+            },
         };
         drop(weights);
         let optimizer = open_optimizer(setup, &model, masters)?.watched_by(&device.watchdog);
@@ -88,6 +93,29 @@ impl Learner {
             weights: self.optimizer.weights(&self.model),
             states: self.optimizer.saved_states(&self.model),
         }
+    }
+}
+
+/// Opens the weights that a run starts or continues with.
+fn first_weights(
+    config: &Config,
+    origin: &Origin,
+    architecture: &Architecture,
+) -> Result<Box<dyn WeightSource>> {
+    let loaded = origin.loaded.as_ref().map(|(checkpoint, _)| checkpoint);
+    let random = || Box::new(RandomWeights::new(architecture, config.seed));
+    match (&origin.source, loaded) {
+        (Some(source), _) if config.lora_rank > 0 => {
+            let (base, adapter) = match (loaded, &source.adapter) {
+                (Some(checkpoint), _) => (source.weights()?, checkpoint.weights(architecture)?),
+                (None, Some(adapter)) => (adapter.base.weights()?, source.adapter_weights()?),
+                (None, None) => (source.weights()?, random() as Box<dyn WeightSource>),
+            };
+            Ok(Box::new(AdaptedWeights { base, adapter }))
+        }
+        (_, Some(checkpoint)) => checkpoint.weights(architecture),
+        (Some(source), None) => source.weights(),
+        (None, None) => Ok(random()),
     }
 }
 

@@ -10,7 +10,7 @@ use super::training::Training;
 use crate::config::padded_vocab;
 use crate::gpu::{self, OtherPrograms};
 use crate::model::WeightGradients;
-use crate::plan::{DeviceSpeed, Pace, SpeedPoint, Work};
+use crate::plan::{DeviceSpeed, Pace, SpeedPoint, Work, trained_weights};
 use crate::runs::remember_speed;
 
 /// The time of a measurement without its first micro-batch, and the most micro-batches in it.
@@ -94,7 +94,7 @@ pub(super) fn pace_of_ranks(
 /// [`RanksEstimate`](crate::plan::RanksEstimate) has them from the speed of the network.
 fn network_seconds(training: &mut Training) -> Result<f64> {
     let Training { inputs, ranks, learner, .. } = training;
-    let weights = inputs.config.parameters(padded_vocab(learner.vocabulary()).into());
+    let weights = trained_weights(&inputs.config, padded_vocab(learner.vocabulary()).into());
     let count = weights.min(SUMMED_VALUES);
     let mut values = vec![1.0; count as usize];
     let mut seconds = 0.0;

@@ -14,14 +14,14 @@ use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
-use crate::model::{Architecture, Blocks, read_architecture};
+use crate::model::{Architecture, Blocks, Lora, read_architecture};
 use crate::ops::OpsMode;
 use crate::plan::{self, HEAD, MAX_SHARDS};
 use crate::protocol::{Exit, Failure};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
-use crate::runs::checkpoint::{self, Checkpoint, Damaged};
+use crate::runs::checkpoint::{self, BaseModel, Checkpoint, Damaged};
 use crate::runs::{
-    ModelSource, RunFolder, absolute_data, absolute_model, check_same, device_profile,
+    AdapterSource, ModelSource, RunFolder, absolute_data, absolute_model, check_same, device_profile,
     driver_traits, find_data, has_checkpoints,
 };
 use crate::text::bytes;
@@ -67,7 +67,10 @@ pub(super) struct Origin {
     pub folder: RunFolder,
     /// The checkpoint to continue from, and the newer ones that are damaged.
     pub loaded: Option<(Checkpoint, Vec<Damaged>)>,
+    /// The model to start from; for a checkpoint of an adapter, the model that it is for.
     pub source: Option<ModelSource>,
+    /// The model that an adapter leaves as it is.
+    pub base: Option<BaseModel>,
     pub warnings: Vec<String>,
 }
 
@@ -145,7 +148,7 @@ impl Setup {
             decay: request.decay.filter(|_| origin.loaded.is_some()),
         };
         Ok(Self {
-            inputs: RunInputs { config, mode, dataset, quiz, clock },
+            inputs: RunInputs { config, mode, dataset, quiz, clock, base: origin.base.take() },
             steps: StepPlan { limits, forecast, limit },
             ranks,
             preparation,
@@ -169,11 +172,17 @@ impl Origin {
         let starts_over = resume && group.is_first() && !has_checkpoints(run)?;
         let resume = resume && !starts_over;
         let mut source = None;
+        let mut base = None;
         let mut loaded = None;
         let mut decayed = None;
+        let lora = Lora::new(config);
         let folder = if group.is_first() {
             if !resume {
                 source = initial_source(config, architecture, dataset)?;
+                if lora.is_some() {
+                    let source = source.as_ref().ok_or_else(no_base)?;
+                    base = Some(source.as_base()?);
+                }
             }
             let folder = RunFolder::open(run, resume)?;
             checkpoint::remove_unfinished(&folder.checkpoints());
@@ -193,6 +202,24 @@ impl Origin {
             if optimizers[0] != optimizers[1] {
                 return Err(Failure::other_model("optimizer", optimizers, path, hint));
             }
+            let adapters = [config, &state.config].map(|config| {
+                let Config { lora_rank, lora_alpha, lora_targets, .. } = config;
+                [
+                    ("lora_rank", lora_rank.to_string()),
+                    ("lora_alpha", lora_alpha.to_string()),
+                    ("lora_targets", lora_targets.clone()),
+                ]
+            });
+            let [now, before] = adapters;
+            for ((key, now), (_, before)) in now.into_iter().zip(before) {
+                if now != before {
+                    return Err(Failure::other_model(key, [now, before], path, hint));
+                }
+            }
+            if let (Some(lora), Some(recorded)) = (lora, &state.base) {
+                source = Some(*AdapterSource::recorded(lora, recorded, path)?.base);
+                base = Some(recorded.clone());
+            }
         }
         let warnings = source.as_mut().map(|source: &mut ModelSource| take(&mut source.warnings));
         let mut warnings = warnings.unwrap_or_default();
@@ -203,8 +230,16 @@ impl Origin {
         if starts_over {
             warnings.push("no checkpoint to resume from: starting from the beginning".into());
         }
-        Ok(Self { folder, loaded, source, warnings })
+        Ok(Self { folder, loaded, source, base, warnings })
     }
+}
+
+fn no_base() -> Failure {
+    Failure::usage(
+        "an adapter (`lora_rank`) needs a model to adapt",
+        "add --init_from=MODEL, like hf:Qwen/Qwen3-0.6B, a folder or a run; `wgpt get --list` names some; or leave \
+         lora_rank out",
+    )
 }
 
 /// Returns a warning if another library computes the products of a run that continues; `None` is wgpt.
@@ -278,6 +313,15 @@ fn initial_source(
     }
     let hint = "leave the setting out, or train from scratch without init_from";
     check_same(architecture, &loaded, &source.name, hint)?;
+    if let (Some(configured), Some(AdapterSource { lora, .. })) =
+        (Lora::new(config), &source.adapter)
+        && configured != *lora
+    {
+        let hint = "leave lora_rank, lora_alpha and lora_targets out to continue the adapter; to train another one, \
+                    start from a merged model: `wgpt export ADAPTER --merge`";
+        let text = format!("{}: this adapter has other settings than the run", source.name.display());
+        return Err(Failure::usage(text, hint));
+    }
     if !source.has_text_of(dataset.tokenizer.as_ref()) {
         return Err(Failure::other_tokenizer(&source.name));
     }

@@ -6,7 +6,7 @@ use crate::config::{self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Reso
 use crate::disk;
 use crate::model::Architecture;
 use crate::protocol::Failure;
-use crate::runs::{self, ModelSource};
+use crate::runs::{self, AdapterSource, ModelSource};
 
 impl ConfigSource {
     /// Resolves defaults, preset, file, environment and flags, the later over the earlier. If neither
@@ -83,8 +83,15 @@ pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, Con
     let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };
     // A model that cannot be opened is reported by the code that needs it.
     let Ok(model) = ModelSource::open(Path::new(path)) else { return Ok(resolved) };
-    let architecture = Architecture { block_size: model.window(), ..model.architecture };
-    layers.push(Layer::model(path, runs::settings(&architecture))?);
+    let block_size = model.window();
+    let mut settings = runs::settings(&Architecture { block_size, ..model.architecture });
+    // An adapter continues as what it is.
+    if let Some(AdapterSource { lora, .. }) = &model.adapter {
+        settings.push(("lora_rank", lora.rank.to_string()));
+        settings.push(("lora_alpha", lora.alpha.to_string()));
+        settings.push(("lora_targets", lora.targets.join(",")));
+    }
+    layers.push(Layer::model(path, settings)?);
     resolve(layers)
 }
 

@@ -60,6 +60,12 @@ pub enum Op {
         sharing: usize,
         norms: bool,
     },
+    /// A linear layer with an adapter, `activation(x) (w + a b)`.
+    Adapted {
+        inner: usize,
+        rank: usize,
+        activation: Option<Activation>,
+    },
     CrossEntropy {
         vocab: usize,
         padding: usize,
@@ -126,6 +132,11 @@ impl Case {
                 let gated = activation == Some(Activation::SwiGlu);
                 let x = [n, if gated { 2 * inner } else { inner }];
                 (vec![x, [inner, c]], vec![(bias, [1, c]), (residual, [n, c])])
+            }
+            Op::Adapted { inner, rank, activation } => {
+                let gated = activation == Some(Activation::SwiGlu);
+                let x = [n, if gated { 2 * inner } else { inner }];
+                (vec![x, [inner, c], [inner, rank], [rank, c]], vec![])
             }
             Op::Attention { sharing, .. } => (vec![[n, c + 2 * (c / sharing)]], vec![]),
             Op::Rotary { norms, .. } => {
@@ -199,6 +210,24 @@ impl Case {
                 let optional = grads.b.map(row).into_iter().chain(residual.then_some(dy));
                 (y, [grads.x, grads.w].into_iter().chain(optional).collect())
             }
+            Op::Adapted { activation, .. } => {
+                let (x, w, a, b) = (next(), next(), next(), next());
+                let frozen = ops::linear(x.clone(), w.clone(), None, None, activation, mode);
+                let u = ops::linear(x.clone(), a.clone(), None, None, activation, mode);
+                let y = ops::linear(u.clone(), b.clone(), None, Some(frozen), None, mode);
+                let of_b = ops::linear_backward(dy.clone(), u, b, None, false, mode);
+                let of_w =
+                    ops::linear_backward(dy.clone(), x.clone(), w.clone(), activation, false, mode);
+                let backward = |adapter| {
+                    let (dy, x, w) = (dy.clone(), x.clone(), w.clone());
+                    ops::frozen_linear_backward(dy, x, w, adapter, activation, mode)
+                };
+                let frozen = backward(None);
+                assert!(frozen.a.is_none());
+                assert_eq!(values(frozen.x), values(of_w.x), "{mode:?} without an adapter");
+                let grads = backward(Some((of_b.x, a)));
+                (y, vec![grads.x, of_w.w, grads.a.expect("an adapter"), of_b.w])
+            }
             Op::Attention { kv_heads, sharing, rate } => {
                 let dropout = rate.map(|rate| self.dropout(rate));
                 let heads = kv_heads * sharing;
@@ -238,10 +267,17 @@ impl Case {
                 let state = Tensor::from_data([16.0 * LOSS_SCALE, 0.0, 0.0, 0.0], &x.device());
                 let [(value, grads), (_, scaled)] = [None, Some(state)].map(|loss_scale| {
                     let factor = if loss_scale.is_some() { 1.0 / 16.0 } else { 1.0 };
-                    let (x, wte, ids) = (x.clone(), wte.clone(), ids.clone());
-                    let (value, grads) =
-                        ops::linear_cross_entropy_gradients(x, wte, loss_scale, ids, loss, mode);
+                    let gradients = |trained| {
+                        let (x, wte, ids) = (x.clone(), wte.clone(), ids.clone());
+                        let scale = loss_scale.clone();
+                        ops::linear_cross_entropy_gradients(x, wte, scale, ids, loss, trained, mode)
+                    };
+                    let (value, grads) = gradients(true);
                     assert_eq!(values(value.clone()), alone, "losses differ");
+                    let (frozen_value, frozen) = gradients(false);
+                    assert_eq!(values(frozen_value), alone, "losses differ");
+                    assert_eq!(values(frozen.x), values(grads.x.clone()), "gradients differ");
+                    assert!(frozen.wte.is_empty());
                     let grads = [grads.x, Tensor::cat(grads.wte, 0)];
                     (value, grads.map(|grad| grad.cast(FloatDType::F32) * dy.clone() * factor))
                 });
@@ -267,6 +303,7 @@ impl Case {
             Op::Embed { .. } => true,
             Op::LayerNorm { .. } | Op::CrossEntropy { .. } | Op::Rotary { .. } => index > 0,
             Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
+            Op::Adapted { .. } => index > 0,
             Op::Attention { .. } | Op::Dropout { .. } => false,
         }
     }
@@ -276,6 +313,7 @@ impl Case {
         match self.op {
             Op::Embed { .. } => true,
             Op::CrossEntropy { .. } | Op::Linear { .. } => index == 1,
+            Op::Adapted { .. } => index > 0,
             _ => false,
         }
     }
@@ -333,6 +371,16 @@ impl Case {
                 let residual = if residual { inputs[inputs.len() - 1][r * c + o] } else { 0.0 };
                 product + bias + residual
             }),
+            Op::Adapted { inner, rank, activation } => {
+                let [w, a, b] = [1, 2, 3].map(|index| &inputs[index]);
+                matrix(n, c, |r, o| {
+                    let weight = |k: usize| {
+                        let low: f64 = (0..rank).map(|j| a[k * rank + j] * b[j * c + o]).sum();
+                        w[k * c + o] + low
+                    };
+                    (0..inner).map(|k| activate(x, [r, inner, k], activation) * weight(k)).sum()
+                })
+            }
             Op::Attention { kv_heads, sharing, .. } => {
                 let (heads, size) = (kv_heads * sharing, self.head_size());
                 let mut y = vec![0.0; n * c];
@@ -424,7 +472,7 @@ pub const ACTIVATIONS: [Option<Activation>; 4] = [
 ];
 
 /// Generates small cases of each op.
-pub fn small_cases() -> [BoxedStrategy<Case>; 7] {
+pub fn small_cases() -> [BoxedStrategy<Case>; 8] {
     let (rates, flag) = (select(&[None, Some(0.0), Some(0.3)]), any::<bool>());
     let embed = (1..=9usize, 0..=3usize).prop_map(|(vocab, unused)| Op::Embed { vocab, unused });
     let norm = (flag, select(&[None, None, Some(1e-3)]))
@@ -432,6 +480,8 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 7] {
     let linear = (1..=20usize, flag, flag, select(&ACTIVATIONS)).prop_map(
         |(inner, bias, residual, activation)| Op::Linear { inner, bias, residual, activation },
     );
+    let adapted = (1..=20usize, 1..=5usize, select(&ACTIVATIONS))
+        .prop_map(|(inner, rank, activation)| Op::Adapted { inner, rank, activation });
     let heads = (1..=3usize, select(&[1usize, 1, 2, 3]));
     let attention = (heads.clone(), rates).prop_map(|((kv_heads, sharing), rate)| Op::Attention {
         kv_heads,
@@ -454,6 +504,7 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 7] {
         cases(norm, &[0.01, 1.0, 30.0]).boxed(),
         // A larger spread reaches both tails of GELU.
         cases(linear, &[1.0, 3.0]).boxed(),
+        cases(adapted, &[1.0, 3.0]).boxed(),
         cases(attention, &[1.0]).boxed(),
         cases(rotary, &[1.0]).boxed(),
         // A large spread gives logits for which `exp` overflows.
@@ -472,6 +523,8 @@ pub fn long_cases(time: usize) -> Vec<Case> {
         Op::LayerNorm { beta: false, rms: Some(EPS) },
         Op::Linear { inner: 35, bias: true, residual: true, activation },
         Op::Linear { inner: 35, bias: false, residual: true, activation: gated },
+        Op::Adapted { inner: 35, rank: 6, activation },
+        Op::Adapted { inner: 35, rank: 6, activation: gated },
         Op::Attention { kv_heads: 3, sharing: 1, rate: None },
         Op::Attention { kv_heads: 3, sharing: 1, rate: Some(0.3) },
         Op::Attention { kv_heads: 1, sharing: 3, rate: Some(0.3) },
@@ -496,6 +549,9 @@ pub fn vector_cases() -> Vec<Case> {
         linear(gelu(Gelu::Tanh), true),
         linear(gelu(Gelu::Erf), false),
         linear(Some(Activation::SwiGlu), true),
+        Op::Adapted { inner: 12, rank: 8, activation: None },
+        Op::Adapted { inner: 12, rank: 8, activation: gelu(Gelu::Erf) },
+        Op::Adapted { inner: 12, rank: 8, activation: Some(Activation::SwiGlu) },
         // The last tokens share a vector with padding.
         Op::CrossEntropy { vocab: 1029, padding: 3, chunk: 100, ignores: true },
         Op::Dropout { rate: 0.3, residual: true },
@@ -516,6 +572,7 @@ pub fn whole_cases() -> Vec<Case> {
         Case::new(linear(activation, 128), 2, 128, 256),
         Case::new(linear(Some(Activation::SwiGlu), 128), 1, 128, 128),
         Case::new(linear(None, 64), 2, 512, 64),
+        Case::new(Op::Adapted { inner: 128, rank: 64, activation }, 2, 128, 256),
         Case::new(
             Op::CrossEntropy { vocab: 120, padding: 8, chunk: 128, ignores: false },
             2,

@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use pulp::Simd;
 use rayon::prelude::*;
 
-use super::{Activation, LinearBackwardInputs, LinearInputs};
+use super::{Activation, FrozenBackwardInputs, LinearBackwardInputs, LinearInputs};
 use crate::config::Gelu;
 use crate::ops::shared::cpu::product::{Factor, multiply};
 use crate::ops::shared::cpu::{
@@ -45,14 +45,65 @@ pub(super) fn backward(
 ) -> (CpuTensor, CpuTensor, Option<CpuTensor>) {
     let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
     let ([n, out], [inner, _]) = (dy.shape().dims(), w.shape().dims());
-    let [dy, mut x, w] = [dy, x, w].map(contiguous);
+    let [dy, x, w] = [dy, x, w].map(contiguous);
     let mut dh = memory::take(n * inner);
     let dy_factor = Factor::new(values(&dy), [n, out]);
     let w_factor = Factor::new(values(&w), [inner, out]).transpose();
     multiply(dy_factor, w_factor, &mut dh, false);
-    // The activation of the input takes memory that nothing needs after this layer: the derivative has
-    // computed most of it.
-    let (h, dx) = match activation {
+    let (h, dx) = activation_and_gradient(dh, x, inner, activation);
+    let mut dw = memory::take(inner * out);
+    let h_factor = Factor::new(values(&h), [n, inner]);
+    multiply(h_factor.transpose(), dy_factor, &mut dw, false);
+    let db = bias.then(|| {
+        let dy = values(&dy);
+        let sums = sum_rows(n, out, |rows, sums| {
+            add_rows(&dy[rows.start * out..rows.end * out], sums);
+        });
+        from_values(sums, [out].into())
+    });
+    memory::recycle([dy, h]);
+    (dx, from_values(dw, [inner, out].into()), db)
+}
+
+pub(super) fn frozen_backward(
+    inputs: FrozenBackwardInputs<Flex>,
+) -> (CpuTensor, Option<CpuTensor>) {
+    let FrozenBackwardInputs { dy, x, w, adapter, activation } = inputs;
+    let ([n, out], [inner, _]) = (dy.shape().dims(), w.shape().dims());
+    let [dy, x, w] = [dy, x, w].map(contiguous);
+    let mut dh = memory::take(n * inner);
+    let w_factor = Factor::new(values(&w), [inner, out]).transpose();
+    multiply(Factor::new(values(&dy), [n, out]), w_factor, &mut dh, false);
+    memory::recycle([dy]);
+    let adapter = adapter.map(|(du, a)| [du, a].map(contiguous));
+    if let Some([du, a]) = &adapter {
+        let [_, rank] = a.shape().dims();
+        let a_factor = Factor::new(values(a), [inner, rank]).transpose();
+        multiply(Factor::new(values(du), [n, rank]), a_factor, &mut dh, true);
+    }
+    let (h, dx) = activation_and_gradient(dh, x, inner, activation);
+    let da = adapter.map(|[du, a]| {
+        let [_, rank] = a.shape().dims();
+        let mut da = memory::take(inner * rank);
+        let h_factor = Factor::new(values(&h), [n, inner]).transpose();
+        multiply(h_factor, Factor::new(values(&du), [n, rank]), &mut da, false);
+        from_values(da, [inner, rank].into())
+    });
+    memory::recycle([h]);
+    (dx, da)
+}
+
+/// Returns the activation `[n, inner]` of the input `x` and the gradient of `x`, from `dh`, that of the
+/// activation. The derivative has computed most of the activation, which takes memory that nothing needs after
+/// this layer.
+fn activation_and_gradient(
+    mut dh: Vec<f32>,
+    mut x: CpuTensor,
+    inner: usize,
+    activation: Option<Activation>,
+) -> (CpuTensor, CpuTensor) {
+    let n = dh.len() / inner.max(1);
+    match activation {
         None => (x, from_values(dh, [n, inner].into())),
         Some(Activation::Gelu(form)) => {
             let chunk = rows_per_task(dh.len(), 1);
@@ -66,19 +117,7 @@ pub(super) fn backward(
             dh.par_chunks_mut(rows).zip(x_values).for_each(|(h, x)| swiglu_backward(h, x, inner));
             (from_values(dh, [n, inner].into()), x)
         }
-    };
-    let mut dw = memory::take(inner * out);
-    let h_factor = Factor::new(values(&h), [n, inner]);
-    multiply(h_factor.transpose(), dy_factor, &mut dw, false);
-    let db = bias.then(|| {
-        let dy = values(&dy);
-        let sums = sum_rows(n, out, |rows, sums| {
-            add_rows(&dy[rows.start * out..rows.end * out], sums);
-        });
-        from_values(sums, [out].into())
-    });
-    memory::recycle([dy, h]);
-    (dx, from_values(dw, [inner, out].into()), db)
+    }
 }
 
 fn activate(x: CpuTensor, activation: Option<Activation>) -> CpuTensor {

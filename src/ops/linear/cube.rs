@@ -7,7 +7,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{Activation, LinearBackwardInputs, LinearInputs};
+use super::{Activation, FrozenBackwardInputs, LinearBackwardInputs, LinearInputs};
 use crate::config::Gelu;
 use crate::ops::shared::cube::gelu::{gelu, sigmoid};
 use crate::ops::shared::cube::product::Epilogue;
@@ -149,25 +149,60 @@ pub(super) fn backward(
     let [dy, x] = [dy, x].map(contiguous);
     let h = Gpu::float_transpose(activate(kernels, &x, activation));
     let (dw, db) = parameter_gradients(kernels, h, &dy, bias);
-    let w = Gpu::float_transpose(kernels.cast(w, &x));
-    if activation == Some(Activation::SwiGlu) {
-        let dh = kernels.product(dy, w, x.dtype, Epilogue::default());
-        let [n, width] = dh.shape().dims();
-        let dx = kernels.queue.empty_of(x.shape(), x.dtype);
-        let vector = kernels.vector(x.dtype, width);
-        let width = width / vector;
-        launch!(
-            kernels,
-            cover(n * width),
-            swiglu_gradients(vector, &[&dh, &x, &dx], n * width, width, elem(&x))
-        );
-        return (dx, dw, db);
-    }
+    (input_gradient(kernels, [dy, w], &x, activation, None), dw, db)
+}
+
+pub(super) fn frozen_backward(
+    kernels: &CubeKernels,
+    inputs: FrozenBackwardInputs<Gpu>,
+) -> (CubeTensor, Option<CubeTensor>) {
+    let FrozenBackwardInputs { dy, x, w, adapter, activation } = inputs;
+    let [dy, x] = [dy, x].map(contiguous);
+    let Some((du, a)) = adapter else {
+        return (input_gradient(kernels, [dy, w], &x, activation, None), None);
+    };
+    let du = contiguous(du);
+    let h = Gpu::float_transpose(activate(kernels, &x, activation));
+    let da = kernels.product(h, du.clone(), DType::F32, Epilogue::default());
+    (input_gradient(kernels, [dy, w], &x, activation, Some([du, a])), Some(da))
+}
+
+/// Returns the gradient of `x` from the gradient of the layer's output and the weight, and from those of an adapter.
+fn input_gradient(
+    kernels: &CubeKernels,
+    [dy, w]: [CubeTensor; 2],
+    x: &CubeTensor,
+    activation: Option<Activation>,
+    adapter: Option<[CubeTensor; 2]>,
+) -> CubeTensor {
+    let [n, _] = x.shape().dims();
+    let width = w.shape()[0];
+    let dh = kernels.queue.empty_of([n, width], x.dtype);
+    let add = |dy, w, epilogue| {
+        let w = Gpu::float_transpose(kernels.cast(w, x));
+        kernels.product_into(dy, w, &dh, epilogue);
+    };
+    // SwiGLU's derivative follows in a pass of its own.
     let derivative = match activation {
-        Some(Activation::Gelu(form)) => Some((form, &x)),
+        Some(Activation::Gelu(form)) => Some((form, x)),
         _ => None,
     };
     let epilogue = Epilogue { derivative, ..Epilogue::default() };
-    let dx = kernels.product(dy, w, x.dtype, epilogue);
-    (dx, dw, db)
+    let accumulate = adapter.is_some();
+    if let Some([du, a]) = adapter {
+        add(du, a, epilogue);
+    }
+    add(dy, w, Epilogue { accumulate, ..epilogue });
+    if activation != Some(Activation::SwiGlu) {
+        return dh;
+    }
+    let dx = kernels.queue.empty_of(x.shape(), x.dtype);
+    let vector = kernels.vector(x.dtype, width);
+    let width = width / vector;
+    launch!(
+        kernels,
+        cover(n * width),
+        swiglu_gradients(vector, &[&dh, x, &dx], n * width, width, elem(x))
+    );
+    dx
 }

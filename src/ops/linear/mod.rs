@@ -29,6 +29,15 @@ tensors! {
     }
 }
 
+tensors! {
+    pub struct FrozenGradients {
+        /// `[n, in]`, or `[n, 2 in]` with [`Activation::SwiGlu`].
+        pub x: Tensor<2>,
+        /// Of the adapter, `[in, rank]`, if there is one.
+        pub a: Option<Tensor<2>>,
+    }
+}
+
 op! {
     /// Computes a linear layer on `x` `[n, in]` with `w` `[in, out]` (Hugging Face's Conv1D layout),
     /// `b` `[out]` and `residual` `[n, out]`: returns `activation(x) w + b + residual`, `[n, out]`.
@@ -51,4 +60,17 @@ op! {
         activation: Option<Activation>,
         bias: bool,
     ) -> LinearGradients = backward(LinearBackwardInputs);
+}
+
+op! {
+    /// Returns the gradients of [`linear`] with a weight `w` `[in, out]` that is not trained. `adapter` is
+    /// the gradient `[n, rank]` of `activation(x) a` and the trained `a` `[in, rank]`: then `x` gets the
+    /// gradients of both products.
+    pub fn frozen_linear_backward(
+        dy: Tensor<2>,
+        x: Tensor<2>,
+        w: Tensor<2>,
+        adapter: Option<(Tensor<2>, Tensor<2>)>;
+        activation: Option<Activation>,
+    ) -> FrozenGradients = frozen_backward(FrozenBackwardInputs);
 }

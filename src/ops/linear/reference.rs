@@ -1,6 +1,8 @@
 use burn::tensor::Tensor;
 
-use super::{Activation, LinearBackwardInputs, LinearGradients, LinearInputs};
+use super::{
+    Activation, FrozenBackwardInputs, FrozenGradients, LinearBackwardInputs, LinearGradients, LinearInputs,
+};
 use crate::config::Gelu;
 use crate::ops::shared::dispatch::Reference;
 use crate::ops::shared::{NORMAL_PEAK, TANH_CUBIC, TANH_SCALE};
@@ -23,13 +25,27 @@ pub(super) fn backward(inputs: LinearBackwardInputs<Reference>) -> LinearGradien
     let LinearBackwardInputs { dy, x, w, activation, bias } = inputs;
     let db = bias.then(|| dy.clone().sum_dim(0).squeeze_dim(0));
     let dw = activate(x.clone(), activation).transpose().matmul(dy.clone());
-    let dh = dy.matmul(w.transpose());
-    let dx = match activation {
+    let dx = input_gradient(dy.matmul(w.transpose()), x, activation);
+    LinearGradients { x: dx, w: dw, b: db }
+}
+
+pub(super) fn frozen_backward(inputs: FrozenBackwardInputs<Reference>) -> FrozenGradients {
+    let FrozenBackwardInputs { dy, x, w, adapter, activation } = inputs;
+    let mut dh = dy.matmul(w.transpose());
+    let a = adapter.map(|(du, a)| {
+        dh = dh.clone() + du.clone().matmul(a.transpose());
+        activate(x.clone(), activation).transpose().matmul(du)
+    });
+    FrozenGradients { x: input_gradient(dh, x, activation), a }
+}
+
+/// Returns the gradient of `x` from `dh`, that of its activation.
+fn input_gradient(dh: Tensor<2>, x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {
+    match activation {
         None => dh,
         Some(Activation::Gelu(form)) => dh * gelu_derivative(x, form),
         Some(Activation::SwiGlu) => swiglu_backward(dh, x),
-    };
-    LinearGradients { x: dx, w: dw, b: db }
+    }
 }
 
 fn activate(x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {

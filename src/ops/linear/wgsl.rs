@@ -1,7 +1,7 @@
 use burn::backend::TensorMetadata;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::{LinearBackwardInputs, LinearInputs};
+use super::{FrozenBackwardInputs, LinearBackwardInputs, LinearInputs};
 use crate::ops::shared::wgsl::gemm::{Fusion, GemmLayout, Matrix};
 use crate::ops::shared::wgsl::{Gpu, WgslKernels};
 
@@ -35,4 +35,27 @@ pub(super) fn backward(
     let fusion = Fusion { derivative, ..Fusion::default() };
     kernels.gemm(GemmLayout::Nt, [m, k, n], &dy, &w, input(&dx), fusion);
     (dx, dw, db)
+}
+
+pub(super) fn frozen_backward(
+    kernels: &WgslKernels,
+    inputs: FrozenBackwardInputs<Gpu>,
+) -> (CubeTensor, Option<CubeTensor>) {
+    let FrozenBackwardInputs { dy, x, w, adapter, activation } = inputs;
+    let ([m, _], [k, n]) = (x.shape().dims(), w.shape().dims());
+    let dx = kernels.queue.empty_of(x.shape(), x.dtype);
+    let derivative = activation.map(|form| (form, &x));
+    let mut fusion = Fusion { derivative, ..Fusion::default() };
+    let da = adapter.map(|(du, a)| {
+        let rank = a.shape()[1];
+        kernels.gemm(GemmLayout::Nt, [m, k, rank], &du, &a, input(&dx), fusion);
+        // The other gradient is added to this one.
+        fusion.accumulate = true;
+        let da = kernels.queue.empty([k, rank]);
+        let activated = Fusion { activation, ..Fusion::default() };
+        kernels.gemm(GemmLayout::Tn, [k, rank, m], input(&x), &du, &da, activated);
+        da
+    });
+    kernels.gemm(GemmLayout::Nt, [m, k, n], &dy, &w, input(&dx), fusion);
+    (dx, da)
 }

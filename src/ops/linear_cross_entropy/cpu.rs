@@ -13,7 +13,7 @@ use crate::ops::shared::{join, split};
 pub(super) fn compute(
     inputs: CrossEntropyInputs<Flex>,
 ) -> (CpuTensor, Option<(CpuTensor, Vec<CpuTensor>)>) {
-    let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients } = inputs;
+    let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients, trained } = inputs;
     let scale = loss_scale.map_or(loss.scale, |state| values(&contiguous(state))[0]);
     let (wte, shard_rows) = join::<Flex>(wte);
     let vocab = loss.vocab;
@@ -23,8 +23,11 @@ pub(super) fn compute(
     let w = Factor::new(values(&wte), [vocab, c]);
     let mut gradients = with_gradients.then(|| {
         let dx = memory::take(n * c);
-        let mut dw = memory::take(padded * c);
-        dw[vocab * c..].fill(0.0);
+        let dw = trained.then(|| {
+            let mut dw = memory::take(padded * c);
+            dw[vocab * c..].fill(0.0);
+            dw
+        });
         (dx, dw)
     });
     let mut sum = 0.0;
@@ -37,15 +40,17 @@ pub(super) fn compute(
         sum += softmax_rows(&mut logits, targets, vocab, with_gradients.then_some(scale));
         if let Some((dx, dw)) = &mut gradients {
             let d = Factor::new(&logits, [rows, vocab]);
-            multiply(d.transpose(), x, &mut dw[..vocab * c], first > 0);
+            if let Some(dw) = dw {
+                multiply(d.transpose(), x, &mut dw[..vocab * c], first > 0);
+            }
             multiply(d, w, &mut dx[first * c..(first + rows) * c], false);
         }
         memory::give(logits);
     }
     memory::recycle([x_tensor]);
     let gradients = gradients.map(|(dx, dw)| {
-        let dw = from_values(dw, [padded, c].into());
-        (from_values(dx, [n, c].into()), split::<Flex>(dw, &shard_rows))
+        let of_shards = |dw| split::<Flex>(from_values(dw, [padded, c].into()), &shard_rows);
+        (from_values(dx, [n, c].into()), dw.map_or_else(Vec::new, of_shards))
     });
     (from_values(vec![(sum * f64::from(loss.scale)) as f32], [1].into()), gradients)
 }

@@ -101,13 +101,13 @@ pub(super) fn compute(
     kernels: &CubeKernels,
     inputs: CrossEntropyInputs<Gpu>,
 ) -> (CubeTensor, Option<(CubeTensor, Vec<CubeTensor>)>) {
-    let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients } = inputs;
+    let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients, trained } = inputs;
     let ([n, c], CrossEntropy { vocab, chunk, scale }) = (x.shape().dims(), loss);
     let (wte, shard_rows) = join::<Gpu>(wte);
     let wte = kernels.cast(wte, &x);
     let gradients = with_gradients.then(|| {
         let dx = kernels.queue.empty_of([n, c], x.dtype);
-        (dx, kernels.queue.empty(wte.shape()))
+        (dx, trained.then(|| kernels.queue.empty(wte.shape())))
     });
     let wte_transposed = Gpu::float_transpose(wte.clone());
     let losses = kernels.queue.empty([n]);
@@ -136,12 +136,15 @@ pub(super) fn compute(
         );
         if let Some((dx, dwte)) = &gradients {
             let of_chunk = Epilogue { accumulate: first > 0, ..Epilogue::default() };
-            kernels.product_into(Gpu::float_transpose(logits.clone()), x, dwte, of_chunk);
+            if let Some(dwte) = dwte {
+                kernels.product_into(Gpu::float_transpose(logits.clone()), x, dwte, of_chunk);
+            }
             let of_chunk = Epilogue { first_row: first, ..Epilogue::default() };
             kernels.product_into(logits, wte.clone(), dx, of_chunk);
         }
     }
     let total = kernels.queue.empty([1]);
     launch!(kernels, each(1, ELEMENTWISE), scaled_sum(&[&losses, &total], n, scale));
-    (total, gradients.map(|(dx, dwte)| (dx, split::<Gpu>(dwte, &shard_rows))))
+    let of_shards = |dwte| split::<Gpu>(dwte, &shard_rows);
+    (total, gradients.map(|(dx, dwte)| (dx, dwte.map_or_else(Vec::new, of_shards))))
 }

@@ -38,7 +38,7 @@ tensors! {
     pub struct HeadGradients {
         /// `[n, c]`.
         pub x: Tensor<2>,
-        /// In the same shards as the embedding.
+        /// In the same shards as the embedding; none if it is not trained.
         pub wte: Vec<Tensor<2>>,
     }
 }
@@ -53,10 +53,11 @@ pub fn linear_cross_entropy(
     loss: CrossEntropy,
     mode: OpsMode,
 ) -> Tensor<1> {
-    cross_entropy(x, wte, None, targets, loss, false, mode).0
+    cross_entropy(x, wte, None, targets, loss, false, false, mode).0
 }
 
-/// Returns the loss of [`linear_cross_entropy`] and its gradients, computed chunk by chunk of logits.
+/// Returns the loss of [`linear_cross_entropy`] and its gradients, computed chunk by chunk of logits: that of
+/// `x`, and if it is `trained` that of `wte`.
 ///
 /// With `loss_scale`, whose first element is a scale, this scales the gradients in place of
 /// `loss.scale`: divided by the tokens of a batch, most probabilities underflow in float16.
@@ -66,9 +67,10 @@ pub fn linear_cross_entropy_gradients(
     loss_scale: Option<Tensor<1>>,
     targets: Arc<[u32]>,
     loss: CrossEntropy,
+    trained: bool,
     mode: OpsMode,
 ) -> (Tensor<1>, HeadGradients) {
-    let (value, gradients) = cross_entropy(x, wte, loss_scale, targets, loss, true, mode);
+    let (value, gradients) = cross_entropy(x, wte, loss_scale, targets, loss, true, trained, mode);
     (value, gradients.expect("they are requested"))
 }
 
@@ -80,5 +82,6 @@ op! {
         targets: Arc<[u32]>,
         loss: CrossEntropy,
         with_gradients: bool,
+        trained: bool,
     ) -> (Tensor<1>, Option<HeadGradients>) = compute(CrossEntropyInputs);
 }

@@ -4,7 +4,7 @@ use super::{CrossEntropyInputs, HeadGradients, IGNORED};
 use crate::ops::shared::dispatch::Reference;
 
 pub(super) fn compute(inputs: CrossEntropyInputs<Reference>) -> (Tensor<1>, Option<HeadGradients>) {
-    let CrossEntropyInputs { x, mut wte, loss_scale, targets, loss, with_gradients } = inputs;
+    let CrossEntropyInputs { x, mut wte, loss_scale, targets, loss, with_gradients, trained } = inputs;
     let device = x.device();
     let c = x.dims()[1];
     let shard_rows: Vec<usize> = wte.iter().map(|shard| shard.dims()[0]).collect();
@@ -39,14 +39,17 @@ pub(super) fn compute(inputs: CrossEntropyInputs<Reference>) -> (Tensor<1>, Opti
             let minus_one = Tensor::full([n, 1], -1.0, (&device, DType::F32));
             let d = (exp / sum).scatter(1, ids, minus_one, IndexingUpdateOp::Add);
             let d = d * (scale.clone().unsqueeze::<2>() * counted);
-            *dw = dw.clone() + d.clone().transpose().matmul(x);
+            if trained {
+                *dw = dw.clone() + d.clone().transpose().matmul(x);
+            }
             dx.push(d.matmul(w.clone()));
         }
     }
     let gradients = gradients.map(|(dx, dw)| {
         let padding = shard_rows.iter().sum::<usize>() - loss.vocab;
         let dw = if padding > 0 { Tensor::cat(vec![dw, zeros(padding)], 0) } else { dw };
-        HeadGradients { x: Tensor::cat(dx, 0), wte: dw.split_with_sizes(shard_rows, 0) }
+        let wte = if trained { dw.split_with_sizes(shard_rows, 0) } else { Vec::new() };
+        HeadGradients { x: Tensor::cat(dx, 0), wte }
     });
     (total * loss.scale, gradients)
 }

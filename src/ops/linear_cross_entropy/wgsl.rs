@@ -52,13 +52,13 @@ pub(super) fn compute(
     kernels: &WgslKernels,
     inputs: CrossEntropyInputs<Gpu>,
 ) -> (CubeTensor, Option<(CubeTensor, Vec<CubeTensor>)>) {
-    let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients } = inputs;
+    let CrossEntropyInputs { x, wte, loss_scale, targets, loss, with_gradients, trained } = inputs;
     let ([n, c], CrossEntropy { vocab, chunk, scale }) = (x.shape().dims(), loss);
     let queue = &kernels.queue;
     let gradients = with_gradients.then(|| {
         let dx = queue.empty_of([n, c], x.dtype);
         let of_shard = |shard| queue.empty([tokens_of(shard), c]);
-        (dx, wte.iter().map(of_shard).collect::<Vec<_>>())
+        (dx, wte.iter().filter(|_| trained).map(of_shard).collect::<Vec<_>>())
     });
     let padded = wte.iter().map(tokens_of).sum();
     // Reused for each chunk.
@@ -89,8 +89,10 @@ pub(super) fn compute(
             let tokens = tokens_of(shard);
             let size = [rows, c, tokens];
             kernels.gemm(GemmLayout::Nn, size, columns, shard, dx, sum(index > 0));
-            let size = [tokens, c, rows];
-            kernels.gemm(GemmLayout::Tn, size, columns, x, &dwte[index], sum(first > 0));
+            if let Some(dwte) = dwte.get(index) {
+                let size = [tokens, c, rows];
+                kernels.gemm(GemmLayout::Tn, size, columns, x, dwte, sum(first > 0));
+            }
         }
     }
     let total = queue.empty([1]);

@@ -357,7 +357,7 @@ fn gradients_of_loss(
     let loss_scale = scaled.then(|| inputs.values(&[256.0, 0.0, 0.0, 0.0]));
     let targets = targets(rows);
     let (loss, mut gradients) =
-        ops::linear_cross_entropy_gradients(x, wte, loss_scale, targets, loss, inputs.mode);
+        ops::linear_cross_entropy_gradients(x, wte, loss_scale, targets, loss, true, inputs.mode);
     vec![
         KernelOutput::new("linear_cross_entropy with gradients", loss),
         KernelOutput::new("linear_cross_entropy: gradient of the input", gradients.x),

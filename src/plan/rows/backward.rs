@@ -21,8 +21,8 @@ impl<'a> BackwardPass<'a> {
     /// Lists what lives from the loss to the end of the last block: also the sums over earlier
     /// micro-batches, if a step has more than one, and the embedding's gradient.
     fn throughout(&self) -> Vec<Row> {
-        let sums = if self.has_sums { self.run.model.parameters } else { 0 };
-        let of_embedding = self.run.model.embedding() - self.summed_head();
+        let sums = if self.has_sums { self.run.model.trained() } else { 0 };
+        let of_embedding = self.run.model.embedding_gradient() - self.summed_head();
         let mut rows = self.run.weights.on_device();
         rows.push(Row::f32("accumulated gradients", Gradients, sums));
         rows.push(Row::f32("embedding gradient", Gradients, of_embedding));
@@ -33,7 +33,7 @@ impl<'a> BackwardPass<'a> {
     /// not the embedding.
     fn summed_head(&self) -> u64 {
         let is_summed = self.has_sums && !self.run.model.config.tie_embeddings;
-        if is_summed { self.run.model.embedding() } else { 0 }
+        if is_summed { self.run.model.embedding_gradient() } else { 0 }
     }
 
     /// Lists what `count` blocks have saved in the forward pass.
@@ -61,10 +61,11 @@ impl<'a> BackwardPass<'a> {
         rows.extend(self.run.head(tokens));
         rows.push(ops.row("head input and its gradient", Workspace, 2 * tokens * width));
         let sizes = [[chunk, vocab, width], [chunk, width, vocab], [vocab, width, chunk]];
-        rows.push(ops.partial_products(&sizes));
+        let products = if model.adapter.is_some() { 2 } else { 3 };
+        rows.push(ops.partial_products(&sizes[..products]));
         if ops.are_cpu() {
             // Of the logits, or of the gradient that a chunk adds to the embedding's.
-            let of_gradient = vocab * width * if chunk < tokens { 2 } else { 1 };
+            let of_gradient = model.embedding_gradient() * if chunk < tokens { 2 } else { 1 };
             let copies = of_gradient.max(chunk * vocab);
             rows.push(Row::f32("copies of new products", Workspace, copies));
             let joined = if chunk < tokens { tokens * width } else { 0 };
@@ -89,7 +90,7 @@ impl<'a> BackwardPass<'a> {
         // With accumulation, the gradients of finished blocks are already in the sums.
         let later = model.layers - 1 - block;
         let finished = if self.has_sums { 0 } else { later };
-        let gradients = finished * model.block_parameters() + model.norm() + peak.gradients;
+        let gradients = finished * model.block_parameters() + model.norm_gradient() + peak.gradients;
         let sums = peak.sums + self.blocks.norm_sums(later);
         let mut rows = self.throughout();
         rows.push(Row::f32("block gradients", Gradients, gradients));
@@ -135,6 +136,9 @@ impl<'a> BackwardPass<'a> {
     /// The end of the backward pass, at the embedding.
     pub fn embedding(&self) -> Vec<Row> {
         let RunMemory { model, ops, weights, .. } = self.run;
+        if model.adapter.is_some() {
+            return weights.on_device();
+        }
         let of_head = if self.has_sums { model.embedding() } else { 0 };
         // Before the gradient of the positions exists, the partial sums of the layer norms do.
         let activation = self.blocks.tokens * model.width * ops.precision.activation_bytes();

@@ -63,6 +63,9 @@ impl BlockMemory<'_> {
     /// Lists the points that may be the peak of a block's backward pass, in their order.
     pub fn peaks(&self) -> Vec<Peak> {
         let mut peaks = vec![self.second_layer()];
+        if self.ops.are_unfused() && self.model.adapter.is_some() {
+            peaks.push(self.second_layer_forward());
+        }
         if !self.ops.are_cpu() {
             peaks.push(self.first_layer());
         }
@@ -91,10 +94,23 @@ impl BlockMemory<'_> {
         let partial = self.partial_products_of(ffn, width);
         Peak {
             temporary: self.tokens * (width + up + others + dropped),
-            gradients: ffn * width,
+            gradients: self.model.gradients_of(ffn * width),
             sums: 0,
             cast: if is_split { 0 } else { ffn * width },
             partial: if is_split { self.ops.partial_products(&[]) } else { partial },
+        }
+    }
+
+    /// The second layer of the MLP in the forward pass, whose activated input is a tensor of its own. The gradients of
+    /// weights make the backward pass larger, but an adapter has few.
+    fn second_layer_forward(&self) -> Peak {
+        let Dimensions { width, ffn, .. } = self.model;
+        Peak {
+            temporary: self.tokens * ffn,
+            gradients: 0,
+            sums: 0,
+            cast: 0,
+            partial: self.ops.partial_products(&[[self.tokens, width, ffn]]),
         }
     }
 
@@ -104,7 +120,7 @@ impl BlockMemory<'_> {
         let Dimensions { width, up, ffn, .. } = self.model;
         Peak {
             temporary: self.tokens * 2 * width,
-            gradients: (ffn + up) * width,
+            gradients: self.model.gradients_of((ffn + up) * width),
             sums: 0,
             cast: up * width,
             partial: self.partial_products_of(width, up),
@@ -117,7 +133,7 @@ impl BlockMemory<'_> {
         let temporary = width + attention + qkv + self.model.rotated();
         Peak {
             temporary: self.tokens * temporary.saturating_sub(2 * width + up),
-            gradients: (ffn + up + attention) * width,
+            gradients: self.model.gradients_of((ffn + up + attention) * width),
             sums: self.ops.norm_sums(self.tokens, width),
             cast: 0,
             partial: self.ops.partial_products(&[]),
@@ -127,6 +143,8 @@ impl BlockMemory<'_> {
     /// Counts the partial sums of the last norm and of the norms of this many blocks. Qwen3 has two norms
     /// of the size of a head in each block.
     pub fn norm_sums(&self, blocks: u64) -> u64 {
+        // An adapter drops them.
+        let blocks = if self.model.adapter.is_some() { 0 } else { blocks };
         let of_norm = self.ops.norm_sums(self.tokens, self.model.width);
         let head = u64::from(self.model.config.head_size());
         let of_heads = if self.model.rotated() > 0 { of_norm / self.model.width * head } else { 0 };
@@ -138,7 +156,9 @@ impl BlockMemory<'_> {
     fn partial_products_of(&self, from: u64, to: u64) -> Row {
         let of_input = [self.tokens, from, to];
         let of_weight = [from, to, self.tokens];
-        let sizes = if self.ops.are_unfused() { [of_input, of_weight] } else { [of_input; 2] };
+        let is_trained = self.model.adapter.is_none();
+        let has_both = is_trained && self.ops.are_unfused();
+        let sizes = if has_both { [of_input, of_weight] } else { [of_input; 2] };
         self.ops.partial_products(&sizes)
     }
 }

@@ -1,6 +1,7 @@
 //! The dimensions of a model, and counts of its weights.
 
 use crate::config::{self, Arch, Config};
+use crate::plan::{AdaptedLayer, Architecture, Lora};
 
 /// The dimensions of a model. Counts are in elements.
 #[derive(Clone, Copy)]
@@ -19,6 +20,16 @@ pub(super) struct Dimensions<'a> {
     pub vocab: u64,
     pub matrices: u64,
     pub parameters: u64,
+    /// The adapter that is trained instead of the weights, if there is one.
+    pub adapter: Option<AdapterDimensions>,
+}
+
+/// The sizes of an adapter, in elements.
+#[derive(Clone, Copy)]
+pub(super) struct AdapterDimensions {
+    pub weights: u64,
+    /// The masks of layers that are several matrices. Blocks share them.
+    pub masks: u64,
 }
 
 impl<'a> Dimensions<'a> {
@@ -36,7 +47,28 @@ impl<'a> Dimensions<'a> {
             vocab,
             matrices: config.block_matrices(),
             parameters: config.parameters(vocab),
+            adapter: Lora::new(config).map(|lora| AdapterDimensions::new(&lora, config)),
         }
+    }
+
+    /// Counts the weights that are trained.
+    pub fn trained(&self) -> u64 {
+        self.adapter.map_or(self.parameters, |adapter| adapter.weights)
+    }
+
+    /// Counts the elements of the gradient of the token embedding, which an adapter leaves as it is.
+    pub fn embedding_gradient(&self) -> u64 {
+        if self.adapter.is_some() { 0 } else { self.embedding() }
+    }
+
+    /// Counts the gradients of a norm, which an adapter leaves as it is.
+    pub fn norm_gradient(&self) -> u64 {
+        if self.adapter.is_some() { 0 } else { self.norm() }
+    }
+
+    /// Counts the gradients of matrices with `weights` elements, or at most those of their adapters.
+    pub fn gradients_of(&self, weights: u64) -> u64 {
+        self.adapter.map_or(weights, |adapter| adapter.weights / self.layers)
     }
 
     pub fn is_gpt2(&self) -> bool {
@@ -68,8 +100,11 @@ impl<'a> Dimensions<'a> {
         if self.is_gpt2() { 2 } else { 1 }
     }
 
-    /// Counts the parameters of a block without its layer norms, whose gradients are partial sums.
+    /// Counts the trained weights of a block without its layer norms, whose gradients are partial sums.
     pub fn block_parameters(&self) -> u64 {
+        if let Some(adapter) = self.adapter {
+            return adapter.weights / self.layers;
+        }
         self.matrices / self.layers + self.config.block_vectors() - 2 * self.norm()
     }
 
@@ -77,5 +112,19 @@ impl<'a> Dimensions<'a> {
     /// they were before their norms.
     pub fn rotated(&self) -> u64 {
         if self.config.arch == Arch::Qwen3 { self.qkv } else { 0 }
+    }
+}
+
+impl AdapterDimensions {
+    fn new(lora: &Lora, config: &Config) -> Self {
+        let architecture = Architecture::new(config, 1);
+        let layers = lora.layers(&architecture);
+        let of_block = layers.len() / architecture.n_layer;
+        let masks = layers.iter().take(of_block).filter(|layer| layer.is_masked());
+        let elements = |layer: &AdaptedLayer| layer.parts.len() * lora.rank * layer.shape[1];
+        Self {
+            weights: lora.weights(&architecture),
+            masks: masks.map(elements).sum::<usize>() as u64,
+        }
     }
 }

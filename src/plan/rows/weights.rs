@@ -42,9 +42,10 @@ impl<'a> WeightMemory<'a> {
         Self { model, ops, largest_tensor, is_offloaded: plan.offload_optimizer, muon, adamw }
     }
 
-    /// Returns true if matrices and embeddings are in half precision, with master weights on the host.
+    /// Returns true if matrices and embeddings are in half precision alone: master weights are on the host, or an
+    /// adapter is trained instead.
     pub fn are_half(&self) -> bool {
-        self.is_offloaded && self.ops.precision.is_half()
+        (self.is_offloaded || self.model.adapter.is_some()) && self.ops.precision.is_half()
     }
 
     /// The copy of a weight that a product makes in the dtype of activations, if it does.
@@ -67,11 +68,18 @@ impl<'a> WeightMemory<'a> {
     /// Lists what the device holds. With an offloaded optimizer these are the weights and pieces on their
     /// way; in half precision all weights with two dimensions are half.
     pub fn on_device(&self) -> Vec<Row> {
-        let Dimensions { parameters, matrices, .. } = self.model;
+        let Dimensions { parameters, matrices, adapter, .. } = self.model;
+        let wide = matrices + self.model.embeddings();
+        let of_weight = if self.are_half() { 2 } else { 4 };
+        let bytes = of_weight * wide + 4 * (parameters - wide);
+        if let Some(adapter) = adapter {
+            return vec![
+                Row::new("parameters of the base", Class::Weights, bytes),
+                Row::f32("adapter", Class::Weights, adapter.weights + adapter.masks),
+                Row::f32("AdamW moments", Class::Optimizer, 2 * adapter.weights),
+            ];
+        }
         if self.is_offloaded {
-            let wide = matrices + self.model.embeddings();
-            let of_weight = if self.are_half() { 2 } else { 4 };
-            let bytes = of_weight * wide + 4 * (parameters - wide);
             return vec![
                 Row::new("parameters", Class::Weights, bytes),
                 Row::new("staging", Class::Slack, DEVICE_PIECES * self.piece()),

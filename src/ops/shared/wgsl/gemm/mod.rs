@@ -136,8 +136,11 @@ impl Flags {
         used.push((GemmLayout::Tn, Flags { activation: Some(Activation::SwiGlu), ..plain }));
         let gelus = [Gelu::Tanh, Gelu::Erf].map(Activation::Gelu);
         for form in gelus.into_iter().chain([Activation::SwiGlu]) {
-            used.push((GemmLayout::Nt, Flags { derivative: Some(form), ..plain }));
+            for accumulate in [false, true] {
+                used.push((GemmLayout::Nt, Flags { derivative: Some(form), accumulate, ..plain }));
+            }
         }
+        used.push((GemmLayout::Nt, Flags { accumulate: true, ..plain }));
         for activation in gelus.map(Some).into_iter().chain([None]) {
             used.push((GemmLayout::Tn, Flags { activation, bias_gradient: true, ..plain }));
             used.push((GemmLayout::Tn, Flags { activation, ..plain }));

@@ -1,0 +1,145 @@
+//! The adapter of a linear layer, which is trained in place of the layer's weight.
+
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+
+use super::layers::WeightMatrix;
+use crate::gpu;
+use crate::ops::OpsMode;
+use crate::plan::AdaptedLayer;
+
+/// A and B of a layer `x W + alpha / rank x A B`.
+///
+/// A layer may be several matrices side by side, each with an A and a B of its own. Their A are side by side too,
+/// so that one product computes all of `x A`. As each column of the layer belongs to one matrix, `b` has the
+/// rows of that matrix's B in this column, and `expansion` makes it a matrix that multiplies `x A`.
+#[derive(Clone, Debug)]
+pub(super) struct Adapter {
+    /// `[in, parts * rank]`.
+    pub a: WeightMatrix,
+    /// `[rank, out]`.
+    pub b: WeightMatrix,
+    expansion: Expansion,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Expansion {
+    /// The factor `alpha / rank`, for a layer that is one matrix.
+    Scale(f32),
+    /// `[parts * rank, out]`: the factor where a row and a column belong to one matrix, else zero.
+    Mask(Tensor<2>),
+}
+
+impl Expansion {
+    /// Returns the expansion of an adapter of this rank and scale.
+    pub fn new(layer: &AdaptedLayer, rank: usize, scale: f32, device: &Device) -> Self {
+        let [_, out] = layer.shape;
+        if !layer.is_masked() {
+            return Self::Scale(scale);
+        }
+        let rows = layer.parts.len() * rank;
+        let mut mask = vec![0.0; rows * out];
+        for (row, mask) in mask.chunks_exact_mut(out).enumerate() {
+            let (_, columns) = &layer.parts[row / rank];
+            mask[columns.clone()].fill(scale);
+        }
+        Self::Mask(Tensor::from_data(TensorData::new(mask, [rows, out]), device))
+    }
+}
+
+impl Adapter {
+    pub fn new(a: Tensor<2>, b: Tensor<2>, expansion: Expansion) -> Self {
+        Self { a: WeightMatrix::new(a), b: WeightMatrix::new(b), expansion }
+    }
+
+    /// Returns A and the expanded B, which products multiply.
+    pub fn factors(&self, mode: OpsMode) -> [Tensor<2>; 2] {
+        let factor = |weight: Tensor<2>| {
+            if mode.precision.keeps_half_weights() {
+                weight.cast(FloatDType::from(gpu::stored(mode.precision.dtype())))
+            } else {
+                weight
+            }
+        };
+        [self.a.weight.clone(), self.expanded()].map(factor)
+    }
+
+    /// Returns the matrix that multiplies `x A`, `[parts * rank, out]`.
+    fn expanded(&self) -> Tensor<2> {
+        let b = self.b.weight.clone();
+        match &self.expansion {
+            Expansion::Scale(scale) => b * *scale,
+            Expansion::Mask(mask) => {
+                let parts = mask.dims()[0] / b.dims()[0];
+                b.repeat_dim(0, parts) * mask.clone()
+            }
+        }
+    }
+
+    /// Returns the gradient of `b` from that of the expanded one.
+    pub fn gradient_of_b(&self, of_expanded: Tensor<2>) -> Tensor<2> {
+        match &self.expansion {
+            Expansion::Scale(scale) => of_expanded * *scale,
+            Expansion::Mask(mask) => {
+                let [rank, out] = self.b.weight.dims();
+                let parts = mask.dims()[0] / rank;
+                let of_parts = (of_expanded * mask.clone()).reshape([parts, rank, out]);
+                of_parts.sum_dim(0).reshape([rank, out])
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Precision;
+    use crate::model::{
+        Architecture, Gpt, Lora, MergedWeights, RandomWeights, WeightError, WeightSource,
+    };
+
+    /// Random weights in which B is not zero.
+    struct Everywhere(RandomWeights);
+
+    impl WeightSource for Everywhere {
+        fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+            self.0.weight(&name.replace("lora_B", "lora_A"), shape)
+        }
+    }
+
+    #[test]
+    fn a_merged_model_computes_the_same() {
+        let device = Device::flex();
+        for (architecture, targets) in [
+            (Architecture::tiny(), vec![]),
+            (Architecture::tiny_llama(true, true), vec![]),
+            (Architecture::tiny_llama(false, false), vec!["q_proj", "v_proj", "down_proj"]),
+        ] {
+            let targets: Vec<String> = targets.into_iter().map(str::to_owned).collect();
+            let lora = Lora { rank: 3, alpha: 6.0, targets };
+            let mut weights = Everywhere(RandomWeights::new(&architecture, 7));
+            let adapted =
+                Gpt::adapted(Precision::FLOAT32, &architecture, &lora, &mut weights, &device)
+                    .unwrap();
+            let plain = Gpt::new(&architecture, &mut weights, &device).unwrap();
+            let source = || Box::new(Everywhere(RandomWeights::new(&architecture, 7)));
+            let mut merged = MergedWeights {
+                base: source(),
+                adapter: source(),
+                architecture: architecture.clone(),
+                lora,
+            };
+            let merged = Gpt::new(&architecture, &mut merged, &device).unwrap();
+            let tokens: Vec<u32> = (0..12).map(|position| (7 * position + 3) % 65).collect();
+            let [adapted, merged, plain] = [adapted, merged, plain].map(|model| {
+                model.logits(tokens.clone().into(), 1, OpsMode::AUTO).into_data()
+            });
+            let values = |data: &TensorData| data.iter::<f32>().collect::<Vec<_>>();
+            let largest = |a: &TensorData, b: &TensorData| {
+                let pairs = std::iter::zip(values(a), values(b));
+                pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+            };
+            let [off, effect] = [largest(&adapted, &merged), largest(&adapted, &plain)];
+            assert!(off < 1e-5 && effect > 1e-2, "{off:e} {effect:e}");
+        }
+    }
+}
