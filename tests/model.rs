@@ -21,6 +21,8 @@ use wgpt::train::{LossScale, Optimizer};
 mod half;
 #[path = "model/llama.rs"]
 mod llama;
+#[path = "model/lora.rs"]
+mod lora;
 #[path = "model/muon.rs"]
 mod muon;
 #[cfg(feature = "wgpu")]

@@ -9,7 +9,7 @@ use crate::data::Tokenizer;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
 use crate::text::millions;
-use crate::worker::{write_gguf, write_model_folder, write_page};
+use crate::worker::{write_adapter_folder, write_gguf, write_model_folder, write_page};
 
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     let is_gguf = args.output.extension().is_some_and(|ending| ending == "gguf");
@@ -22,6 +22,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     };
     match format {
         FormatArg::Hf => convert(&source, tokenizer.as_ref(), &args.output, global)?,
+        FormatArg::Peft => write_adapter_folder(&source, &args.output)?,
         FormatArg::Gguf => {
             let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
             let mut activity = Activity::new(global.quiet);

@@ -52,8 +52,9 @@ pub(crate) use nanogpt::NanoGptCheckpoint;
 pub use odds::TokenOdds;
 use pass::{BlockPass, site};
 pub use pass::{Pass, StepDropout};
+pub use peft::AdaptedWeights;
 pub(crate) use peft::{
-    ADAPTER_CONFIG, ADAPTER_FILE, AdaptedWeights, AdapterConfig, AdapterFolder, MergedWeights, has_adapter,
+    ADAPTER_CONFIG, ADAPTER_FILE, AdapterConfig, AdapterFolder, MergedWeights, has_adapter,
     write_adapter,
 };
 pub use sample::{SampleOptions, Sampler};

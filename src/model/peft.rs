@@ -3,6 +3,7 @@
 //! There each matrix has its own A `[rank, in]` and B `[out, rank]`. In memory they are transposed, those of
 //! matrices that share an input side by side.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -24,6 +25,10 @@ const MAX_BYTES: usize = 1 << 20;
 /// The advice about an adapter that wgpt cannot continue.
 const MERGE: &str = "merge it into its model, in Python with PEFT's merge_and_unload and save_pretrained, and start \
                      from that";
+
+/// The advice about an adapter for a model of other sizes.
+const OTHER_BASE: &str = "give the model that this adapter was trained on: its folder or name is \
+                          base_model_name_or_path in adapter_config.json";
 
 /// Returns true if a folder has an adapter.
 pub fn has_adapter(folder: &Path) -> bool {
@@ -96,7 +101,11 @@ impl AdapterConfig {
         let base = config["base_model_name_or_path"].as_str().unwrap_or_default().to_owned();
         let targets = match &config["target_modules"] {
             Value::String(word) if word == "all-linear" => Vec::new(),
-            Value::Array(names) => names.iter().filter_map(Value::as_str).map(last_part).collect(),
+            Value::Array(names) => {
+                let names: BTreeSet<_> =
+                    names.iter().filter_map(Value::as_str).map(last_part).collect();
+                names.into_iter().collect()
+            }
             other => return Err(format!("`target_modules` is {other}, not a list of modules")),
         };
         Ok(Self { base, lora: Lora { rank: rank as usize, alpha, targets } })
@@ -113,7 +122,8 @@ impl AdapterConfig {
         targets.sort_unstable();
         targets.dedup();
         json!({
-            "base_model_name_or_path": base,
+            // PEFT has the names of the hub without a prefix.
+            "base_model_name_or_path": base.strip_prefix("hf:").unwrap_or(base),
             "bias": "none",
             // The matrices of GPT-2 are `[in, out]` in its files.
             "fan_in_fan_out": architecture.arch() == Arch::Gpt2,
@@ -157,8 +167,37 @@ pub struct AdapterFolder {
 }
 
 impl AdapterFolder {
-    pub fn open(folder: &Path, architecture: &Architecture, lora: &Lora) -> Result<Self, WeightError> {
-        let file = WeightFile::open(&folder.join(ADAPTER_FILE))?;
+    /// Opens the adapter in a folder.
+    ///
+    /// # Errors
+    /// If its matrices are not those of `lora` for a model of this architecture.
+    pub fn open(
+        folder: &Path,
+        architecture: &Architecture,
+        lora: &Lora,
+    ) -> Result<Self, WeightError> {
+        let path = folder.join(ADAPTER_FILE);
+        let file = WeightFile::open(&path)?;
+        let mut wanted = BTreeMap::new();
+        for layer in lora.layers(architecture) {
+            for (kind, [rows, _]) in [LORA_A, LORA_B].into_iter().zip(layer.shapes(lora.rank)) {
+                for tensor in tensors_of(architecture, &layer, kind, lora.rank) {
+                    wanted.insert(tensor.name, [tensor.columns.len(), rows]);
+                }
+            }
+        }
+        if let Some((name, _)) = file.shapes().find(|(name, _)| !wanted.contains_key(*name)) {
+            let reason = format!("`{name}` is not a matrix in the blocks of this model");
+            return Err(WeightError::unsupported(&path, reason, MERGE));
+        }
+        for (name, need) in wanted {
+            let shape = file.shapes().find(|(it, _)| *it == name).map(|(_, shape)| shape);
+            let have = shape.ok_or_else(|| WeightError::missing(&path, &name, MERGE))?;
+            if have != need {
+                let shapes = [have, &need[..]];
+                return Err(WeightError::shape(&path, &name, shapes, OTHER_BASE));
+            }
+        }
         Ok(Self { file, architecture: architecture.clone(), lora: lora.clone() })
     }
 }

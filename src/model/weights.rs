@@ -158,6 +158,12 @@ impl WeightFile {
         self.names.contains_key(name)
     }
 
+    /// Returns the name and the shape of each tensor.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        let shape = |name: &String| self.metadata.info(name).map_or(&[][..], |info| &info.shape);
+        self.names.iter().map(move |(plain, name)| (plain.as_str(), shape(name)))
+    }
+
     fn info(&self, name: &str) -> Result<&TensorInfo, WeightError> {
         let info = self.names.get(name).and_then(|name| self.metadata.info(name));
         info.ok_or_else(|| WeightError::missing(&self.path, name, self.missing_hint()))

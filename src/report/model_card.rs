@@ -133,6 +133,7 @@ mod tests {
         let mut source = ModelSource::open(&tiny).unwrap();
         let config = Config::default();
         source.state = Some(CheckpointState {
+            base: None,
             version: VERSION,
             iteration: 20,
             last_eval: Some(20),

@@ -708,7 +708,10 @@ mod tests {
         pollster::block_on(written).unwrap();
         let open = WeightFolder::open(&held, &architecture).unwrap();
         let source =
-            ModelSource { held: Mutex::new(Some(open)), ..ModelSource::plain(&held, architecture) };
+            ModelSource {
+                held: Mutex::new(Some(HeldWeights::All(open))),
+                ..ModelSource::plain(&held, architecture)
+            };
         disk::remove_dir_all(&held).unwrap();
         source.model(&device).unwrap();
     }

@@ -1,5 +1,6 @@
 //! The program as users run it: real processes, real files.
 
+mod adapters;
 mod chat;
 mod chats;
 mod control;

@@ -183,6 +183,25 @@ fn mpirun_ranks_begin_with_the_weights_of_another_run() {
     assert!(after < before - 0.5, "{after} after {before}: these are not the weights of the run");
 }
 
+/// Only rank 0 has the base and the adapter. A resume on another number of ranks continues it.
+#[test]
+#[ignore = "needs Open MPI"]
+fn mpirun_ranks_train_one_adapter() {
+    let folder = temporary();
+    train(folder.path(), "first", &["--max_iters=20"]);
+    let own = ["--init_from=first", "--lora_rank=2", "--max_iters=6", "--sample_tokens=0"];
+    let alone = train(folder.path(), "alone", &[&CALM[..], &own].concat());
+    let events = train_on(folder.path(), 2, "r", &[&own[..], &["--eval_interval=3"]].concat());
+    assert_close(&events, &alone);
+    let more = ["--max_iters=8", "--eval_interval=4"];
+    let [alone, ranks] = [(1, "alone"), (3, "r")].map(|(ranks, run)| {
+        let seen = resume_on(folder.path(), ranks, run, &more);
+        assert_eq!(losses(&seen).len(), 2);
+        seen
+    });
+    assert_close(&ranks, &alone);
+}
+
 /// mpirun forwards a Ctrl-C as SIGTERM after a while, and kills the remaining processes after the same
 /// time again. Meanwhile it reads nothing that its processes print.
 #[test]

@@ -37,7 +37,7 @@ const CASES: [(&str, usize); 10] = [
 const TOLERANCE: f64 = 1e-5;
 
 /// Returns the name and the values of each tensor of a kind: `weight`, `grad` or `final`.
-fn tensors<'a>(file: &SafeTensors<'a>, kind: &str) -> Vec<(String, TensorView<'a>)> {
+pub fn tensors<'a>(file: &SafeTensors<'a>, kind: &str) -> Vec<(String, TensorView<'a>)> {
     let of_kind = |(name, view): (String, TensorView<'a>)| {
         let name = name.strip_prefix(kind)?.strip_prefix('.')?.to_string();
         Some((name, view))
@@ -46,7 +46,7 @@ fn tensors<'a>(file: &SafeTensors<'a>, kind: &str) -> Vec<(String, TensorView<'a
 }
 
 /// Writes a Hugging Face folder with the tensors of a kind, and transformers' own `config.json`.
-fn folder(case: &Case, kind: &str) -> TempDir {
+pub fn folder(case: &Case, kind: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let (_, metadata) = SafeTensors::read_metadata(&case.bytes).unwrap();
     let config = &metadata.metadata().as_ref().unwrap()["config"];
@@ -169,7 +169,7 @@ fn check_case(name: &str, device: &Device, mode: OpsMode, shards: usize) {
 }
 
 /// Returns the settings of the optimizer, which needs the shape of the model for Muon.
-fn optimizer_config_of(source: &ModelSource) -> Config {
+pub fn optimizer_config_of(source: &ModelSource) -> Config {
     let settings = wgpt::runs::settings(&source.architecture);
     let layer = wgpt::config::Layer::flags(settings).unwrap();
     let Config { weight_decay, beta1, beta2, grad_clip, .. } = optimizer_config();

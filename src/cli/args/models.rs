@@ -97,8 +97,10 @@ pub(in crate::cli) struct ExportArgs {
 /// A format that models are exported in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum FormatArg {
-    /// A folder for Hugging Face transformers, with a model card
+    /// A folder for Hugging Face transformers, with a model card. An adapter is added to its model
     Hf,
+    /// A folder for PEFT, with an adapter alone
+    Peft,
     /// A file for llama.cpp
     Gguf,
     /// A web page on which visitors prompt the model on their own GPU, for any static host

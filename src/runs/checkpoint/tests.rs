@@ -4,6 +4,7 @@ use super::*;
 fn write(folder: &Path, iteration: u64, val_loss: Option<f64>, version: u32) -> PathBuf {
     let config = Config::default();
     let state = CheckpointState {
+        base: None,
         version,
         iteration,
         last_eval: val_loss.map(|_| iteration),

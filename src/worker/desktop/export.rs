@@ -8,7 +8,7 @@ use crate::data::{TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer};
 use crate::disk::{self, FolderKind};
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{
-    ARCHITECTURE_FILE, Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters,
+    ADAPTER_CONFIG, ADAPTER_FILE, ARCHITECTURE_FILE, Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters,
 };
 use crate::protocol::{ExportFormat, Failure};
 use crate::report::{CARD, write_model_card};
@@ -122,6 +122,24 @@ pub(crate) fn write_model_folder(
     fill(output, &[CARD, WEIGHTS_FILE], |folder| {
         write_model(source, tokenizer, folder)?;
         write_model_card(source, tokenizer, folder, output)
+    })
+}
+
+/// Writes an adapter as PEFT does. Replaces no file.
+pub(crate) fn write_adapter_folder(source: &ModelSource, output: &Path) -> Result<(), Failure> {
+    if source.adapter.is_none() {
+        let text = format!("{}: this is no adapter: all of its weights were trained", source.name.display());
+        return Err(Failure::usage(text, "leave out --format for a folder with the whole model"));
+    }
+    fill(output, &[ADAPTER_CONFIG, ADAPTER_FILE], |folder| {
+        for name in [ADAPTER_CONFIG, ADAPTER_FILE].into_iter().chain(TOKENIZER_FILES) {
+            let (from, to) = (source.path.join(name), folder.join(name));
+            if disk::exists(&from) {
+                let file = disk::read_regular(&from).map_err(Failure::io("read", &from))?;
+                disk::write(&to, file).map_err(Failure::io("write", &to))?;
+            }
+        }
+        Ok(())
     })
 }
 

@@ -1,0 +1,221 @@
+//! Compares adapters with PyTorch in f64, which agrees with PEFT (tests/reference/lora.py), read from the folders that
+//! PEFT has saved.
+
+use std::fs;
+use std::path::Path;
+
+use burn::tensor::Device;
+use safetensors::SafeTensors;
+use tempfile::TempDir;
+use wgpt::config::{Config, Precision};
+#[cfg(feature = "wgpu")]
+use wgpt::gpu::{self, DeviceChoice};
+use wgpt::model::{AdaptedWeights, Gpt, MicroBatch, Pass, WeightGradients, parameters};
+use wgpt::ops::{CrossEntropy, OpsMode};
+use wgpt::runs::ModelSource;
+use wgpt::train::Optimizer;
+
+use super::llama::{folder, optimizer_config_of, tensors};
+use super::{Case, error, reference, values};
+
+const SEQUENCES: usize = 3;
+
+const CASES: [&str; 5] = ["hf_tiny", "llama_0", "llama_1", "qwen3_0", "qwen3_3"];
+
+/// The largest error of a value, relative to the largest of its tensor.
+const TOLERANCE: f64 = 1e-5;
+
+/// An adapter, its model and its micro-batches.
+struct Reference {
+    case: Case,
+    source: ModelSource,
+    folders: Vec<TempDir>,
+    base: String,
+}
+
+impl Reference {
+    fn open(name: &str) -> Self {
+        let case = Case::open(&format!("lora/{name}.safetensors"));
+        let mut folders = Vec::new();
+        let base = if name == "hf_tiny" {
+            reference(name).display().to_string()
+        } else {
+            let base = folder(&Case::open(&format!("{name}.safetensors")), "weight");
+            let path = base.path().display().to_string();
+            folders.push(base);
+            path
+        };
+        let weights = fs::read(reference("lora").join(name).join("adapter_model.safetensors"));
+        let adapter = adapter_folder(name, &base, &weights.unwrap());
+        let source = ModelSource::open(adapter.path()).unwrap();
+        folders.push(adapter);
+        Self { case, source, folders, base }
+    }
+
+    fn model(&self, device: &Device) -> Gpt {
+        let adapter = self.source.adapter.as_ref().expect("an adapter");
+        let mut weights = AdaptedWeights {
+            base: adapter.base.weights().unwrap(),
+            adapter: self.source.adapter_weights().unwrap(),
+        };
+        let architecture = &self.source.architecture;
+        Gpt::adapted(Precision::FLOAT32, architecture, &adapter.lora, &mut weights, device).unwrap()
+    }
+
+    fn batch(&self, step: usize, sequences: std::ops::Range<usize>) -> MicroBatch {
+        let time = self.source.architecture.block_size;
+        let ids = |name| {
+            let all = self.case.ids(name, step, SEQUENCES * time);
+            all[sequences.start * time..sequences.end * time].into()
+        };
+        let (tokens, targets) = (ids("tokens"), ids("targets"));
+        MicroBatch { tokens, targets, sequences: sequences.len() }
+    }
+
+    fn loss(&self) -> CrossEntropy {
+        let architecture = &self.source.architecture;
+        let scale = 1.0 / (SEQUENCES * architecture.block_size) as f32;
+        CrossEntropy { vocab: architecture.vocab_size, chunk: 20, scale }
+    }
+
+    /// Opens the tensors of a kind as an adapter.
+    fn wanted(&mut self, name: &str, kind: &str) -> ModelSource {
+        let file = SafeTensors::deserialize(&self.case.bytes).unwrap();
+        let bytes = safetensors::serialize(tensors(&file, kind), None).unwrap();
+        let folder = adapter_folder(name, &self.base, &bytes);
+        let source = ModelSource::open(folder.path()).unwrap();
+        self.folders.push(folder);
+        source
+    }
+}
+
+/// Writes a folder with the configuration of the adapter `name` for the model `base`, and these weights.
+fn adapter_folder(name: &str, base: &str, weights: &[u8]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = reference("lora").join(name).join("adapter_config.json");
+    let config = fs::read_to_string(config).unwrap();
+    assert!(config.contains("\"BASE\""), "{config}");
+    let base = serde_json::Value::from(base).to_string();
+    let write = |file: &str, bytes: &[u8]| fs::write(folder.path().join(file), bytes).unwrap();
+    write("adapter_config.json", config.replace("\"BASE\"", &base).as_bytes());
+    write("adapter_model.safetensors", weights);
+    folder
+}
+
+/// Compares logits, losses, gradients and twenty updates of one adapter.
+fn check_case(name: &str, device: &Device, mode: OpsMode) {
+    let mut reference = Reference::open(name);
+    let mut model = reference.model(device);
+    let pass = Pass { mode, dropout: None };
+
+    let tokens = reference.batch(0, 0..SEQUENCES).tokens;
+    let merged = reference.source.model(device).unwrap();
+    for (model, kind) in [(&model, "adapted"), (&merged, "merged")] {
+        let logits = values(model.logits(tokens.clone(), SEQUENCES, mode));
+        let off = error(&logits, &reference.case.f32("logits"));
+        assert!(off < TOLERANCE, "{name}: {kind} logits are off by {off:e}");
+    }
+
+    let adapter = reference.source.adapter.as_ref().unwrap();
+    let lora_rank = adapter.lora.rank as u32;
+    let config = Config { lora_rank, ..optimizer_config_of(&reference.source) };
+    let mut optimizer = Optimizer::new(&config, &model, None, None, mode);
+    let [losses, norms, rates] =
+        ["losses", "grad_norms", "learning_rates"].map(|name| reference.case.f32(name));
+    for (step, rate) in rates.into_iter().enumerate() {
+        // Odd steps use activation checkpointing, and every third step has three micro-batches, which must not
+        // change the results.
+        let checkpoint = step % 2 == 1;
+        let (parts, mut sums) = if step % 3 == 2 {
+            (vec![0..1, 1..2, 2..3], WeightGradients::zeros(&model))
+        } else {
+            (vec![0..SEQUENCES], WeightGradients::default())
+        };
+        let mut loss = 0.0;
+        for part in parts {
+            let batch = reference.batch(step, part);
+            let value =
+                model.add_gradients(&batch, reference.loss(), pass, checkpoint, &mut sums, None);
+            loss += values(value)[0];
+        }
+        let sum = sums.into_vec();
+        let off = error(&[loss], &losses[step..=step]);
+        assert!(off < TOLERANCE, "{name}: loss {step} is off by {off:e}");
+        if step == 0 {
+            let mut wanted = reference.wanted(name, "grad").adapter_weights().unwrap();
+            assert_eq!(sum.len(), parameters(&model).len());
+            for (parameter, grad) in parameters(&model).into_iter().zip(sum.clone()) {
+                let want = wanted.weight(&parameter.name, &parameter.shape).unwrap();
+                let off = error(&values(grad), &want);
+                assert!(off < TOLERANCE, "{name}: gradient of {} is off by {off:e}", parameter.name);
+            }
+        }
+        let tokens = SEQUENCES * reference.source.architecture.block_size;
+        let (step_number, rate) = (step as u64 + 1, f64::from(rate));
+        let update = optimizer.update(&mut model, sum, step_number, rate, tokens);
+        let off = error(&values(pollster::block_on(update)), &norms[step..=step]);
+        assert!(off < TOLERANCE, "{name}: norm {step} is off by {off:e}");
+    }
+    let mut wanted = reference.wanted(name, "final").adapter_weights().unwrap();
+    for parameter in parameters(&model) {
+        let want = wanted.weight(&parameter.name, &parameter.shape).unwrap();
+        let [part] = <[_; 1]>::try_from(parameter.parts).expect("one part");
+        let off = error(&values(part), &want);
+        assert!(off < 1e-3, "{name}: {} after twenty steps is off by {off:e}", parameter.name);
+    }
+}
+
+#[test]
+fn cpu_matches_peft() {
+    for name in CASES {
+        for mode in [OpsMode::AUTO, OpsMode::REFERENCE] {
+            check_case(name, &Device::flex(), mode);
+        }
+    }
+}
+
+#[cfg(feature = "wgpu")]
+#[test]
+fn every_vulkan_adapter_matches_peft() {
+    let adapters = gpu::devices().into_iter();
+    let adapters: Vec<_> =
+        adapters.filter(|info| info.id.backend == gpu::Backend::Vulkan).collect();
+    assert!(!adapters.is_empty(), "no Vulkan adapter: install mesa-vulkan-drivers");
+    for info in adapters {
+        let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
+        for name in CASES {
+            check_case(name, &open.device, OpsMode::AUTO.on(open.info.kind));
+        }
+        check_case("qwen3_0", &open.device, OpsMode::CUBE.on(open.info.kind));
+    }
+}
+
+/// An adapter that wgpt cannot continue names the reason.
+#[test]
+fn features_of_peft_that_wgpt_lacks_are_refused_by_name() {
+    let weights = fs::read(reference("lora/hf_tiny/adapter_model.safetensors")).unwrap();
+    let base = reference("hf_tiny").display().to_string();
+    let refusal = |from: &str, to: &str| {
+        let folder = adapter_folder("hf_tiny", &base, &weights);
+        let path = folder.path().join("adapter_config.json");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(&path, text.replace(from, to)).unwrap();
+        ModelSource::open(folder.path()).unwrap_err().to_string()
+    };
+    for (from, to, word) in [
+        ("\"use_rslora\": false", "\"use_rslora\": true", "use_rslora"),
+        ("\"use_dora\": false", "\"use_dora\": true", "use_dora"),
+        ("\"rank_pattern\": {}", "\"rank_pattern\": {\"c_attn\": 8}", "rank_pattern"),
+        ("\"bias\": \"none\"", "\"bias\": \"all\"", "bias"),
+        ("\"modules_to_save\": null", "\"modules_to_save\": [\"wte\"]", "modules_to_save"),
+        ("\"peft_type\": \"LORA\"", "\"peft_type\": \"LOHA\"", "LOHA"),
+        ("\"r\": 4", "\"r\": 5", "lora_A"),
+        ("mlp.c_fc\"", "mlp.c_fd\"", "c_fc.lora_A"),
+        (&base, "nowhere/at/all", "nowhere"),
+    ] {
+        let text = refusal(from, to);
+        assert!(text.contains(word), "{to}: {text}");
+    }
+    assert!(Path::new(&base).is_dir());
+}
