@@ -33,9 +33,11 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         let mut device = recipe_device(&resolved.config, args.target, global)?;
         device.ranks = args.ranks.unwrap_or(1);
         let data = ChosenData::open(&resolved.config)?;
-        let Some(time) = recipe::time_of(&resolved.config) else {
+        let time = recipe::time_of(&resolved.config);
+        if time.is_none() && asks_for_table {
             return recipe::show(&args.source, &device, &resolved, &data, args.json, global.quiet);
-        };
+        }
+        let time = time.unwrap_or(recipe::NO_LIMIT);
         let found = device.recipe(&resolved, &data, time, global.quiet)?;
         let set = found.set.iter().map(|(key, value)| (key.to_string(), value.clone()));
         args.source.flags.extend(set);

@@ -32,12 +32,17 @@ const SAME: f64 = 1.2;
 /// The most measurements before a choice. Each one measures the former choice.
 const MEASUREMENTS: usize = 3;
 
-/// Returns true if the rule chooses what to train: the user has set a time and data, but no preset, no file
-/// and no length.
+/// The time of a run that only its data limit.
+pub(super) const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Returns true if the rule chooses what to train: the user has set data and a time, or a model to fine-tune, but
+/// no preset, no file and no length.
 pub(super) fn chooses(is_named: bool, resolved: &Resolved) -> bool {
     let config = &resolved.config;
-    let is_length_set = resolved.is_set("max_iters") || resolved.is_set("lr_decay_iters");
-    !is_named && config.is_timed() && !config.data.is_empty() && !is_length_set
+    let sets_length = ["max_iters", "lr_decay_iters", "eval_only"];
+    let is_length_set = sets_length.iter().any(|key| resolved.is_set(key));
+    let is_limited = config.is_timed() || matches!(config.init_from, InitFrom::Path(_));
+    !is_named && is_limited && !config.data.is_empty() && !is_length_set
 }
 
 /// Returns the time that a run has which begins now.
@@ -53,7 +58,7 @@ pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
         && !about_run.iter().any(|key| resolved.is_set(key))
 }
 
-/// Adds the rule's choice, for this many ranks, to the settings of a new run with a time and no preset. Prints
+/// Adds the rule's choice, for this many ranks, to the settings of a new run without a preset. Prints
 /// the choice. Returns what to expect of it, too.
 pub(super) fn with_choice(
     mut source: ConfigSource,
@@ -65,13 +70,13 @@ pub(super) fn with_choice(
         return Ok((source, None));
     }
     let resolved = source.clone().resolve(Vec::new(), None)?;
-    let time = time_of(&resolved.config).filter(|_| chooses(false, &resolved));
-    let Some(time) = time else {
+    if !chooses(false, &resolved) {
         return Ok((source, None));
-    };
+    }
     let selected = RecipeDevice::selected(&resolved.config, global)?;
     let device = RecipeDevice { ranks, checks: true, ..selected };
     let data = ChosenData::open(&resolved.config)?;
+    let time = time_of(&resolved.config).unwrap_or(NO_LIMIT);
     let found = device.recipe(&resolved, &data, time, global.quiet)?;
     if !global.quiet {
         for line in lines(&found) {
@@ -143,9 +148,10 @@ impl RecipeDevice {
         let assumed = DeviceSpeed::assumed(limits.kernels);
         let mut speed = self.profile.speed.clone().unwrap_or(assumed);
         let choose = |speed: &DeviceSpeed| {
-            // The moment at which a run ends limits its time.
+            // The moment at which a run ends limits its time, or nothing does.
             let is_set = &|key: &str| match key {
-                "max_time" => config.end_at.is_some(),
+                "max_time" => config.end_at.is_some() || !config.is_timed(),
+                "fill_time" if !config.is_timed() => true,
                 key => resolved.is_set(key),
             };
             let ChosenData { vocab, size: data, markov_bits } = *data;

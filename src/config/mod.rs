@@ -34,6 +34,7 @@ pub(crate) use moment::{moment_text, next_moment};
 pub(crate) use names::{file_name, run_name};
 pub use precision::{Abilities, Dtype, Matrices, Precision};
 pub(crate) use presets::preset_names;
+pub(crate) use resolve::merge;
 pub use resolve::{Resolved, resolve};
 pub use schedule::DecayLength;
 pub(crate) use schedule::learning_rate;

@@ -38,7 +38,15 @@ impl Resolved {
 ///
 /// The precedence is defaults < preset < model < file < environment < flags, in whatever order the
 /// layers are given. Of two layers from the same kind of source, the later one wins.
-pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
+pub fn resolve(layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
+    let resolved = merge(layers)?;
+    resolved.check()?;
+    Ok(resolved)
+}
+
+/// Merges the layers like [`resolve`], before the shapes of a model to start from are known: the rules between
+/// keys are not checked.
+pub(crate) fn merge(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
     layers.push(Layer::defaults()?);
     layers.sort_by_key(|layer| layer.source);
     let mut values = toml::Table::new();
@@ -77,9 +85,7 @@ pub fn resolve(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
         .try_into()
         .map_err(|e: toml::de::Error| ConfigError::Table(e.message().to_owned()))?;
     let warnings = warnings.into_values().collect();
-    let resolved = Resolved { config, warnings, provenance };
-    resolved.check()?;
-    Ok(resolved)
+    Ok(Resolved { config, warnings, provenance })
 }
 
 impl Resolved {

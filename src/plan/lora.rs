@@ -63,6 +63,12 @@ impl Lora {
         self.targets.is_empty() || self.targets.iter().any(|target| target == name)
     }
 
+    /// Returns true if another adapter has the same function and shapes for a model.
+    pub fn is_same(&self, other: &Self, architecture: &Architecture) -> bool {
+        let layers = |lora: &Self| lora.layers(architecture);
+        (self.rank, self.alpha) == (other.rank, other.alpha) && layers(self) == layers(other)
+    }
+
     /// Returns the layers with an adapter, in the order of the model.
     pub fn layers(&self, architecture: &Architecture) -> Vec<AdaptedLayer> {
         let adapted = |(name, shape): (String, Vec<usize>)| {

@@ -68,6 +68,9 @@ const FINE_TUNING_UPDATES: f64 = 300.0;
 const FINE_TUNING_PASSES: f64 = 3.0;
 const FINE_TUNING_RATE: f64 = 5e-5;
 
+/// Of an adapter, whose weights begin at zero (2e-4 in QLoRA, arXiv:2305.14314, for models of 7B and 13B).
+const ADAPTER_RATE: f64 = 2e-4;
+
 /// With fewer tokens per parameter a smaller model is better, with more a larger one, if there are data.
 const LEAST_TOKENS_PER_PARAMETER: f64 = 4.0;
 const MOST_TOKENS_PER_PARAMETER: f64 = 40.0;
@@ -340,7 +343,7 @@ impl RecipeQuestion<'_> {
     fn rate(&self, set: &SettingValues, parameters: u64, flop: f64, each: f64) -> Option<f64> {
         let config = self.config.with(set)?;
         if config.init_from != InitFrom::Scratch {
-            return Some(FINE_TUNING_RATE);
+            return Some(if config.lora_rank > 0 { ADAPTER_RATE } else { FINE_TUNING_RATE });
         }
         let has_muon = config.optimizer == OptimizerKind::Muon;
         let of_muon =

@@ -315,10 +315,10 @@ fn initial_source(
     check_same(architecture, &loaded, &source.name, hint)?;
     if let (Some(configured), Some(AdapterSource { lora, .. })) =
         (Lora::new(config), &source.adapter)
-        && configured != *lora
+        && !configured.is_same(lora, architecture)
     {
         let hint = "leave lora_rank, lora_alpha and lora_targets out to continue the adapter; to train another one, \
-                    start from a merged model: `wgpt export ADAPTER --merge`";
+                    start from both in one model: `wgpt export ADAPTER -o FOLDER`";
         let text = format!("{}: this adapter has other settings than the run", source.name.display());
         return Err(Failure::usage(text, hint));
     }

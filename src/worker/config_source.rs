@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::{self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Resolved, resolve};
+use crate::config::{self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Resolved, merge, resolve};
 use crate::disk;
 use crate::model::Architecture;
 use crate::protocol::Failure;
@@ -79,10 +79,10 @@ pub(crate) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
 
 /// Resolves layers. If the run begins with a model, the shapes of that model are a layer above all others.
 pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
-    let resolved = resolve(layers.clone())?;
-    let InitFrom::Path(path) = &resolved.config.init_from else { return Ok(resolved) };
+    let merged = merge(layers.clone())?;
+    let InitFrom::Path(path) = &merged.config.init_from else { return resolve(layers) };
     // A model that cannot be opened is reported by the code that needs it.
-    let Ok(model) = ModelSource::open(Path::new(path)) else { return Ok(resolved) };
+    let Ok(model) = ModelSource::open(Path::new(path)) else { return resolve(layers) };
     let block_size = model.window();
     let mut settings = runs::settings(&Architecture { block_size, ..model.architecture });
     // An adapter continues as what it is.
