@@ -24,6 +24,12 @@ const PRESETS: &[(&str, &[&str])] = &[
     ("smollm2-135m", &[include_str!("../../assets/presets/smollm2-135m.toml")]),
     ("smollm2-360m", &[include_str!("../../assets/presets/smollm2-360m.toml")]),
     ("qwen3-0.6b", &[include_str!("../../assets/presets/qwen3-0.6b.toml")]),
+    ("smollm2-1.7b", &[include_str!("../../assets/presets/smollm2-1.7b.toml")]),
+    ("llama-3.2-1b", &[include_str!("../../assets/presets/llama-3.2-1b.toml")]),
+    ("llama-3.2-3b", &[include_str!("../../assets/presets/llama-3.2-3b.toml")]),
+    ("qwen3-1.7b", &[include_str!("../../assets/presets/qwen3-1.7b.toml")]),
+    ("qwen3-4b", &[include_str!("../../assets/presets/qwen3-4b.toml")]),
+    ("qwen3-8b", &[include_str!("../../assets/presets/qwen3-8b.toml")]),
     ("card-4gb", &[include_str!("../../assets/presets/card-4gb.toml")]),
     ("card-6gb", &[include_str!("../../assets/presets/card-6gb.toml")]),
     ("card-8gb", &[include_str!("../../assets/presets/card-8gb.toml")]),
@@ -83,6 +89,12 @@ mod tests {
             ("smollm2-135m", 49_152, 134_515_008),
             ("smollm2-360m", 49_152, 361_821_120),
             ("qwen3-0.6b", 151_936, 596_049_920),
+            ("smollm2-1.7b", 49_152, 1_711_376_384),
+            ("llama-3.2-1b", 128_256, 1_235_814_400),
+            ("llama-3.2-3b", 128_256, 3_212_749_824),
+            ("qwen3-1.7b", 151_936, 1_720_574_976),
+            ("qwen3-4b", 151_936, 4_022_468_096),
+            ("qwen3-8b", 151_936, 8_190_735_360),
         ] {
             let config = preset(name);
             assert_eq!(config.parameters(vocab), parameters, "{name}");

@@ -31,7 +31,7 @@ impl Totals {
     /// longer than a person may expect: with a change that helps, and what that gives.
     pub fn advice(&self, config: &Config) -> Vec<String> {
         let is_trial = 6.0 * self.parameters as f64 * (self.tokens as f64) < TRIAL;
-        let is_new = config.init_from == InitFrom::Scratch;
+        let is_new = config.init_from == InitFrom::Scratch && config.lora_rank == 0;
         let learning = [self.about_updates(config), self.about_parameters()];
         let learning = learning.into_iter().filter(|_| is_new && !is_trial);
         let others = [about_rate(config), self.about_passes(config), self.about_time()];
@@ -106,7 +106,7 @@ impl Totals {
 }
 
 fn about_rate(config: &Config) -> Option<String> {
-    let is_trained = matches!(config.init_from, InitFrom::Path(_));
+    let is_trained = matches!(config.init_from, InitFrom::Path(_)) && config.lora_rank == 0;
     (is_trained && config.learning_rate > FINE_TUNING_RATE).then(|| {
         format!(
             "a learning rate of {:e} is meant for training from scratch; a trained model would forget \

@@ -20,6 +20,8 @@ pub struct DataSize {
 pub struct Totals {
     /// Without padding.
     pub parameters: u64,
+    /// Those of the adapter that is trained in place of the others, if there is one.
+    pub adapter: Option<u64>,
     pub updates: u64,
     /// The updates before `max_time` shortened the schedule, if it did.
     pub shortened_from: Option<u64>,
@@ -87,6 +89,7 @@ impl Totals {
         let checkpoints = u64::from(config.keep_checkpoints.get()) + 2;
         Self {
             parameters: config.parameters(vocab.into()),
+            adapter: (config.lora_rank > 0).then(|| trained_weights(config, vocab.into())),
             updates,
             shortened_from,
             tokens_per_update,
@@ -106,7 +109,10 @@ impl Totals {
         let updates = whole(self.updates);
         let each = whole(self.tokens_per_update);
         let run = format!("{updates} updates of {each} tokens: {} tokens", count(self.tokens));
-        let model = format!("{} parameters", count(self.parameters));
+        let mut model = format!("{} parameters", count(self.parameters));
+        if let Some(adapter) = self.adapter {
+            model = format!("{model}, and an adapter of {}", count(adapter));
+        }
         let mut lines = vec![("model", model), ("run", run)];
         if let Some(before) = self.shortened_from {
             let before = whole(before);
