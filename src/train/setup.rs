@@ -299,7 +299,7 @@ fn initial_source(
     dataset: &Dataset,
 ) -> Result<Option<ModelSource>> {
     let InitFrom::Path(path) = &config.init_from else { return Ok(None) };
-    let source = ModelSource::open(Path::new(path))?;
+    let mut source = ModelSource::open(Path::new(path))?;
     let mut loaded = source.architecture.clone();
     loaded.block_size = loaded.block_size.min(architecture.block_size);
     if let (Blocks::Llama(loaded), Blocks::Llama(wanted)) =
@@ -310,6 +310,13 @@ fn initial_source(
     let template = dataset.tokenizer.as_ref().and_then(Tokenizer::chat);
     if template.map_or(Ok(false), |template| source.lacks(template))? {
         loaded.vocab_size = architecture.vocab_size;
+        if config.lora_rank > 0 {
+            source.warnings.push(format!(
+                "{}: this model lacks the special tokens of the conversations, and an adapter cannot learn them: \
+                 take a model with a chat template, or leave lora_rank out",
+                source.name.display()
+            ));
+        }
     }
     let hint = "leave the setting out, or train from scratch without init_from";
     check_same(architecture, &loaded, &source.name, hint)?;
