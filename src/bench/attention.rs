@@ -4,6 +4,7 @@ use burn::tensor::{Bool, Device, Tensor, TensorData, activation};
 
 use super::kernels::{Bench, Cost, OpSizes};
 use super::{OpRow, best_seconds};
+use crate::config::RopeScaling;
 use crate::gpu::DeviceError;
 use crate::ops::{self, AttentionShape, RotaryShape};
 
@@ -105,7 +106,7 @@ pub(super) fn attention_backward(
 
 fn rotation(s: &OpSizes) -> RotaryShape {
     let AttentionShape { time, heads, kv_heads, .. } = shared(s);
-    RotaryShape { time, heads, kv_heads, theta: 1e4, eps: 1e-5 }
+    RotaryShape { time, heads, kv_heads, theta: 1e4, scaling: RopeScaling::None, eps: 1e-5 }
 }
 
 /// Returns the cost of a pass over q and k in place.

@@ -5,8 +5,8 @@
 //! [`Config`](super::Config); a test compares the two.
 
 use super::kind::ValueKind::{
-    self, Bool, Choice, Count, Duration, Fraction, Memory, Moment, NonNegative, Positive, Text,
-    Words,
+    self, Bool, Choice, Count, Duration, Fraction, Memory, Moment, NonNegative, Positive, Scaling,
+    Text, Words,
 };
 use super::{Arch, Cublas, Dtype, Gelu, OptimizerKind, Schedule, choices};
 
@@ -103,6 +103,7 @@ pub const KEYS: &[Key] = &[
     key("dropout", Fraction, MODEL, "0.0", "dropout probability; 0 = off"),
     key("gelu", Choice(Gelu::WORDS), MODEL, "tanh", "GELU variant: tanh as in OpenAI's GPT-2, erf as in nanoGPT"),
     key("rope_theta", Positive, MODEL, "10000.0", "with llama and qwen3: base of the angles by which positions rotate queries and keys"),
+    key("rope_scaling", Scaling, MODEL, "", "with llama and qwen3: scaling of the angles, linear:FACTOR or llama3:FACTOR,LOW,HIGH,POSITIONS; empty = none"),
     key("norm_eps", Positive, MODEL, "1e-5", "with llama and qwen3: added to the mean square in a norm"),
     key("tie_embeddings", Bool, MODEL, "true", "with llama and qwen3: the output head is the token embedding"),
     key("max_positions", count(0, 1 << 20), MODEL, "0", "with llama and qwen3: context that exports state, as of a model that was made for more than block_size; 0 = block_size"),

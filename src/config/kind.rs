@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::Budget;
+use super::{Budget, RopeScaling};
 use super::expression;
 use super::moment::parse_moment;
 
@@ -38,6 +38,8 @@ pub enum ValueKind {
     Moment,
     /// An amount of memory, see [`Budget`].
     Memory,
+    /// See [`RopeScaling`]; empty for none.
+    Scaling,
 }
 
 /// An error about a value. [`ConfigError`](super::ConfigError) adds its key and provenance.
@@ -111,6 +113,7 @@ impl ValueKind {
             (Self::Duration, Value::String(text)) => check_duration(text),
             (Self::Moment, Value::String(text)) => check_moment(text),
             (Self::Memory, Value::String(text)) => check_memory(text),
+            (Self::Scaling, Value::String(text)) => check_scaling(text),
             (Self::Memory, Value::Integer(bytes)) => check_memory(bytes.to_string()),
             _ => Err(self.type_error()),
         }
@@ -154,6 +157,7 @@ impl ValueKind {
             Self::Memory => {
                 ("an amount of memory".into(), "\"10GiB\", \"90%\", \"auto\" or \"none\"")
             }
+            Self::Scaling => ("a scaling of angles".into(), "\"linear:4\""),
         }
     }
 
@@ -216,6 +220,13 @@ fn check_memory(text: String) -> Result<Value, InvalidValue> {
     let hint = "write it like 10GiB, 90%, auto or none";
     let budget = budget.map_err(|rule| InvalidValue::range(rule, hint))?;
     Ok(Value::String(budget.to_string()))
+}
+
+fn check_scaling(text: String) -> Result<Value, InvalidValue> {
+    let scaling = RopeScaling::try_from(text);
+    let hint = "write it like linear:4 or llama3:32,1,4,8192";
+    let scaling = scaling.map_err(|rule| InvalidValue::range(rule, hint))?;
+    Ok(Value::String(scaling.to_string()))
 }
 
 /// Parses a `max_time`. Empty and zero mean no limit, like the 0 of other settings.

@@ -20,6 +20,7 @@ mod precision;
 mod presets;
 mod python;
 mod resolve;
+mod rope;
 mod schedule;
 mod source;
 
@@ -36,6 +37,7 @@ pub use precision::{Abilities, Dtype, Matrices, Precision};
 pub(crate) use presets::preset_names;
 pub(crate) use resolve::merge;
 pub use resolve::{Resolved, resolve};
+pub use rope::RopeScaling;
 pub use schedule::DecayLength;
 pub(crate) use schedule::learning_rate;
 pub use source::ConfigSource;
@@ -88,6 +90,8 @@ pub struct Config {
     pub gelu: Gelu,
     #[serde(default = "rope_theta")]
     pub rope_theta: f64,
+    #[serde(default)]
+    pub rope_scaling: RopeScaling,
     #[serde(default = "norm_eps")]
     pub norm_eps: f64,
     #[serde(default = "tied")]

@@ -215,6 +215,7 @@ impl Resolved {
             ("head_size", config.head_size.to_string()),
             ("ffn_size", config.ffn_size.to_string()),
             ("rope_theta", format!("{:?}", config.rope_theta)),
+            ("rope_scaling", config.rope_scaling.to_string()),
             ("norm_eps", format!("{:?}", config.norm_eps)),
             ("tie_embeddings", config.tie_embeddings.to_string()),
             ("max_positions", config.max_positions.to_string()),

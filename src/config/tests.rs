@@ -35,6 +35,7 @@ fn every_valid_value_fits_its_field() {
             ValueKind::Duration => vec!["".into(), "100years".into(), "99years".into()],
             ValueKind::Moment => vec!["".into(), "2026-11-28T07:30:00+01:00".into()],
             ValueKind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
+            ValueKind::Scaling => vec!["".into(), "linear:4".into(), "llama3:8,1,4,8192".into()],
         };
         for text in texts {
             // A rule between keys may reject the value; the struct must not.
@@ -383,6 +384,10 @@ fn a_config_without_the_newer_keys_is_read() {
         "head_size",
         "ffn_size",
         "rope_theta",
+        "rope_scaling",
+        "lora_rank",
+        "lora_alpha",
+        "lora_targets",
         "norm_eps",
         "tie_embeddings",
         "max_positions",

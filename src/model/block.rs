@@ -204,10 +204,9 @@ impl Block {
     }
 
     fn rotary(&self, at: BlockPass) -> Option<RotaryShape> {
-        let Blocks::Llama(LlamaBlocks { kv_heads, rope_theta, norm_eps, .. }) = self.shape else {
-            return None;
-        };
+        let Blocks::Llama(shape) = self.shape else { return None };
+        let LlamaBlocks { kv_heads, rope_theta, rope_scaling: scaling, norm_eps, .. } = shape;
         let [theta, eps] = [rope_theta, norm_eps].map(|number| number as f32);
-        Some(RotaryShape { time: at.time, heads: at.heads, kv_heads, theta, eps })
+        Some(RotaryShape { time: at.time, heads: at.heads, kv_heads, theta, scaling, eps })
     }
 }

@@ -9,6 +9,7 @@ use half::f16;
 
 use self::tensors::{GgufTensor, tensors};
 use super::{Architecture, Blocks, LlamaBlocks, WeightError, WeightSource};
+use crate::config::RopeScaling;
 use crate::data::Vocabulary;
 use crate::disk::{self, File};
 
@@ -177,7 +178,7 @@ impl GgufFile<'_> {
             Blocks::Gpt2 { .. } => {
                 entries.fraction("gpt2.attention.layer_norm_epsilon", 1e-5);
             }
-            Blocks::Llama(LlamaBlocks { norm_eps, rope_theta, .. }) => {
+            Blocks::Llama(LlamaBlocks { norm_eps, rope_theta, rope_scaling, .. }) => {
                 for (key, value) in [
                     ("attention.head_count_kv", kv_heads),
                     ("attention.key_length", head_size),
@@ -189,6 +190,11 @@ impl GgufFile<'_> {
                 let key = format!("{arch}.attention.layer_norm_rms_epsilon");
                 entries.fraction(&key, norm_eps as f32);
                 entries.fraction(&format!("{arch}.rope.freq_base"), rope_theta as f32);
+                // Llama 3.1's is a tensor.
+                if let RopeScaling::Linear { factor } = rope_scaling {
+                    entries.text(&format!("{arch}.rope.scaling.type"), "linear");
+                    entries.fraction(&format!("{arch}.rope.scaling.factor"), factor as f32);
+                }
             }
         }
         entries.text("tokenizer.ggml.model", "gpt2");
@@ -397,6 +403,14 @@ mod tests {
         ] {
             assert!(llama.contains(&tensor.to_string()), "{tensor}: {llama:?}");
         }
+        let mut scaled = Architecture::tiny_llama(false, true);
+        let Blocks::Llama(shape) = &mut scaled.blocks else { unreachable!() };
+        shape.rope_scaling = "llama3:8,1,4,8".to_string().try_into().unwrap();
+        let scaled = tensors(&scaled, GgufType::F16);
+        let factors = scaled.last().unwrap().values(&mut Numbered).unwrap();
+        assert_eq!(scaled.last().unwrap().name, "rope_freqs.weight");
+        // Of heads of 10. Only the first pair turns within 8 positions.
+        assert!(factors.len() == 5 && factors[0] > 1.0 && factors[1..] == [8.0; 4], "{factors:?}");
         let qwen3 = names(true, true);
         assert!(qwen3.contains(&"blk.0.attn_q_norm.weight [10]".to_string()), "{qwen3:?}");
         assert!(qwen3.contains(&"blk.1.attn_k_norm.weight [10]".to_string()), "{qwen3:?}");

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::weights::NOT_QUANTIZED;
 use super::{Architecture, Blocks, LlamaBlocks, WeightError};
-use crate::config::Gelu;
+use crate::config::{Gelu, RopeScaling};
 use crate::disk;
 use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
@@ -68,6 +68,8 @@ fn gpt2_config(architecture: &Architecture, bias: bool, gelu: Gelu) -> Value {
 /// transformers 5 look for it.
 fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
     let LlamaBlocks { kv_heads, head_size, ffn_size, rope_theta, .. } = *shape;
+    let rope = rope_parameters(shape);
+    let scaling = if shape.rope_scaling == RopeScaling::None { Value::Null } else { rope.clone() };
     let (class, model_type) = if shape.has_head_norms {
         ("Qwen3ForCausalLM", "qwen3")
     } else {
@@ -90,7 +92,8 @@ fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
         "num_hidden_layers": architecture.n_layer,
         "num_key_value_heads": kv_heads,
         "rms_norm_eps": shape.norm_eps,
-        "rope_parameters": {"rope_theta": rope_theta, "rope_type": "default"},
+        "rope_parameters": rope,
+        "rope_scaling": scaling,
         "rope_theta": rope_theta,
         "tie_word_embeddings": shape.tied,
     })
@@ -126,10 +129,11 @@ fn architecture(config: &Value) -> Result<Architecture, String> {
         None if config.get("n_embd").is_some() => gpt2(config),
         None => Err("`model_type` is missing".to_owned()),
         Some("llama") => llama(config, false),
+        Some("mistral") => mistral(config),
         Some("qwen3") => llama(config, true),
-        Some(other) => {
-            Err(format!("`model_type` is \"{other}\"; gpt2, llama and qwen3 are supported"))
-        }
+        Some(other) => Err(format!(
+            "`model_type` is \"{other}\"; gpt2, llama, mistral and qwen3 are supported"
+        )),
     }
 }
 
@@ -142,7 +146,7 @@ fn hint(config: &Value) -> &'static str {
     let sizes: &[&str] = match model_type(config) {
         None if config.get("n_embd").is_none() => &["model_type"],
         None | Some("gpt2") => &["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"],
-        Some("llama" | "qwen3") => &[
+        Some("llama" | "mistral" | "qwen3") => &[
             "num_hidden_layers",
             "num_attention_heads",
             "hidden_size",
@@ -201,6 +205,23 @@ fn gpt2(config: &Value) -> Result<Architecture, String> {
     Ok(architecture)
 }
 
+/// Reads a `MistralConfig`: a Llama whose positions may see only a window of those before them. Within one window it
+/// is the same model, so that it has no more positions here.
+fn mistral(config: &Value) -> Result<Architecture, String> {
+    let mut config = config.clone();
+    let window = match config.get("sliding_window") {
+        None | Some(Value::Null) => MAX_BLOCK,
+        Some(_) => size(&config, "sliding_window", MAX_BLOCK)?,
+    };
+    config["sliding_window"] = Value::Null;
+    let mut architecture = llama(&config, false)?;
+    architecture.block_size = architecture.block_size.min(window);
+    if let Blocks::Llama(shape) = &mut architecture.blocks {
+        shape.positions = shape.positions.min(window);
+    }
+    Ok(architecture)
+}
+
 /// Reads a `LlamaConfig` or a `Qwen3Config`. Missing keys have the defaults of transformers.
 fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
     let plain = [
@@ -253,6 +274,7 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
             head_size,
             ffn_size: size("intermediate_size", MAX_FFN)?,
             rope_theta: rope_theta(config)?,
+            rope_scaling: rope_scaling(config, positions)?,
             norm_eps: positive(config, "rms_norm_eps", 1e-6)?,
             tied: config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
             has_head_norms: is_qwen3,
@@ -272,20 +294,60 @@ fn positive(config: &Value, key: &str, default: f64) -> Result<f64, String> {
     }
 }
 
-/// Reads the base of the angles. transformers 5 has it in `rope_parameters`, transformers 4 next to
-/// `rope_scaling`. Angles that are scaled are refused.
-fn rope_theta(config: &Value) -> Result<f64, String> {
+/// Returns the angles in the form of transformers 5.
+fn rope_parameters(shape: &LlamaBlocks) -> Value {
+    let mut rope = match shape.rope_scaling {
+        RopeScaling::None => json!({"rope_type": "default"}),
+        RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
+        RopeScaling::Llama3 { factor, low, high, positions } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": positions as u64,
+        }),
+    };
+    rope["rope_theta"] = json!(shape.rope_theta);
+    rope
+}
+
+/// Reads the scaling of the angles. transformers 5 has it in `rope_parameters`, transformers 4 in `rope_scaling`; a file
+/// may have both.
+fn rope_scaling(config: &Value, positions: usize) -> Result<RopeScaling, String> {
+    let mut scaling = RopeScaling::None;
     for key in ["rope_scaling", "rope_parameters"] {
         let Some(rope) = config.get(key).filter(|rope| !rope.is_null()) else { continue };
-        let is_plain = |(name, value): (&String, &Value)| match name.as_str() {
-            "rope_type" | "type" => value == "default",
-            "partial_rotary_factor" => value.as_f64() == Some(1.0),
-            name => name == "rope_theta",
-        };
-        if !rope.as_object().is_some_and(|rope| rope.iter().all(is_plain)) {
-            return Err(format!("`{key}` is {rope}; only angles without scaling are supported"));
+        let supported = ["default", "linear", "llama3"];
+        let kind = ["rope_type", "type"].iter().find_map(|name| rope[*name].as_str());
+        let kind = kind.unwrap_or("default");
+        let whole = rope.get("partial_rotary_factor").and_then(Value::as_f64).unwrap_or(1.0);
+        if !rope.is_object() || !supported.contains(&kind) || whole != 1.0 {
+            let supported = supported.join(", ");
+            return Err(format!("`{key}` is {rope}; the types {supported} are supported"));
         }
+        let number = |name: &str, default: f64| match positive(rope, name, default)? {
+            number if number > 0.0 => Ok(number),
+            _ => Err(format!("`{key}` has no `{name}`")),
+        };
+        let found = match kind {
+            "linear" => RopeScaling::Linear { factor: number("factor", 0.0)? },
+            "llama3" => RopeScaling::Llama3 {
+                factor: number("factor", 0.0)?,
+                low: number("low_freq_factor", 0.0)?,
+                high: number("high_freq_factor", 0.0)?,
+                positions: number("original_max_position_embeddings", positions as f64)?,
+            },
+            _ => continue,
+        };
+        // The limits of a setting hold for a file, too.
+        scaling = RopeScaling::try_from(found.to_string())
+            .map_err(|_| format!("`{key}` is {rope}; its numbers are no scaling"))?;
     }
+    Ok(scaling)
+}
+
+/// Reads the base of the angles, next to their scaling or outside.
+fn rope_theta(config: &Value) -> Result<f64, String> {
     let places = [&config["rope_parameters"], &config["rope_scaling"]];
     let place = places.into_iter().find(|rope| rope.get("rope_theta").is_some());
     positive(place.unwrap_or(config), "rope_theta", 1e4)
@@ -357,7 +419,7 @@ mod tests {
     fn the_advice_about_a_configuration_fits_its_fault() {
         let good: Value = serde_json::from_str(SMOLLM2).unwrap();
         for (key, value, reason, hint) in [
-            ("model_type", json!("mistral"), "\"mistral\"", "give a GPT-2, a Llama or a Qwen3;"),
+            ("model_type", json!("gemma3"), "\"gemma3\"", "give a GPT-2, a Llama or a Qwen3;"),
             ("attention_bias", json!(true), "attention_bias", "without this"),
             ("quantization_config", json!({"bits": 4}), "quantization", "quantized from"),
             ("hidden_size", Value::Null, "`hidden_size` is missing", "came with the weights"),
@@ -406,6 +468,47 @@ mod tests {
         assert_eq!((rope_theta, head_size), (1e5, 64));
     }
 
+    /// Llama 3.2 as transformers 4 and 5 write it.
+    #[test]
+    fn scaled_angles_are_read_and_written() {
+        let scaling = r#"{"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"}"#;
+        let four =
+            SMOLLM2.replace(r#""rope_scaling": null"#, &format!(r#""rope_scaling": {scaling}"#));
+        let with_theta = scaling.replace('{', r#"{"rope_theta": 100000.0, "#);
+        let five = SMOLLM2.replace(
+            r#""rope_scaling": null"#,
+            &format!(r#""rope_parameters": {with_theta}"#),
+        );
+        let read_scaling = |text: &str| {
+            let architecture = read(text).unwrap();
+            assert_eq!(read(write_architecture(&architecture, Vec::new())).unwrap(), architecture);
+            let Blocks::Llama(shape) = architecture.blocks else { panic!("{architecture:?}") };
+            shape.rope_scaling.to_string()
+        };
+        for text in [four, five] {
+            assert_eq!(read_scaling(&text), "llama3:32,1,4,8192");
+        }
+        let linear = r#""rope_scaling": {"type": "linear", "factor": 2.0}"#;
+        assert_eq!(read_scaling(&SMOLLM2.replace(r#""rope_scaling": null"#, linear)), "linear:2");
+    }
+
+    /// Mistral 7B has 32,768 positions, but each sees 4096.
+    #[test]
+    fn a_mistral_is_a_llama_of_one_window() {
+        let mut config: Value = serde_json::from_str(SMOLLM2).unwrap();
+        config["model_type"] = json!("mistral");
+        let positions = |config: &Value| read(config.to_string()).unwrap().positions();
+        assert_eq!(positions(&config), 8192);
+        for (window, seen) in [(json!(4096), 4096), (json!(10_000), 8192), (Value::Null, 8192)] {
+            config["sliding_window"] = window;
+            assert_eq!(positions(&config), seen);
+        }
+        config["sliding_window"] = json!(-1);
+        let error = read(config.to_string()).unwrap_err().to_string();
+        assert!(error.contains("sliding_window"), "{error}");
+    }
+
     #[test]
     fn features_that_wgpt_lacks_are_refused_by_name() {
         for (key, value) in [
@@ -413,7 +516,9 @@ mod tests {
             ("mlp_bias", "true"),
             ("hidden_act", r#""gelu""#),
             ("rope_scaling", r#"{"rope_type": "llama3", "factor": 8.0}"#),
-            ("rope_scaling", r#"{"type": "linear", "factor": 2.0}"#),
+            ("rope_scaling", r#"{"type": "linear"}"#),
+            ("rope_scaling", r#"{"type": "linear", "factor": 0.5}"#),
+            ("rope_scaling", r#"{"type": "dynamic", "factor": 2.0}"#),
             ("rope_parameters", r#"{"rope_type": "yarn", "rope_theta": 1e4}"#),
             ("rope_parameters", r#"{"rope_theta": -1}"#),
             ("partial_rotary_factor", "0.5"),
@@ -429,7 +534,7 @@ mod tests {
             config[key] = serde_json::from_str(value).unwrap();
             let error = read(config.to_string()).unwrap_err().to_string();
             let names =
-                if key == "rope_parameters" { ["rope_parameters", "rope_theta"] } else { [key; 2] };
+                if key == "rope_parameters" { ["rope_parameters", "rope_theta"] } else { [key, "low_freq"] };
             assert!(names.iter().any(|name| error.contains(name)), "{key}: {error}");
         }
         // Qwen3 names a window that it does not use.

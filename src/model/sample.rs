@@ -180,7 +180,8 @@ impl<'a> Sampler<'a> {
 fn angles(shape: &LlamaBlocks, first: usize, new: usize, device: &Device) -> [Tensor<3>; 2] {
     let half = shape.head_size / 2;
     let angle = |position: usize, i: usize| {
-        position as f64 * shape.rope_theta.powf(-(i as f64) / half as f64)
+        let plain = shape.rope_theta.powf(-(i as f64) / half as f64);
+        position as f64 * shape.rope_scaling.scaled(plain)
     };
     let table = |of: fn(f64) -> f64| {
         let rows =
@@ -249,6 +250,12 @@ mod tests {
         compare_with_training(Architecture { n_layer: 3, ..Architecture::tiny() });
         for (has_head_norms, tied) in [(false, true), (true, false)] {
             compare_with_training(Architecture::tiny_llama(has_head_norms, tied));
+        }
+        for scaling in ["linear:3", "llama3:8,1,4,8"] {
+            let mut scaled = Architecture::tiny_llama(false, true);
+            let Blocks::Llama(shape) = &mut scaled.blocks else { unreachable!() };
+            shape.rope_scaling = scaling.to_string().try_into().unwrap();
+            compare_with_training(scaled);
         }
     }
 

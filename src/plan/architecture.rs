@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::MAX_SHARDS;
-use crate::config::{self, Arch, Config, Gelu};
+use crate::config::{self, Arch, Config, Gelu, RopeScaling};
 
 /// The largest sizes that a file may state. A file with larger ones is damaged or hostile, and below
 /// these limits no product of sizes overflows.
@@ -47,6 +47,8 @@ pub struct LlamaBlocks {
     /// The width inside the MLP.
     pub ffn_size: usize,
     pub rope_theta: f64,
+    #[serde(default)]
+    pub rope_scaling: RopeScaling,
     pub norm_eps: f64,
     /// True if the output head is the token embedding.
     pub tied: bool,
@@ -73,6 +75,7 @@ impl Architecture {
             head_size: 10,
             ffn_size: 48,
             rope_theta: 1e4,
+            rope_scaling: RopeScaling::None,
             norm_eps: 1e-6,
             tied,
             has_head_norms,
@@ -98,6 +101,7 @@ impl Architecture {
                     head_size: config.head_size() as usize,
                     ffn_size: config.ffn_size() as usize,
                     rope_theta: config.rope_theta,
+                    rope_scaling: config.rope_scaling,
                     norm_eps: config.norm_eps,
                     tied: config.tie_embeddings,
                     has_head_norms: arch == Arch::Qwen3,

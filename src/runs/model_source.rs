@@ -10,7 +10,7 @@ use super::checkpoint::{
 };
 use super::data_path::{absolute_model, find_data};
 use super::folder::CHECKPOINTS_FOLDER;
-use crate::config::{Arch, Config};
+use crate::config::{Arch, Config, RopeScaling};
 use crate::data::{
     ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Tokenizer, TokenizerError,
     pairs_of_folder,
@@ -544,6 +544,7 @@ pub fn settings(model: &Architecture) -> Vec<(&'static str, String)> {
         Blocks::Llama(shape) => Some(shape),
     };
     let rope_theta = llama.map_or(defaults.rope_theta, |shape| shape.rope_theta);
+    let scaling = llama.map_or(RopeScaling::None, |shape| shape.rope_scaling);
     let norm_eps = llama.map_or(defaults.norm_eps, |shape| shape.norm_eps);
     let tied = llama.map_or(defaults.tie_embeddings, |shape| shape.tied);
     vec![
@@ -559,6 +560,7 @@ pub fn settings(model: &Architecture) -> Vec<(&'static str, String)> {
         ("bias", bias.to_string()),
         ("gelu", gelu.to_string()),
         ("rope_theta", rope_theta.to_string()),
+        ("rope_scaling", scaling.to_string()),
         ("norm_eps", format!("{norm_eps:e}")),
         ("tie_embeddings", tied.to_string()),
         ("max_positions", llama.map_or(0, |shape| shape.positions).to_string()),

@@ -20,12 +20,14 @@ use super::{Case, all_values, error, optimizer_config, unpadded, values};
 const SEQUENCES: usize = 3;
 
 /// The reference models, each with the shards of its embedding.
-const CASES: [(&str, usize); 10] = [
+const CASES: [(&str, usize); 12] = [
     ("llama_0", 1),
     ("llama_1", 3),
     ("llama_2", 1),
     ("llama_3", 5),
     ("llama_4", 2),
+    ("llama_5", 2),
+    ("llama_6", 1),
     ("qwen3_0", 2),
     ("qwen3_1", 1),
     ("qwen3_2", 7),

@@ -8,7 +8,7 @@ use proptest::sample::select;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
-use wgpt::config::Gelu;
+use wgpt::config::{Gelu, RopeScaling};
 use wgpt::ops::{
     self, Activation, AttentionShape, CrossEntropy, Dropout, HeadNorms, NormForm, OpsMode,
     RotaryShape,
@@ -239,7 +239,7 @@ impl Case {
             }
             Op::Rotary { kv_heads, sharing, norms } => {
                 let heads = kv_heads * sharing;
-                let shape = RotaryShape { time, heads, kv_heads, theta: THETA, eps: EPS };
+                let shape = RotaryShape { time, heads, kv_heads, theta: THETA, scaling: RopeScaling::None, eps: EPS };
                 let qkv = next();
                 let norms = norms.then(|| HeadNorms { q: vector(next()), k: vector(next()) });
                 let y = ops::rotary(qkv.clone(), norms.clone(), shape, mode);

@@ -8,6 +8,7 @@ and angles in float32 whatever the dtype, so the formulas are here too, and it h
 """
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -31,7 +32,26 @@ SHAPES = [
     (1, 20, 2, 2, 10, 30, 19, 41, 1e6, 1e-5, True),
     (2, 42, 6, 2, 12, 64, 9, 33, 500.0, 1e-6, True),
     (3, 16, 4, 4, 4, 24, 21, 71, 1e4, 1e-5, False),
+    # With scaled angles.
+    (2, 32, 4, 2, 16, 40, 40, 61, 1e4, 1e-5, True),
+    (2, 24, 2, 1, 12, 32, 33, 47, 1e4, 1e-5, False),
 ]
+
+# The scaling of the angles of a shape, by its number. Only Llamas have one.
+SCALINGS = {
+    5: {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 20,
+    },
+    6: {"rope_type": "linear", "factor": 3.0},
+}
+
+
+def scaling_of(arch, shape):
+    return SCALINGS.get(SHAPES.index(shape)) if arch == "llama" else None
 
 
 def config_of(arch, shape):
@@ -45,7 +65,7 @@ def config_of(arch, shape):
         intermediate_size=ffn,
         max_position_embeddings=time,
         vocab_size=vocab,
-        rope_parameters={"rope_type": "default", "rope_theta": theta},
+        rope_parameters=(scaling_of(arch, shape) or {"rope_type": "default"}) | {"rope_theta": theta},
         rms_norm_eps=eps,
         tie_word_embeddings=tied,
         bos_token_id=vocab - 1,
@@ -77,6 +97,18 @@ def draw_batches(seed, time, vocab):
     return text[..., :-1].contiguous(), text[..., 1:].contiguous()
 
 
+def scaled(angles, scaling):
+    """Returns the angles from one position to the next as Llama 3.1 (arXiv:2407.21783) scales them."""
+    if scaling is None:
+        return angles
+    if scaling["rope_type"] == "linear":
+        return angles / scaling["factor"]
+    turns = scaling["original_max_position_embeddings"] * angles / (2 * math.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    stays = ((turns - low) / (high - low)).clamp(0, 1)
+    return angles * (stays + (1 - stays) / scaling["factor"])
+
+
 def forward(w, tokens, arch, shape):
     layers, _, heads, kv_heads, size, _, _, _, theta, eps, tied = shape
     dtype, time = w["model.norm.weight"].dtype, tokens.shape[-1]
@@ -84,7 +116,8 @@ def forward(w, tokens, arch, shape):
     def norm(name, x):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w[f"{name}.weight"]
 
-    angles = torch.arange(time, dtype=torch.float64)[:, None] * theta ** (-torch.arange(0, size, 2) / size).double()
+    step = scaled(theta ** (-torch.arange(0, size, 2) / size).double(), scaling_of(arch, shape))
+    angles = torch.arange(time, dtype=torch.float64)[:, None] * step
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
     def rotate(x):
@@ -182,6 +215,8 @@ def main():
     torch.set_num_threads(1)
     for arch in ["llama", "qwen3"]:
         for number, shape in enumerate(SHAPES):
+            if arch == "qwen3" and number in SCALINGS:
+                continue
             if arch == "qwen3":
                 shape = (*shape[:-1], not shape[-1])
             seed = next(seed for seed in range(100) if make_case(out, arch, number, shape, seed))

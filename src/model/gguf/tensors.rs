@@ -3,15 +3,14 @@
 use std::ops::Range;
 
 use super::{ALIGNMENT, BLOCK, GgufType};
-use crate::config::Arch;
+use crate::config::{Arch, RopeScaling};
 use crate::model::folder::{FileTensor, saved_shape, tensors_of};
 use crate::model::weights::transpose;
-use crate::model::{Architecture, WeightError, WeightSource};
+use crate::model::{Architecture, Blocks, LlamaBlocks, WeightError, WeightSource};
 
 pub(super) struct GgufTensor {
     pub name: String,
-    /// The name of the weight. `None` for a bias of a model without biases: it is zero.
-    pub weight: Option<String>,
+    pub source: Source,
     /// The shape of the weight.
     pub shape: Vec<usize>,
     /// The columns of the weight that are the rows of the tensor: the matrices of linear layers are
@@ -22,7 +21,22 @@ pub(super) struct GgufTensor {
     pub dtype: GgufType,
 }
 
+/// Where the values of a tensor come from.
+pub(super) enum Source {
+    /// The weight of this name.
+    Weight(String),
+    /// What the model has no weight for.
+    Values(Vec<f32>),
+}
+
 impl GgufTensor {
+    /// A vector that is no weight of the model.
+    fn vector(name: String, values: Vec<f32>) -> Self {
+        let shape = vec![values.len()];
+        let source = Source::Values(values);
+        Self { name, source, shape, columns: None, interleaved: None, dtype: GgufType::F32 }
+    }
+
     /// Returns the sizes of the tensor, the fastest dimension first.
     pub fn sizes(&self) -> Vec<usize> {
         match &self.columns {
@@ -37,7 +51,10 @@ impl GgufTensor {
 
     /// Reads the values in the order of the file.
     pub fn values(&self, weights: &mut dyn WeightSource) -> Result<Vec<f32>, WeightError> {
-        let Some(name) = &self.weight else { return Ok(vec![0.0; self.elements()]) };
+        let name = match &self.source {
+            Source::Weight(name) => name,
+            Source::Values(values) => return Ok(values.clone()),
+        };
         let values = weights.weight(name, &self.shape)?;
         let (Some(columns), &[rows, all]) = (&self.columns, &self.shape[..]) else {
             return Ok(values);
@@ -84,25 +101,35 @@ pub(super) fn tensors(architecture: &Architecture, dtype: GgufType) -> Vec<GgufT
             let out = shape[shape.len() - 1];
             tensors.push(GgufTensor {
                 name: format!("{layer}.{kind}"),
-                weight: Some(weight.clone()),
+                source: Source::Weight(weight.clone()),
                 shape: shape.clone(),
                 columns,
                 interleaved: (arch == Arch::Llama && is_rotated).then_some(head_size),
                 dtype,
             });
             if lacks_biases && is_layer {
-                tensors.push(GgufTensor {
-                    name: format!("{layer}.bias"),
-                    weight: None,
-                    shape: vec![out],
-                    columns: None,
-                    interleaved: None,
-                    dtype: GgufType::F32,
-                });
+                tensors.push(GgufTensor::vector(format!("{layer}.bias"), vec![0.0; out]));
             }
         }
     }
+    tensors.extend(rope_factors(architecture));
     tensors
+}
+
+/// Returns the numbers by which llama.cpp divides the angles of Llama 3.1's scaling.
+fn rope_factors(architecture: &Architecture) -> Option<GgufTensor> {
+    let Blocks::Llama(LlamaBlocks { head_size, rope_theta, rope_scaling, .. }) = architecture.blocks
+    else {
+        return None;
+    };
+    let factor = |pair: usize| {
+        let plain = rope_theta.powf(-2.0 * pair as f64 / head_size as f64);
+        (plain / rope_scaling.scaled(plain)) as f32
+    };
+    matches!(rope_scaling, RopeScaling::Llama3 { .. }).then(|| {
+        let factors = (0..head_size / 2).map(factor).collect();
+        GgufTensor::vector("rope_freqs.weight".into(), factors)
+    })
 }
 
 /// Returns the type of a matrix whose rows have this many elements in the file.

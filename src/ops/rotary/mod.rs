@@ -1,5 +1,5 @@
 //! Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of the queries and keys in packed qkv, in
-//! the half convention of Hugging Face: with `angle = position * theta^(-2 i / size)`, elements `i` and
+//! the half convention of Hugging Face: with `angle = position * theta^(-2 i / size)`, which may be scaled, elements `i` and
 //! `i + size / 2` of a head become `x_i cos - x_j sin` and `x_j cos + x_i sin`. Qwen3 normalises each head
 //! before that: `x * weight / sqrt(mean(x^2) + eps)`.
 //!
@@ -11,6 +11,7 @@ use std::f64::consts::TAU;
 use burn::tensor::Tensor;
 
 use super::attention::MAX_HEAD;
+use crate::config::RopeScaling;
 use super::shared::dispatch::{op, tensors};
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -32,6 +33,7 @@ pub struct RotaryShape {
     pub kv_heads: usize,
     /// The base of the angles.
     pub theta: f32,
+    pub scaling: RopeScaling,
     /// Added to the mean square of a head, if heads are normalised.
     pub eps: f32,
 }
@@ -52,16 +54,19 @@ impl RotaryShape {
         self.size(qkv.dims()[1]) <= MAX_HEAD
     }
 
+    /// Returns the angle in radians from one position to the next of pair `i` of elements.
+    fn angle(&self, i: usize, size: usize) -> f64 {
+        let exponent = -2.0 * i as f64 / size as f64;
+        self.scaling.scaled(libm::pow(f64::from(self.theta), exponent))
+    }
+
     /// Returns the angle from one position to the next of each pair of elements, in units of 2^-32 turns.
     ///
     /// A product with a position wraps around to the exact angle modulo one turn, and a polynomial gives
     /// its sine. The rounding of a unit grows with the position: to 8e-7 at 1024 and 2e-5 at
     /// 32,768. Products in f32 are off by 6e-5 and 1e-3 there, and the sines of WGSL by up to 5e-4.
     fn turns(&self, size: usize) -> Vec<u32> {
-        let per_position = |i: usize| {
-            let exponent = -2.0 * i as f64 / size as f64;
-            libm::pow(f64::from(self.theta), exponent) / TAU
-        };
+        let per_position = |i: usize| self.angle(i, size) / TAU;
         (0..size / 2).map(|i| (per_position(i) * 2f64.powi(32)).round() as u64 as u32).collect()
     }
 }
@@ -131,7 +136,8 @@ mod tests {
 
     #[test]
     fn angles_match_f64_at_every_position() {
-        let shape = RotaryShape { time: 1, heads: 1, kv_heads: 1, theta: 1e6, eps: 1e-6 };
+        let scaling = RopeScaling::None;
+        let shape = RotaryShape { time: 1, heads: 1, kv_heads: 1, theta: 1e6, scaling, eps: 1e-6 };
         for (i, turns) in shape.turns(128).into_iter().enumerate() {
             for position in [0u32, 1, 2, 3, 5, 63, 64, 1000, 4097, 32_767] {
                 let angle = f64::from(position) * 1e6f64.powf(-2.0 * i as f64 / 128.0);

@@ -18,10 +18,7 @@ impl AngleTables {
     fn new(shape: &RotaryShape, [n, size]: [usize; 2], device: &Device) -> Self {
         let pairs = (0..n).flat_map(|row| (0..size / 2).map(move |i| (row % shape.time, i)));
         let angles: Vec<f64> = pairs
-            .map(|(position, i)| {
-                let exponent = -2.0 * i as f64 / size as f64;
-                position as f64 * libm::pow(f64::from(shape.theta), exponent)
-            })
+            .map(|(position, i)| position as f64 * shape.angle(i, size))
             .collect();
         let table = |function: fn(f64) -> f64| {
             let values: Vec<f32> = angles.iter().map(|&angle| function(angle) as f32).collect();

@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 
 use super::inputs::{TestInputs, ids};
 use super::{KernelCheck, KernelOutput, KernelShapes};
-use crate::config::Dtype;
+use crate::config::{Dtype, RopeScaling};
 use crate::ops::{
     self, Activation, AdamW, AttentionShape, CrossEntropy, HeadNorms, IGNORED, Moments, NormForm,
     RotaryShape, UpdateControl, UpdateSettings, WeightUpdate,
@@ -259,7 +259,8 @@ fn rotation(
     let norms = || HeadNorms { q: inputs.vector(6, size), k: inputs.vector(7, size) };
     let norms = inputs.shapes.head_norms.then(norms);
     let rotates = inputs.shapes.activation == Activation::SwiGlu;
-    rotates.then_some((RotaryShape { time, heads, kv_heads, theta: 1e4, eps: EPS }, norms))
+    let scaling = RopeScaling::None;
+    rotates.then_some((RotaryShape { time, heads, kv_heads, theta: 1e4, scaling, eps: EPS }, norms))
 }
 
 fn attention(inputs: &TestInputs) -> Vec<KernelOutput> {
