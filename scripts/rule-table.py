@@ -87,21 +87,24 @@ def row(args, text, time, name, flags, reference=None):
     return results, first
 
 
+def shape(index):
+    layers, width = SHAPES[index]
+    return [f"--n_layer={layers}", f"--n_embd={width}", f"--n_head={width // 32}"]
+
+
 def cell(args, text, time):
     rule, config = row(args, text, time, "the rule", [])
     row(args, text, time, "nanoGPT's recipe", RECIPE, rule)
     if not args.neighbours:
         return
     batch = config["batch_size"]
+    at = SHAPES.index((config["n_layer"], config["n_embd"]))
     for name, size in ("half the batch", batch // 2), ("twice the batch", batch * 2):
         if size:
-            row(args, text, time, name, [f"--batch_size={size}"], rule)
-    at = SHAPES.index((config["n_layer"], config["n_embd"]))
+            row(args, text, time, name, [f"--batch_size={size}", *shape(at)], rule)
     for name, near in ("a smaller model", at - 1), ("a larger model", at + 1):
         if 0 <= near < len(SHAPES):
-            layers, width = SHAPES[near]
-            shape = [f"--n_layer={layers}", f"--n_embd={width}", f"--n_head={width // 32}"]
-            row(args, text, time, name, shape, rule)
+            row(args, text, time, name, shape(near), rule)
 
 
 def main():

@@ -216,7 +216,9 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, trained: Tra
     let limits = Limits { kernels, precision: mode.precision, ..Limits::default() };
     let forecast = plan::plan(&config, config.vocab_size, &limits, None).unwrap();
     let is_larger = forecast.rows.iter().any(|row| row.name.contains("sample"));
-    if is_larger && trained == Adapter { return 0.0; }
+    if is_larger && trained == Adapter {
+        return 0.0;
+    }
     assert!(!is_larger, "more than a step");
     let before = gpu::memory(device).unwrap().in_use;
     let mut step = TrainingStep::planned(device, &config, &forecast.plan, mode);
@@ -233,7 +235,9 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, trained: Tra
     let most = predicted + piece + 32_768.0;
     let rows: Vec<_> = forecast.rows.iter().map(|row| (&row.name, row.bytes)).collect();
     if std::env::var_os("SOFT").is_some() {
-        if trained == Adapter { println!("XX {predicted} for {peak} {off:.3} {mode:?}: {config:?} {rows:?}"); }
+        if trained == Adapter {
+            println!("XX {predicted} for {peak} {off:.3} {mode:?}: {config:?} {rows:?}");
+        }
         return 0.0;
     }
     assert!(most >= peak * (1.0 - TOLERANCE), "{predicted} for {peak}: {rows:?}");
@@ -254,7 +258,10 @@ fn the_plan_predicts_the_memory_of_a_step() {
 /// In float16 the weights are halves too, if the optimizer is in host memory.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step_in_float16() {
-    compare_with_the_plan(OpsMode::AUTO.in_precision(float16()), &[OnDevice, InHostMemory, Adapter]);
+    compare_with_the_plan(
+        OpsMode::AUTO.in_precision(float16()),
+        &[OnDevice, InHostMemory, Adapter],
+    );
 }
 
 /// The kernels for CUDA, which run on Vulkan too.
@@ -266,7 +273,10 @@ fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels() {
 /// Half precision, in f16. bfloat16 has the same size, but few Vulkan adapters compute in it.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels_in_half_precision() {
-    compare_with_the_plan(OpsMode::CUBE.in_precision(float16()), &[OnDevice, InHostMemory, Adapter]);
+    compare_with_the_plan(
+        OpsMode::CUBE.in_precision(float16()),
+        &[OnDevice, InHostMemory, Adapter],
+    );
 }
 
 /// With an optimizer in host memory, the plan covers all that the pools hold after real steps, and they

@@ -10,8 +10,8 @@ use super::{LaunchRow, StepRow, best_seconds, fraction};
 use crate::config::{Config, GPT2_VOCABULARY};
 use crate::gpu::{self, DeviceError, Peaks};
 use crate::model::{
-    Architecture, Gpt, Lora, MicroBatch, Pass, RandomWeights, StepDropout, WeightError, WeightGradients,
-    WeightSource,
+    Architecture, Gpt, Lora, MicroBatch, Pass, RandomWeights, StepDropout, WeightError,
+    WeightGradients, WeightSource,
 };
 use crate::ops::{CrossEntropy, OpsMode};
 use crate::plan::Plan;

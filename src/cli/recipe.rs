@@ -150,8 +150,8 @@ impl RecipeDevice {
         let choose = |speed: &DeviceSpeed| {
             // The moment at which a run ends limits its time, or nothing does.
             let is_set = &|key: &str| match key {
-                "max_time" => config.end_at.is_some() || !config.is_timed(),
-                "fill_time" if !config.is_timed() => true,
+                "max_time" if config.end_at.is_some() => true,
+                "max_time" | "fill_time" if time == NO_LIMIT => true,
                 key => resolved.is_set(key),
             };
             let ChosenData { vocab, size: data, markov_bits } = *data;

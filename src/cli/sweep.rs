@@ -114,7 +114,8 @@ fn split(typed: &Values) -> (Values, Vec<(String, Vec<String>)>) {
     let mut swept = Vec::new();
     for (key, text) in typed {
         let kind = KEYS.iter().find(|known| known.name == key).map(|known| known.kind);
-        let takes_commas = matches!(kind, None | Some(ValueKind::Text | ValueKind::Words(_) | ValueKind::Scaling));
+        let takes_commas =
+            matches!(kind, None | Some(ValueKind::Text | ValueKind::Words(_) | ValueKind::Scaling));
         if takes_commas || !text.contains(',') {
             common.push((key.clone(), text.clone()));
         } else {

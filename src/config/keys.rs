@@ -79,7 +79,16 @@ const fn key(
 
 /// The matrices of blocks, by the last part of their names in the files of transformers: GPT-2's, then Llama's.
 pub(super) const LORA_TARGETS: &[&str] = &[
-    "c_attn", "c_proj", "c_fc", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+    "c_attn",
+    "c_proj",
+    "c_fc",
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
 ];
 
 /// All settings, in the order of files and help texts.

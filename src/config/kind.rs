@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use toml::Value;
 
-use super::{Budget, RopeScaling};
 use super::expression;
 use super::moment::parse_moment;
+use super::{Budget, RopeScaling};
 
 /// The longest `max_time`: beyond any run, and small enough to add to a clock without overflow.
 const MAX_TIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -5,7 +5,8 @@ use super::keys::{KEYS, LORA_TARGETS, MAX_HEAD_SIZE};
 use super::kind::InvalidValue;
 use super::layer::Layer;
 use super::{
-    Arch, BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Choice, Config, InitFrom, OptimizerKind, Schedule,
+    Arch, BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Choice, Config, InitFrom, OptimizerKind,
+    Schedule,
 };
 use std::collections::BTreeMap;
 
@@ -243,7 +244,8 @@ impl Resolved {
         if let Some(other) = names.find(|target| !of_arch(target)) {
             let has: Vec<&str> = LORA_TARGETS.iter().copied().filter(of_arch).collect();
             let rule = format!("{} has no matrix of this name", config.arch);
-            let hint = format!("its matrices are {}; leave lora_targets out for all", has.join(", "));
+            let hint =
+                format!("its matrices are {}; leave lora_targets out for all", has.join(", "));
             return self.error("lora_targets", &["arch"], other, rule, hint);
         }
         let narrowest = config.n_embd.get().min(config.kv_heads() * config.head_size());

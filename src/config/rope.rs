@@ -88,7 +88,8 @@ mod tests {
             let scaling = RopeScaling::try_from(text.to_string()).unwrap();
             assert_eq!(scaling.to_string(), text);
         }
-        for text in ["yarn:4", "linear", "linear:0.5", "linear:x", "llama3:8", "llama3:8,4,1,8192"] {
+        for text in ["yarn:4", "linear", "linear:0.5", "linear:x", "llama3:8", "llama3:8,4,1,8192"]
+        {
             assert!(RopeScaling::try_from(text.to_string()).is_err(), "{text}");
         }
     }

@@ -11,47 +11,39 @@ use crate::plan::AdaptedLayer;
 ///
 /// A layer may be several matrices side by side, each with an A and a B of its own. Their A are side by side too,
 /// so that one product computes all of `x A`. As each column of the layer belongs to one matrix, `b` has the
-/// rows of that matrix's B in this column, and `expansion` makes it a matrix that multiplies `x A`.
+/// rows of that matrix's B in this column, and `mask` makes it a matrix that multiplies `x A`.
 #[derive(Clone, Debug)]
 pub(super) struct Adapter {
     /// `[in, parts * rank]`.
     pub a: WeightMatrix,
     /// `[rank, out]`.
     pub b: WeightMatrix,
-    expansion: Expansion,
+    /// `alpha / rank`.
+    scale: f32,
+    mask: Option<Tensor<2>>,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Expansion {
-    /// The factor `alpha / rank`, for a layer that is one matrix.
-    Scale(f32),
-    /// `[parts * rank, out]`: the factor where a row and a column belong to one matrix, else zero.
-    Mask(Tensor<2>),
-}
-
-impl Expansion {
-    /// Returns the expansion of an adapter of this rank and scale.
-    pub fn new(layer: &AdaptedLayer, rank: usize, scale: f32, device: &Device) -> Self {
-        let [_, out] = layer.shape;
-        if !layer.is_masked() {
-            return Self::Scale(scale);
-        }
-        let rows = layer.parts.len() * rank;
+/// Returns the mask `[parts * rank, out]` of a layer that is not one matrix: 1 where a row and a column belong to
+/// one matrix, else 0.
+pub(super) fn mask(layer: &AdaptedLayer, rank: usize, device: &Device) -> Option<Tensor<2>> {
+    let [_, out] = layer.shape;
+    let rows = layer.parts.len() * rank;
+    layer.is_masked().then(|| {
         let mut mask = vec![0.0; rows * out];
         for (row, mask) in mask.chunks_exact_mut(out).enumerate() {
             let (_, columns) = &layer.parts[row / rank];
-            mask[columns.clone()].fill(scale);
+            mask[columns.clone()].fill(1.0);
         }
-        Self::Mask(Tensor::from_data(TensorData::new(mask, [rows, out]), device))
-    }
+        Tensor::from_data(TensorData::new(mask, [rows, out]), device)
+    })
 }
 
 impl Adapter {
-    pub fn new(a: Tensor<2>, b: Tensor<2>, expansion: Expansion) -> Self {
-        Self { a: WeightMatrix::new(a), b: WeightMatrix::new(b), expansion }
+    pub fn new(a: Tensor<2>, b: Tensor<2>, scale: f32, mask: Option<Tensor<2>>) -> Self {
+        Self { a: WeightMatrix::new(a), b: WeightMatrix::new(b), scale, mask }
     }
 
-    /// Returns A and the expanded B, which products multiply.
+    /// Returns A, and B as it multiplies `x A`, `[parts * rank, out]`.
     pub fn factors(&self, mode: OpsMode) -> [Tensor<2>; 2] {
         let factor = |weight: Tensor<2>| {
             if mode.precision.keeps_half_weights() {
@@ -60,32 +52,25 @@ impl Adapter {
                 weight
             }
         };
-        [self.a.weight.clone(), self.expanded()].map(factor)
-    }
-
-    /// Returns the matrix that multiplies `x A`, `[parts * rank, out]`.
-    fn expanded(&self) -> Tensor<2> {
-        let b = self.b.weight.clone();
-        match &self.expansion {
-            Expansion::Scale(scale) => b * *scale,
-            Expansion::Mask(mask) => {
+        let b = self.b.weight.clone() * self.scale;
+        let b = match &self.mask {
+            Some(mask) => {
                 let parts = mask.dims()[0] / b.dims()[0];
                 b.repeat_dim(0, parts) * mask.clone()
             }
-        }
+            None => b,
+        };
+        [self.a.weight.clone(), b].map(factor)
     }
 
-    /// Returns the gradient of `b` from that of the expanded one.
-    pub fn gradient_of_b(&self, of_expanded: Tensor<2>) -> Tensor<2> {
-        match &self.expansion {
-            Expansion::Scale(scale) => of_expanded * *scale,
-            Expansion::Mask(mask) => {
-                let [rank, out] = self.b.weight.dims();
-                let parts = mask.dims()[0] / rank;
-                let of_parts = (of_expanded * mask.clone()).reshape([parts, rank, out]);
-                of_parts.sum_dim(0).reshape([rank, out])
-            }
-        }
+    /// Returns the gradient of `b` from that of the factor.
+    pub fn gradient_of_b(&self, of_factor: Tensor<2>) -> Tensor<2> {
+        let of_factor = of_factor * self.scale;
+        let Some(mask) = &self.mask else { return of_factor };
+        let [rank, out] = self.b.weight.dims();
+        let parts = mask.dims()[0] / rank;
+        let of_parts = (of_factor * mask.clone()).reshape([parts, rank, out]);
+        of_parts.sum_dim(0).reshape([rank, out])
     }
 }
 
@@ -130,9 +115,8 @@ mod tests {
             };
             let merged = Gpt::new(&architecture, &mut merged, &device).unwrap();
             let tokens: Vec<u32> = (0..12).map(|position| (7 * position + 3) % 65).collect();
-            let [adapted, merged, plain] = [adapted, merged, plain].map(|model| {
-                model.logits(tokens.clone().into(), 1, OpsMode::AUTO).into_data()
-            });
+            let [adapted, merged, plain] = [adapted, merged, plain]
+                .map(|model| model.logits(tokens.clone().into(), 1, OpsMode::AUTO).into_data());
             let values = |data: &TensorData| data.iter::<f32>().collect::<Vec<_>>();
             let largest = |a: &TensorData, b: &TensorData| {
                 let pairs = std::iter::zip(values(a), values(b));

@@ -6,8 +6,8 @@ use std::vec::IntoIter;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+use super::adapter::{Adapter, mask};
 use super::block::Block;
-use super::adapter::{Adapter, Expansion};
 use super::layers::{Linear, Norm, Trained, WeightMatrix};
 use super::{Architecture, Gpt, Lora, WeightError, WeightSource};
 use crate::config::Arch;
@@ -20,8 +20,8 @@ pub(super) struct Builder<'a> {
     lora: Option<&'a Lora>,
     /// The layers with an adapter that are still to come.
     adapted: Peekable<IntoIter<AdaptedLayer>>,
-    /// The expansion of each kind of layer, by its name in a block: blocks share them.
-    expansions: HashMap<String, Expansion>,
+    /// The mask of each kind of layer, by its name in a block: blocks share them.
+    masks: HashMap<String, Option<Tensor<2>>>,
     /// The names and shapes of the next weights, in the order of the model.
     next: IntoIter<(String, Vec<usize>)>,
     source: &'a mut dyn WeightSource,
@@ -41,8 +41,8 @@ impl<'a> Builder<'a> {
         let next = architecture.shapes().into_iter();
         let adapted = lora.map_or_else(Vec::new, |lora| lora.layers(architecture));
         let adapted = adapted.into_iter().peekable();
-        let expansions = HashMap::new();
-        Self { architecture, lora, adapted, expansions, next, source, device, matrices }
+        let masks = HashMap::new();
+        Self { architecture, lora, adapted, masks, next, source, device, matrices }
     }
 
     /// Builds a model with the token embedding in up to `shards` shards.
@@ -128,9 +128,9 @@ impl<'a> Builder<'a> {
         };
         let (a, b) = (matrix(LORA_A, of_a)?, matrix(LORA_B, of_b)?);
         let kind = name.splitn(3, '.').nth(2).unwrap_or_default().to_owned();
-        let new = || Expansion::new(&layer, lora.rank, lora.scale() as f32, self.device);
-        let expansion = self.expansions.entry(kind).or_insert_with(new).clone();
-        Ok(Trained::Adapter(Adapter::new(a, b, expansion)))
+        let new = || mask(&layer, lora.rank, self.device);
+        let mask = self.masks.entry(kind).or_insert_with(new).clone();
+        Ok(Trained::Adapter(Box::new(Adapter::new(a, b, lora.scale() as f32, mask))))
     }
 
     fn block(&mut self) -> Result<Block, WeightError> {

@@ -476,10 +476,8 @@ mod tests {
         let four =
             SMOLLM2.replace(r#""rope_scaling": null"#, &format!(r#""rope_scaling": {scaling}"#));
         let with_theta = scaling.replace('{', r#"{"rope_theta": 100000.0, "#);
-        let five = SMOLLM2.replace(
-            r#""rope_scaling": null"#,
-            &format!(r#""rope_parameters": {with_theta}"#),
-        );
+        let five = SMOLLM2
+            .replace(r#""rope_scaling": null"#, &format!(r#""rope_parameters": {with_theta}"#));
         let read_scaling = |text: &str| {
             let architecture = read(text).unwrap();
             assert_eq!(read(write_architecture(&architecture, Vec::new())).unwrap(), architecture);
@@ -533,8 +531,11 @@ mod tests {
             let mut config: Value = serde_json::from_str(SMOLLM2).unwrap();
             config[key] = serde_json::from_str(value).unwrap();
             let error = read(config.to_string()).unwrap_err().to_string();
-            let names =
-                if key == "rope_parameters" { ["rope_parameters", "rope_theta"] } else { [key, "low_freq"] };
+            let names = if key == "rope_parameters" {
+                ["rope_parameters", "rope_theta"]
+            } else {
+                [key, "low_freq"]
+            };
             assert!(names.iter().any(|name| error.contains(name)), "{key}: {error}");
         }
         // Qwen3 names a window that it does not use.

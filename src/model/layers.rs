@@ -30,7 +30,7 @@ pub(super) struct Linear {
 pub(super) enum Trained {
     Weights,
     /// An adapter, added to weights that stay as they are.
-    Adapter(Adapter),
+    Adapter(Box<Adapter>),
     Nothing,
 }
 
@@ -71,7 +71,7 @@ impl Linear {
     /// Returns the matrices of the adapter, if there is one.
     pub fn adapter(&mut self) -> impl Iterator<Item = WeightMut<'_>> {
         let adapter = match &mut self.trained {
-            Trained::Adapter(Adapter { a, b, .. }) => Some([a, b]),
+            Trained::Adapter(adapter) => Some([&mut adapter.a, &mut adapter.b]),
             Trained::Weights | Trained::Nothing => None,
         };
         adapter.into_iter().flatten().map(WeightMut::Matrix)

@@ -52,7 +52,10 @@ impl AdapterConfig {
         let path = folder.join(ADAPTER_CONFIG);
         let text = disk::read_regular(&path).map_err(WeightError::io(&path))?;
         if text.len() > MAX_BYTES {
-            return Err(WeightError::corrupt(&path, "too long for the configuration of an adapter"));
+            return Err(WeightError::corrupt(
+                &path,
+                "too long for the configuration of an adapter",
+            ));
         }
         if disk::is_lfs_pointer(&text) {
             return Err(WeightError::unsupported(&path, disk::LFS_POINTER, disk::LFS_HINT));
@@ -64,7 +67,10 @@ impl AdapterConfig {
 
     fn of(config: &Value) -> Result<Self, String> {
         if config["peft_type"] != "LORA" {
-            return Err(format!("`peft_type` is {}; only \"LORA\" is supported", config["peft_type"]));
+            return Err(format!(
+                "`peft_type` is {}; only \"LORA\" is supported",
+                config["peft_type"]
+            ));
         }
         // Absent, null, false and empty mean that a feature is not used.
         let is_used = |key: &&&str| match &config[**key] {
@@ -96,8 +102,7 @@ impl AdapterConfig {
         let rank = config["r"].as_u64().filter(|rank| (1..=1 << 12).contains(rank));
         let rank = rank.ok_or_else(|| format!("`r` is {}, not a rank", config["r"]))?;
         let alpha = config["lora_alpha"].as_f64().filter(|alpha| *alpha > 0.0);
-        let alpha =
-            alpha.ok_or_else(|| format!("`lora_alpha` is {}", config["lora_alpha"]))?;
+        let alpha = alpha.ok_or_else(|| format!("`lora_alpha` is {}", config["lora_alpha"]))?;
         let base = config["base_model_name_or_path"].as_str().unwrap_or_default().to_owned();
         let targets = match &config["target_modules"] {
             Value::String(word) if word == "all-linear" => Vec::new(),
@@ -144,7 +149,12 @@ fn last_part(name: &str) -> String {
 }
 
 /// Returns the tensors of a file that make up the matrix `kind` of a layer's adapter.
-fn tensors_of(architecture: &Architecture, layer: &AdaptedLayer, kind: &str, rank: usize) -> Vec<FileTensor> {
+fn tensors_of(
+    architecture: &Architecture,
+    layer: &AdaptedLayer,
+    kind: &str,
+    rank: usize,
+) -> Vec<FileTensor> {
     let block = layer.name.split('.').nth(1).unwrap_or_default();
     let prefix = match architecture.arch() {
         Arch::Gpt2 => "transformer.h",
@@ -246,8 +256,9 @@ impl WeightSource for MergedWeights {
         };
         let rank = self.lora.rank;
         let [of_a, of_b] = layer.shapes(rank);
-        let mut matrix =
-            |kind, shape: [usize; 2]| self.adapter.weight(&format!("{}.{kind}", layer.name), &shape);
+        let mut matrix = |kind, shape: [usize; 2]| {
+            self.adapter.weight(&format!("{}.{kind}", layer.name), &shape)
+        };
         let (a, b) = (matrix(LORA_A, of_a)?, matrix(LORA_B, of_b)?);
         let [[_, width], [_, out]] = [of_a, of_b];
         let scale = self.lora.scale() as f32;
@@ -271,7 +282,8 @@ pub(crate) async fn write_adapter(
     weights: Vec<Parameter>,
 ) -> Result<(), WeightError> {
     let path = folder.join(ADAPTER_CONFIG);
-    disk::write(&path, format!("{:#}\n", config.json(architecture))).map_err(WeightError::io(&path))?;
+    disk::write(&path, format!("{:#}\n", config.json(architecture)))
+        .map_err(WeightError::io(&path))?;
     let layers = config.lora.layers(architecture);
     let mut tensors = Vec::new();
     for parameter in weights {

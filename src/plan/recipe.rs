@@ -85,6 +85,9 @@ struct BatchRule {
     tokens: f64,
 }
 
+/// The passes over the data from which on a model that can memorise them gets dropout, and small batches are better.
+const MANY_PASSES: f64 = 10.0;
+
 /// The rule for a run that time limits. With Muon, a smaller batch costs as much and has noisier gradients.
 const WITH_LITTLE_TIME: BatchRule = BatchRule { of_law: 0.7, updates: 2000.0, tokens: 2048.0 };
 
@@ -276,8 +279,10 @@ impl RecipeQuestion<'_> {
         for _ in 0..3 {
             let law = batch_law(6.0 * parameters as f64 * tokens);
             let rule = if is_limited_by_data { WITH_LITTLE_DATA } else { WITH_LITTLE_TIME };
+            let repeats = tokens >= MANY_PASSES * data.train as f64;
+            let least = if repeats { WITH_LITTLE_DATA.tokens } else { rule.tokens };
             let size = if is_new {
-                (rule.of_law * law).min(tokens / rule.updates).max(rule.tokens)
+                (rule.of_law * law).min(tokens / rule.updates).max(least)
             } else {
                 FINE_TUNING_BATCH.min(tokens / FINE_TUNING_UPDATES)
             };
@@ -411,8 +416,8 @@ impl RecipeQuestion<'_> {
 fn dropout(parameters: u64, unique: u64, passes: f64) -> f64 {
     let each = parameters as f64 / unique.max(1) as f64;
     match passes {
-        10.0.. if each >= 8.0 => 0.2,
-        10.0.. if each >= MEMORISES => 0.1,
+        MANY_PASSES.. if each >= 8.0 => 0.2,
+        MANY_PASSES.. if each >= MEMORISES => 0.1,
         _ => 0.0,
     }
 }

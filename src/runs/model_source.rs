@@ -331,22 +331,21 @@ impl ModelSource {
     /// Opens the weights, those of an adapter added to its model's. A model with fewer positions gets the first
     /// ones, as nanoGPT crops a model. Additional tokens begin near the mean of all others.
     pub fn weights(&self) -> Result<Box<dyn WeightSource>, Failure> {
-        let weights: Box<dyn WeightSource> = if let Some(AdapterSource { lora, base, .. }) =
-            &self.adapter
-        {
-            Box::new(MergedWeights {
-                base: base.weights()?,
-                adapter: self.adapter_weights()?,
-                architecture: self.architecture.clone(),
-                lora: lora.clone(),
-            })
-        } else if let Some(HeldWeights::All(held)) = self.take_held() {
-            Box::new(held)
-        } else if disk::is_dir(&self.path) {
-            Box::new(WeightFolder::open(&self.path, &self.architecture)?)
-        } else {
-            Box::new(NanoGptCheckpoint::open(&self.path)?)
-        };
+        let weights: Box<dyn WeightSource> =
+            if let Some(AdapterSource { lora, base, .. }) = &self.adapter {
+                Box::new(MergedWeights {
+                    base: base.weights()?,
+                    adapter: self.adapter_weights()?,
+                    architecture: self.architecture.clone(),
+                    lora: lora.clone(),
+                })
+            } else if let Some(HeldWeights::All(held)) = self.take_held() {
+                Box::new(held)
+            } else if disk::is_dir(&self.path) {
+                Box::new(WeightFolder::open(&self.path, &self.architecture)?)
+            } else {
+                Box::new(NanoGptCheckpoint::open(&self.path)?)
+            };
         let path = self.name.clone();
         Ok(Box::new(Fitted { weights, path, architecture: self.architecture.clone() }))
     }
@@ -709,11 +708,10 @@ mod tests {
         let written = super::super::checkpoint::write_model(&held, &architecture, weights, None);
         pollster::block_on(written).unwrap();
         let open = WeightFolder::open(&held, &architecture).unwrap();
-        let source =
-            ModelSource {
-                held: Mutex::new(Some(HeldWeights::All(open))),
-                ..ModelSource::plain(&held, architecture)
-            };
+        let source = ModelSource {
+            held: Mutex::new(Some(HeldWeights::All(open))),
+            ..ModelSource::plain(&held, architecture)
+        };
         disk::remove_dir_all(&held).unwrap();
         source.model(&device).unwrap();
     }

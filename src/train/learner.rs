@@ -11,7 +11,8 @@ use super::setup::{Origin, Setup};
 use crate::config::Config;
 use crate::gpu::OpenDevice;
 use crate::model::{
-    AdaptedWeights, Architecture, Gpt, Lora, LossScale, RandomWeights, WeightError, WeightSource, saved_shape,
+    AdaptedWeights, Architecture, Gpt, Lora, LossScale, RandomWeights, WeightError, WeightSource,
+    saved_shape,
 };
 use crate::ranks::{Sharding, SharedWeights};
 use crate::runs::checkpoint::SavedTensors;

@@ -21,8 +21,8 @@ use crate::protocol::{Exit, Failure};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, BaseModel, Checkpoint, Damaged};
 use crate::runs::{
-    AdapterSource, ModelSource, RunFolder, absolute_data, absolute_model, check_same, device_profile,
-    driver_traits, find_data, has_checkpoints,
+    AdapterSource, ModelSource, RunFolder, absolute_data, absolute_model, check_same,
+    device_profile, driver_traits, find_data, has_checkpoints,
 };
 use crate::text::bytes;
 
@@ -326,7 +326,8 @@ fn initial_source(
     {
         let hint = "leave lora_rank, lora_alpha and lora_targets out to continue the adapter; to train another one, \
                     start from both in one model: `wgpt export ADAPTER -o FOLDER`";
-        let text = format!("{}: this adapter has other settings than the run", source.name.display());
+        let text =
+            format!("{}: this adapter has other settings than the run", source.name.display());
         return Err(Failure::usage(text, hint));
     }
     if !source.has_text_of(dataset.tokenizer.as_ref()) {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::config::{self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Resolved, merge, resolve};
+use crate::config::{
+    self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Resolved, merge, resolve,
+};
 use crate::disk;
 use crate::model::Architecture;
 use crate::protocol::Failure;

@@ -141,6 +141,8 @@ fn bad_adapters_are_refused_and_write_nothing() {
     for args in [&resume[..], &["sample", "tuned"]] {
         let output = run(folder.path(), args);
         assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
-        assert!(text(&output.stderr).contains("damaged") || text(&output.stderr).contains("changed"));
+        assert!(
+            text(&output.stderr).contains("damaged") || text(&output.stderr).contains("changed")
+        );
     }
 }

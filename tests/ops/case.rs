@@ -239,7 +239,14 @@ impl Case {
             }
             Op::Rotary { kv_heads, sharing, norms } => {
                 let heads = kv_heads * sharing;
-                let shape = RotaryShape { time, heads, kv_heads, theta: THETA, scaling: RopeScaling::None, eps: EPS };
+                let shape = RotaryShape {
+                    time,
+                    heads,
+                    kv_heads,
+                    theta: THETA,
+                    scaling: RopeScaling::None,
+                    eps: EPS,
+                };
                 let qkv = next();
                 let norms = norms.then(|| HeadNorms { q: vector(next()), k: vector(next()) });
                 let y = ops::rotary(qkv.clone(), norms.clone(), shape, mode);

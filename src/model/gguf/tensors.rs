@@ -118,7 +118,8 @@ pub(super) fn tensors(architecture: &Architecture, dtype: GgufType) -> Vec<GgufT
 
 /// Returns the numbers by which llama.cpp divides the angles of Llama 3.1's scaling.
 fn rope_factors(architecture: &Architecture) -> Option<GgufTensor> {
-    let Blocks::Llama(LlamaBlocks { head_size, rope_theta, rope_scaling, .. }) = architecture.blocks
+    let Blocks::Llama(LlamaBlocks { head_size, rope_theta, rope_scaling, .. }) =
+        architecture.blocks
     else {
         return None;
     };

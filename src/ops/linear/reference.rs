@@ -1,7 +1,8 @@
 use burn::tensor::Tensor;
 
 use super::{
-    Activation, FrozenBackwardInputs, FrozenGradients, LinearBackwardInputs, LinearGradients, LinearInputs,
+    Activation, FrozenBackwardInputs, FrozenGradients, LinearBackwardInputs, LinearGradients,
+    LinearInputs,
 };
 use crate::config::Gelu;
 use crate::ops::shared::dispatch::Reference;

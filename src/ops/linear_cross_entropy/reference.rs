@@ -4,7 +4,8 @@ use super::{CrossEntropyInputs, HeadGradients, IGNORED};
 use crate::ops::shared::dispatch::Reference;
 
 pub(super) fn compute(inputs: CrossEntropyInputs<Reference>) -> (Tensor<1>, Option<HeadGradients>) {
-    let CrossEntropyInputs { x, mut wte, loss_scale, targets, loss, with_gradients, trained } = inputs;
+    let CrossEntropyInputs { x, mut wte, loss_scale, targets, loss, with_gradients, trained } =
+        inputs;
     let device = x.device();
     let c = x.dims()[1];
     let shard_rows: Vec<usize> = wte.iter().map(|shard| shard.dims()[0]).collect();

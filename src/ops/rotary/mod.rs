@@ -11,8 +11,8 @@ use std::f64::consts::TAU;
 use burn::tensor::Tensor;
 
 use super::attention::MAX_HEAD;
-use crate::config::RopeScaling;
 use super::shared::dispatch::{op, tensors};
+use crate::config::RopeScaling;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;

@@ -17,9 +17,8 @@ struct AngleTables {
 impl AngleTables {
     fn new(shape: &RotaryShape, [n, size]: [usize; 2], device: &Device) -> Self {
         let pairs = (0..n).flat_map(|row| (0..size / 2).map(move |i| (row % shape.time, i)));
-        let angles: Vec<f64> = pairs
-            .map(|(position, i)| position as f64 * shape.angle(i, size))
-            .collect();
+        let angles: Vec<f64> =
+            pairs.map(|(position, i)| position as f64 * shape.angle(i, size)).collect();
         let table = |function: fn(f64) -> f64| {
             let values: Vec<f32> = angles.iter().map(|&angle| function(angle) as f32).collect();
             Tensor::from_data(TensorData::new(values, [n, 1, size / 2]), (device, DType::F32))

@@ -90,7 +90,8 @@ impl<'a> BackwardPass<'a> {
         // With accumulation, the gradients of finished blocks are already in the sums.
         let later = model.layers - 1 - block;
         let finished = if self.has_sums { 0 } else { later };
-        let gradients = finished * model.block_parameters() + model.norm_gradient() + peak.gradients;
+        let gradients =
+            finished * model.block_parameters() + model.norm_gradient() + peak.gradients;
         let sums = peak.sums + self.blocks.norm_sums(later);
         let mut rows = self.throughout();
         rows.push(Row::f32("block gradients", Gradients, gradients));

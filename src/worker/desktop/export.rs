@@ -8,7 +8,8 @@ use crate::data::{TOKENIZER_FILE, TOKENIZER_FILES, Tokenizer};
 use crate::disk::{self, FolderKind};
 use crate::gpu::{self, DeviceChoice};
 use crate::model::{
-    ADAPTER_CONFIG, ADAPTER_FILE, ARCHITECTURE_FILE, Blocks, GgufFile, GgufType, WEIGHTS_FILE, has_weights, parameters,
+    ADAPTER_CONFIG, ADAPTER_FILE, ARCHITECTURE_FILE, Blocks, GgufFile, GgufType, WEIGHTS_FILE,
+    has_weights, parameters,
 };
 use crate::protocol::{ExportFormat, Failure};
 use crate::report::{CARD, write_model_card};
@@ -128,7 +129,10 @@ pub(crate) fn write_model_folder(
 /// Writes an adapter as PEFT does. Replaces no file.
 pub(crate) fn write_adapter_folder(source: &ModelSource, output: &Path) -> Result<(), Failure> {
     if source.adapter.is_none() {
-        let text = format!("{}: this is no adapter: all of its weights were trained", source.name.display());
+        let text = format!(
+            "{}: this is no adapter: all of its weights were trained",
+            source.name.display()
+        );
         return Err(Failure::usage(text, "leave out --format for a folder with the whole model"));
     }
     fill(output, &[ADAPTER_CONFIG, ADAPTER_FILE], |folder| {
