@@ -20,7 +20,7 @@ pub struct Lora {
 /// A linear layer with an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptedLayer {
-    /// The name in [`Architecture::layers`].
+    /// The name, like `h.0.attn.c_attn`.
     pub name: String,
     /// `[in, out]`.
     pub shape: [usize; 2],
