@@ -63,7 +63,7 @@ impl Adapter {
         [self.a.weight.clone(), b].map(factor)
     }
 
-    /// Returns the gradient of `b` from that of the factor.
+    /// Returns the gradient of `b`, given the gradient of the matrix that [`factors`](Self::factors) makes of it.
     pub fn gradient_of_b(&self, of_factor: Tensor<2>) -> Tensor<2> {
         let of_factor = of_factor * self.scale;
         let Some(mask) = &self.mask else { return of_factor };

@@ -35,7 +35,7 @@ pub fn has_adapter(folder: &Path) -> bool {
     disk::exists(&folder.join(ADAPTER_CONFIG))
 }
 
-/// What an `adapter_config.json` describes.
+/// The contents of an `adapter_config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterConfig {
     /// The name or the folder of the model that it belongs to.

@@ -63,6 +63,27 @@ pub struct AdapterSource {
     pub recorded: BaseModel,
 }
 
+/// What a model is opened for.
+#[derive(Clone, Copy)]
+enum Role {
+    Any,
+    /// The model of an adapter, which is no adapter: one could name itself.
+    Base,
+}
+
+impl Role {
+    fn allow_adapter(self, path: &Path) -> Result<(), Failure> {
+        match self {
+            Self::Any => Ok(()),
+            Self::Base => Err(Failure::bad_data(
+                format!("{}: this is an adapter, too", path.display()),
+                "name the model that the adapter was trained on: `wgpt export ADAPTER -o FOLDER` writes one from \
+                 another adapter",
+            )),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum HeldWeights {
     All(WeightFolder),
@@ -73,19 +94,23 @@ impl ModelSource {
     /// Opens the model at `path`; for a run, its best checkpoint, else its newest. A name like `hf:ORG/NAME`
     /// means its folder in the cache.
     pub fn open(path: &Path) -> Result<Self, Failure> {
+        Self::open_as(path, Role::Any)
+    }
+
+    fn open_as(path: &Path, role: Role) -> Result<Self, Failure> {
         #[cfg(not(target_arch = "wasm32"))]
         let path = &*crate::hub::local(path)?;
         let checkpoints = path.join(CHECKPOINTS_FOLDER);
         let exists = disk::try_exists(&checkpoints).map_err(Failure::io("read", path))?;
         if exists && disk::is_dir(&checkpoints) {
-            return Self::best(&checkpoints);
+            return Self::best(&checkpoints, role);
         }
         if disk::exists(&path.join(STATE_FILE)) {
-            return Self::checkpoint(Checkpoint::open_model(path)?, Vec::new());
+            return Self::checkpoint(Checkpoint::open_model(path)?, Vec::new(), role);
         }
         #[cfg(not(target_arch = "wasm32"))]
         if path.extension().is_some_and(|extension| extension == "zip") {
-            return Self::zip(path);
+            return Self::zip(path, role);
         }
         if path.extension().is_some_and(|extension| extension == "pt") {
             let file = NanoGptCheckpoint::open(path)?;
@@ -118,6 +143,7 @@ impl ModelSource {
             return Self::plain(path, architecture).with_tokenizer_of(path);
         }
         if has_adapter(path) {
+            role.allow_adapter(path)?;
             return Self::adapter(path);
         }
         let nanogpt = path.join(NANOGPT_FILE);
@@ -159,14 +185,14 @@ impl ModelSource {
 
     /// Opens a model folder in a zip, as the browser build exports it.
     #[cfg(not(target_arch = "wasm32"))]
-    fn zip(path: &Path) -> Result<Self, Failure> {
+    fn zip(path: &Path, role: Role) -> Result<Self, Failure> {
         let file = disk::open_regular(path).map_err(Failure::io("read", path))?;
         let folder = tempfile::tempdir().map_err(Failure::io("unpack", path))?;
         super::archive::unpack(file, path, folder.path())?;
         // Nobody knows the folder that it was unpacked to.
         let [unpacked, zip] = [folder.path(), path].map(|path| path.display().to_string());
         let named = |text: String| text.replace(&unpacked, &zip);
-        let source = Self::open(folder.path()).map_err(|error| {
+        let source = Self::open_as(folder.path(), role).map_err(|error| {
             let (text, hint) = (named(error.text), named(error.hint));
             Failure { text, hint, ..error }
         })?;
@@ -177,14 +203,14 @@ impl ModelSource {
 
     /// Opens the best checkpoint of a run. While the run trains, a checkpoint may be removed at any moment, so
     /// others are looked for then.
-    fn best(checkpoints: &Path) -> Result<Self, Failure> {
+    fn best(checkpoints: &Path, role: Role) -> Result<Self, Failure> {
         const TRIES: u32 = 3;
         let mut tries = 1;
         loop {
             let before: Vec<_> = newest_first(checkpoints)?.collect();
             let opened = Checkpoint::best(checkpoints).and_then(|(checkpoint, damaged)| {
                 let is_gone = damaged.iter().any(|damaged| !disk::exists(&damaged.path));
-                Ok((Self::checkpoint(checkpoint, damaged)?, is_gone))
+                Ok((Self::checkpoint(checkpoint, damaged, role)?, is_gone))
             });
             match opened {
                 Ok((source, false)) => return Ok(source),
@@ -196,7 +222,11 @@ impl ModelSource {
         }
     }
 
-    fn checkpoint(checkpoint: Checkpoint, damaged: Vec<Damaged>) -> Result<Self, Failure> {
+    fn checkpoint(
+        checkpoint: Checkpoint,
+        damaged: Vec<Damaged>,
+        role: Role,
+    ) -> Result<Self, Failure> {
         let taken = checkpoint.path.display();
         let warning = |damaged: &Damaged| format!("{}; using {taken} instead", damaged.error);
         let warnings = damaged.iter().map(warning).collect();
@@ -205,6 +235,7 @@ impl ModelSource {
         let (path, architecture) = (&checkpoint.path, &plain.architecture);
         let (held, adapter) = match (Lora::new(&checkpoint.state.config), &checkpoint.state.base) {
             (Some(lora), Some(recorded)) => {
+                role.allow_adapter(path)?;
                 let file = AdapterFolder::open(path, architecture, &lora)?;
                 let adapter = AdapterSource::recorded(lora, recorded, path)?;
                 (HeldWeights::Adapter(file), Some(adapter))
@@ -414,7 +445,7 @@ fn base_model(name: &str, place: &Path) -> Result<ModelSource, Failure> {
         }
         _ => path,
     };
-    ModelSource::open(&path).map_err(|error| {
+    ModelSource::open_as(&path, Role::Base).map_err(|error| {
         let text = format!("{}: its model cannot be opened: {}", place.display(), error.text);
         Failure { text, ..error }
     })

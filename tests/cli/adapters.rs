@@ -129,6 +129,9 @@ fn bad_adapters_are_refused_and_write_nothing() {
     let [base_text, wide_text] = [&base, &wide].map(|path| path.display().to_string());
     fs::write(&config, said.replace(&base_text, &wide_text)).unwrap();
     refused(&["--init_from=peft"], 7, "base_model_name_or_path");
+    // An adapter that names itself.
+    fs::write(&config, said.replace(&base_text, "peft")).unwrap();
+    refused(&["--init_from=peft"], 7, "this is an adapter, too");
     fs::write(&config, said.replace(&base_text, "gone/away")).unwrap();
     refused(&["--init_from=peft"], 7, "its model cannot be opened");
 

@@ -21,11 +21,11 @@ pub(super) struct GgufTensor {
     pub dtype: GgufType,
 }
 
-/// Where the values of a tensor come from.
+/// The origin of a tensor's values.
 pub(super) enum Source {
     /// The weight of this name.
     Weight(String),
-    /// What the model has no weight for.
+    /// Values that are not a weight of the model.
     Values(Vec<f32>),
 }
 

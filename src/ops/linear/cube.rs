@@ -167,7 +167,8 @@ pub(super) fn frozen_backward(
     (input_gradient(kernels, [dy, w], &x, activation, Some([du, a])), Some(da))
 }
 
-/// Returns the gradient of `x` from the gradient of the layer's output and the weight, and from those of an adapter.
+/// Returns the gradient of `x`, given the gradient of the layer's output and the weight, and the same two of an
+/// adapter.
 fn input_gradient(
     kernels: &CubeKernels,
     [dy, w]: [CubeTensor; 2],
