@@ -52,8 +52,10 @@ impl RunFolder {
             check_vacant(path)?;
         }
         disk::create_dir_all(path).map_err(Failure::io("create", path))?;
-        own_folder(path, CHECKPOINTS_FOLDER)?;
         let lock = locked(path)?;
+        // This syncs the lock file, too, which tells a run's folder, before any file that is not told from a
+        // person's is written.
+        own_folder(path, CHECKPOINTS_FOLDER)?;
         // A run without a checkpoint has nothing to lose.
         if !resume && has_checkpoints(path)? {
             let text = format!("{}: this folder already has a run", path.display());
