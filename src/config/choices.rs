@@ -40,6 +40,8 @@ words! {
         /// Rotated queries and keys, root mean square norms, gated MLPs (Touvron et al.,
         /// arXiv:2302.13971), and heads that share keys and values.
         Llama = "llama",
+        /// Like `Llama`, with biases of queries, keys and values (arXiv:2412.15115): Qwen2 and Qwen2.5.
+        Qwen2 = "qwen2",
         /// Like `Llama`, with a norm of each head's queries and keys (arXiv:2505.09388).
         Qwen3 = "qwen3",
     }

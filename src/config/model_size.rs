@@ -66,12 +66,14 @@ impl Config {
     }
 
     /// Counts the weights of a block outside its matrices: with C = `n_embd`, `2 C` in the layer norms.
-    /// Biases add 9 C to the matrices and 2 C to the layer norms. Qwen3 normalises q and k of a head.
+    /// Biases add 9 C to the matrices and 2 C to the layer norms. Qwen2 has biases of q, k and v, Qwen3 norms of q
+    /// and k of a head.
     pub(crate) fn block_vectors(&self) -> u64 {
         let width = u64::from(self.n_embd.get());
         match self.arch {
             Arch::Gpt2 if self.bias => 13 * width,
             Arch::Gpt2 | Arch::Llama => 2 * width,
+            Arch::Qwen2 => 2 * width + self.qkv_width(),
             Arch::Qwen3 => 2 * (width + u64::from(self.head_size())),
         }
     }

@@ -207,7 +207,7 @@ impl Resolved {
             if !config.bias {
                 return Ok(());
             }
-            let rule = format!("the layers of {} have no biases", config.arch);
+            let rule = format!("the layers of {} have no such biases", config.arch);
             let hint = "set bias to false, or arch to gpt2";
             return self.error("bias", &["arch"], true, rule, hint);
         }
@@ -225,7 +225,7 @@ impl Resolved {
             let default = KEYS.iter().find(|key| key.name == name).map_or("", |key| key.default);
             if value != default {
                 let rule = "the blocks of gpt2 do not have this setting";
-                let hint = format!("leave {name} at {default}, or set arch to llama or qwen3");
+                let hint = format!("leave {name} at {default}, or set arch to llama, qwen2 or qwen3");
                 return self.error(name, &["arch"], value, rule, hint);
             }
         }

@@ -77,7 +77,7 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Precision;
+    use crate::config::{Arch, Precision};
     use crate::model::{
         Architecture, Gpt, Lora, MergedWeights, RandomWeights, WeightError, WeightSource,
     };
@@ -96,8 +96,9 @@ mod tests {
         let device = Device::flex();
         for (architecture, targets) in [
             (Architecture::tiny(), vec![]),
-            (Architecture::tiny_llama(true, true), vec![]),
-            (Architecture::tiny_llama(false, false), vec!["q_proj", "v_proj", "down_proj"]),
+            (Architecture::tiny_llama(Arch::Qwen2, true), vec![]),
+            (Architecture::tiny_llama(Arch::Qwen3, true), vec![]),
+            (Architecture::tiny_llama(Arch::Llama, false), vec!["q_proj", "v_proj", "down_proj"]),
         ] {
             let targets: Vec<String> = targets.into_iter().map(str::to_owned).collect();
             let lora = Lora { rank: 3, alpha: 6.0, targets };

@@ -7,9 +7,9 @@ use super::pass::{BlockPass, site};
 use crate::ops::{self, Activation, AttentionShape, HeadNorms, LayerNormStatistics, RotaryShape};
 use crate::plan::{Blocks, LlamaBlocks};
 
-/// A pre-norm transformer block of GPT-2, of Llama (Touvron et al. 2023, arXiv:2302.13971) or of Qwen3
-/// (arXiv:2505.09388). The last two have root mean square norms, rotated queries and keys, heads that
-/// share keys and values, and a gated MLP.
+/// A pre-norm transformer block of GPT-2, of Llama (Touvron et al. 2023, arXiv:2302.13971), of Qwen2
+/// (arXiv:2412.15115) or of Qwen3 (arXiv:2505.09388). All but GPT-2 have root mean square norms, rotated queries and
+/// keys, heads that share keys and values, and a gated MLP.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub attention_norm: Norm,

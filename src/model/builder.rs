@@ -96,7 +96,12 @@ impl<'a> Builder<'a> {
     }
 
     fn bias(&mut self) -> Result<Option<Tensor<1>>, WeightError> {
-        self.architecture.has_biases().then(|| self.weight()).transpose()
+        let is_next = self.next_name().is_some_and(|name| name.ends_with(".bias"));
+        is_next.then(|| self.weight()).transpose()
+    }
+
+    fn next_name(&self) -> Option<&str> {
+        self.next.as_slice().first().map(|(name, _)| name.as_str())
     }
 
     fn norm(&mut self) -> Result<Norm, WeightError> {
@@ -108,7 +113,7 @@ impl<'a> Builder<'a> {
     }
 
     fn linear(&mut self) -> Result<Linear, WeightError> {
-        let name = self.next.as_slice().first().map(|(name, _)| name.clone()).unwrap_or_default();
+        let name = self.next_name().unwrap_or_default().to_owned();
         let matrix = self.matrix()?;
         let bias = self.bias()?;
         Ok(Linear { matrix, bias, trained: self.trained(name.trim_end_matches(".weight"))? })

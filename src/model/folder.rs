@@ -2,7 +2,7 @@
 //! the layout of transformers.
 //!
 //! Llama's matrices are `[out, in]` there, and queries, keys and values are three of them. In memory they
-//! are one weight `[in, out]`, side by side, as GPT-2's `c_attn` is in its files.
+//! are one weight `[in, out]`, side by side, as GPT-2's `c_attn` is in its files. So are their biases.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -122,24 +122,26 @@ impl WeightFolder {
 impl WeightSource for WeightFolder {
     fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
         let tensors = tensors_of(&self.architecture, name);
-        let &[rows, columns] = shape else { return self.read(&tensors[0].name, shape) };
-        if !tensors[0].is_transposed {
-            return self.read(&tensors[0].name, shape);
-        }
-        pack(tensors, [rows, columns], |name, shape| self.read(name, shape))
+        pack(tensors, shape, |name, shape| self.read(name, shape))
     }
 }
 
-/// Reads transposed tensors of files into the columns of a weight `[rows, columns]`. The others are zero.
+/// Reads a weight from the tensors of files that make it up. Columns that no tensor has are zero.
 pub(super) fn pack(
     tensors: Vec<FileTensor>,
-    [rows, columns]: [usize; 2],
+    shape: &[usize],
     mut read: impl FnMut(&str, &[usize]) -> Result<Vec<f32>, WeightError>,
 ) -> Result<Vec<f32>, WeightError> {
+    let (&columns, of_rows) = shape.split_last().expect("a vector or a matrix");
+    // A vector is a row.
+    let rows: usize = of_rows.iter().product();
     let mut packed = vec![0.0; rows * columns];
-    for FileTensor { name, columns: part, .. } in tensors {
+    for tensor in tensors {
+        let in_file = tensor.shape(shape);
+        let values = read(&tensor.name, &in_file)?;
+        let Some(part) = tensor.columns else { return Ok(values) };
         let width = part.len();
-        let values = transpose(&read(&name, &[width, rows])?, width, rows);
+        let values = transpose(&values, width, rows);
         for (to, from) in packed.chunks_exact_mut(columns).zip(values.chunks_exact(width)) {
             to[part.clone()].copy_from_slice(from);
         }
@@ -152,16 +154,25 @@ pub(super) fn pack(
 pub(super) struct FileTensor {
     /// The name in files.
     pub name: String,
-    /// True if the tensor is `[out, in]` in the files and `[in, out]` in the model.
-    pub is_transposed: bool,
-    /// The columns of the weight that a transposed tensor is.
-    pub columns: Range<usize>,
+    /// The columns of the weight that the tensor is; a matrix is `[out, in]` in the files then. `None` if it is the
+    /// weight as it is.
+    pub columns: Option<Range<usize>>,
+}
+
+impl FileTensor {
+    /// Returns the shape of the tensor in files, a part of a weight of the shape `whole`.
+    pub fn shape(&self, whole: &[usize]) -> Vec<usize> {
+        match &self.columns {
+            Some(columns) => [&[columns.len()], &whole[..whole.len() - 1]].concat(),
+            None => whole.to_vec(),
+        }
+    }
 }
 
 /// Returns the tensors of files that make up the weight `name` of the model. GPT-2's have the names and
 /// layouts of the model.
 pub(super) fn tensors_of(architecture: &Architecture, name: &str) -> Vec<FileTensor> {
-    let whole = |name: String| vec![FileTensor { name, is_transposed: false, columns: 0..0 }];
+    let whole = |name: String| vec![FileTensor { name, columns: None }];
     if architecture.arch() == Arch::Gpt2 {
         return whole(name.to_string());
     }
@@ -172,18 +183,19 @@ pub(super) fn tensors_of(architecture: &Architecture, name: &str) -> Vec<FileTen
             other => other.to_string(),
         });
     };
-    let matrices = architecture.matrices_of(name.trim_end_matches(".weight"));
-    if matrices.is_empty() {
+    let (of_weight, kind) = name.rsplit_once('.').unwrap_or((name, ""));
+    let layers = architecture.layers_of(of_weight);
+    if layers.is_empty() {
         return whole(format!("model.layers.{block}.{layer}"));
     }
     let mut end = 0;
     let tensor = |(layer, width): (&str, usize)| {
         let first = end;
         end += width;
-        let name = format!("model.layers.{block}.{layer}.weight");
-        FileTensor { name, is_transposed: true, columns: first..end }
+        let name = format!("model.layers.{block}.{layer}.{kind}");
+        FileTensor { name, columns: Some(first..end) }
     };
-    matrices.into_iter().map(tensor).collect()
+    layers.into_iter().map(tensor).collect()
 }
 
 /// A tensor of a file that is being written.
@@ -197,11 +209,9 @@ pub(super) struct SavedTensor {
 impl SavedTensor {
     /// Takes a tensor of a file from the weight that it belongs to.
     pub fn new(tensor: FileTensor, weight: &Parameter) -> Self {
-        let FileTensor { name, is_transposed, columns } = tensor;
-        let Parameter { shape, parts, .. } = weight.clone();
-        let shape = if is_transposed { vec![columns.len(), shape[0]] } else { shape };
-        let columns = is_transposed.then_some(columns);
-        Self { parameter: Parameter { name, shape, parts }, columns }
+        let shape = tensor.shape(&weight.shape);
+        let FileTensor { name, columns } = tensor;
+        Self { parameter: Parameter { name, shape, parts: weight.parts.clone() }, columns }
     }
 
     /// Takes the values of the file from the weight, on its device.
@@ -209,7 +219,7 @@ impl SavedTensor {
         let Self { parameter: Parameter { name, shape, parts }, columns } = self;
         let Some(columns) = columns else { return Parameter { name, shape, parts } };
         let elements: usize = parts.iter().map(|part| part.dims()[0]).sum();
-        let rows = shape[1];
+        let rows: usize = shape[1..].iter().product();
         let weight = Tensor::cat(parts, 0).reshape([rows, elements / rows]);
         let part = weight.narrow(1, columns.start, columns.len()).transpose();
         Parameter { name, shape, parts: vec![part.reshape([rows * columns.len()])] }

@@ -277,7 +277,7 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Gelu;
+    use crate::config::{Arch, Gelu};
     use crate::data::TokenKind;
     use crate::disk::recorder::{Call, record};
     use crate::model::weights::transpose;
@@ -379,13 +379,13 @@ mod tests {
 
     #[test]
     fn a_llama_has_the_keys_and_tensors_that_llama_cpp_reads() {
-        let names = |has_head_norms, tied| {
-            let architecture = Architecture::tiny_llama(has_head_norms, tied);
+        let names = |arch, tied| {
+            let architecture = Architecture::tiny_llama(arch, tied);
             let tensors = tensors(&architecture, GgufType::F32);
             let sized = |tensor: &GgufTensor| format!("{} {:?}", tensor.name, tensor.sizes());
             tensors.iter().map(sized).collect::<Vec<_>>()
         };
-        let llama = names(false, false);
+        let llama = names(Arch::Llama, false);
         assert_eq!(llama.len(), 2 + 2 * 9 + 1);
         for tensor in [
             "token_embd.weight [32, 65]",
@@ -403,7 +403,7 @@ mod tests {
         ] {
             assert!(llama.contains(&tensor.to_string()), "{tensor}: {llama:?}");
         }
-        let mut scaled = Architecture::tiny_llama(false, true);
+        let mut scaled = Architecture::tiny_llama(Arch::Llama, true);
         let Blocks::Llama(shape) = &mut scaled.blocks else { unreachable!() };
         shape.rope_scaling = "llama3:8,1,4,8".to_string().try_into().unwrap();
         let scaled = tensors(&scaled, GgufType::F16);
@@ -411,13 +411,18 @@ mod tests {
         assert_eq!(scaled.last().unwrap().name, "rope_freqs.weight");
         // Of heads of 10. Only the first pair turns within 8 positions.
         assert!(factors.len() == 5 && factors[0] > 1.0 && factors[1..] == [8.0; 4], "{factors:?}");
-        let qwen3 = names(true, true);
+        let qwen2 = names(Arch::Qwen2, true);
+        for tensor in ["blk.1.attn_q.bias [40]", "blk.0.attn_k.bias [20]", "blk.1.attn_v.bias [20]"] {
+            assert!(qwen2.contains(&tensor.to_string()), "{tensor}: {qwen2:?}");
+        }
+        assert_eq!(qwen2.len(), 1 + 2 * 12 + 1, "tied");
+        let qwen3 = names(Arch::Qwen3, true);
         assert!(qwen3.contains(&"blk.0.attn_q_norm.weight [10]".to_string()), "{qwen3:?}");
         assert!(qwen3.contains(&"blk.1.attn_k_norm.weight [10]".to_string()), "{qwen3:?}");
         assert_eq!(qwen3.len(), 1 + 2 * 11 + 1, "tied");
 
-        for (has_head_norms, arch) in [(false, "llama"), (true, "qwen3")] {
-            let architecture = &Architecture::tiny_llama(has_head_norms, true);
+        for arch in [Arch::Llama, Arch::Qwen2, Arch::Qwen3] {
+            let architecture = &Architecture::tiny_llama(arch, true);
             let (name, dtype, vocabulary) = ("tiny", GgufType::F16, &vocabulary());
             let entries = GgufFile { name, architecture, vocabulary, dtype }.entries();
             let has = |key: &str, kind: u32, value: [u8; 4]| {
@@ -450,21 +455,26 @@ mod tests {
 
     #[test]
     fn queries_and_keys_are_interleaved_for_llama_alone() {
-        let values = |has_head_norms, name: &str| {
-            let architecture = Architecture::tiny_llama(has_head_norms, true);
+        let values = |arch, name: &str| {
+            let architecture = Architecture::tiny_llama(arch, true);
             let tensors = tensors(&architecture, GgufType::F32);
             let tensor = tensors.iter().find(|tensor| tensor.name == name).unwrap();
             // The first element of each row of the tensor is a column of the packed weight.
             let values = tensor.values(&mut Numbered).unwrap();
             values.chunks(32).map(|row| row[0] as usize).collect::<Vec<_>>()
         };
-        let keys = values(true, "blk.0.attn_k.weight");
+        let keys = values(Arch::Qwen3, "blk.0.attn_k.weight");
         assert_eq!(keys, (40..60).collect::<Vec<_>>());
-        let interleaved = values(false, "blk.0.attn_k.weight");
+        let interleaved = values(Arch::Llama, "blk.0.attn_k.weight");
         assert_eq!(interleaved[..10], [40, 45, 41, 46, 42, 47, 43, 48, 44, 49]);
         assert_eq!(interleaved[10..12], [50, 55]);
-        assert_eq!(values(false, "blk.0.attn_v.weight"), (60..80).collect::<Vec<_>>());
-        assert_eq!(values(false, "blk.1.ffn_up.weight"), (48..96).collect::<Vec<_>>());
+        assert_eq!(values(Arch::Llama, "blk.0.attn_v.weight"), (60..80).collect::<Vec<_>>());
+        let bias = tensors(&Architecture::tiny_llama(Arch::Qwen2, true), GgufType::F16);
+        let bias = bias.iter().find(|tensor| tensor.name == "blk.0.attn_k.bias").unwrap();
+        let wanted: Vec<f32> = (40..60).map(|column| column as f32).collect();
+        assert_eq!(bias.values(&mut Numbered).unwrap(), wanted);
+        assert_eq!(bias.dtype, GgufType::F32);
+        assert_eq!(values(Arch::Llama, "blk.1.ffn_up.weight"), (48..96).collect::<Vec<_>>());
     }
 
     #[test]

@@ -119,14 +119,17 @@ impl Gpt {
             return value;
         }
 
-        // Each layer has one weight, or two with a bias. A half of a block is a norm and two linear layers;
-        // Qwen3's first half ends with the norms of q and k.
+        // Each layer has one weight, or two with a bias. A half of a block is a norm and two linear layers.
+        // Qwen2's first half has a bias, and Qwen3's ends with the norms of q and k.
         let of_layer = if self.ln_f.bias.is_some() { 2 } else { 1 };
         let has_head_norms = self.architecture.arch() == Arch::Qwen3;
         let of_heads = if has_head_norms { 2 } else { 0 };
+        let of_qkv = usize::from(self.architecture.arch() == Arch::Qwen2);
         let embeddings = self.wte.len() + usize::from(self.wpe.is_some());
         // The norm of each half, and the last one.
-        let norm_at = |half: usize| embeddings + 3 * of_layer * half + of_heads * half.div_ceil(2);
+        let norm_at = |half: usize| {
+            embeddings + 3 * of_layer * half + (of_heads + of_qkv) * half.div_ceil(2)
+        };
         let head = norm_at(2 * self.h.len()) + of_layer;
         let own = self.lm_head.as_ref().map_or(0, Vec::len);
         sums.sums.resize_with(head + own, || None);

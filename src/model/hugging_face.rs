@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::weights::NOT_QUANTIZED;
 use super::{Architecture, Blocks, LlamaBlocks, WeightError};
-use crate::config::{Gelu, RopeScaling};
+use crate::config::{Arch, Gelu, RopeScaling};
 use crate::disk;
 use crate::plan::{MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 
@@ -64,20 +64,20 @@ fn gpt2_config(architecture: &Architecture, bias: bool, gelu: Gelu) -> Value {
     })
 }
 
-/// Returns a `LlamaConfig` or a `Qwen3Config`, with the base of the angles where transformers 4 and where
+/// Returns a `LlamaConfig`, a `Qwen2Config` or a `Qwen3Config`, with the base of the angles where transformers 4 and where
 /// transformers 5 look for it.
 fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
     let LlamaBlocks { kv_heads, head_size, ffn_size, rope_theta, .. } = *shape;
     let rope = rope_parameters(shape);
     let scaling = if shape.rope_scaling == RopeScaling::None { Value::Null } else { rope.clone() };
-    let (class, model_type) = if shape.has_head_norms {
-        ("Qwen3ForCausalLM", "qwen3")
-    } else {
-        ("LlamaForCausalLM", "llama")
+    let arch = architecture.arch();
+    let class = match arch {
+        Arch::Qwen2 => "Qwen2ForCausalLM",
+        Arch::Qwen3 => "Qwen3ForCausalLM",
+        Arch::Gpt2 | Arch::Llama => "LlamaForCausalLM",
     };
-    json!({
+    let mut config = json!({
         "architectures": [class],
-        "attention_bias": false,
         // For wgpt alone: other programs may give the model more tokens than it was trained on here.
         "block_size": architecture.block_size,
         "attention_dropout": 0.0,
@@ -86,8 +86,7 @@ fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
         "hidden_size": architecture.n_embd,
         "intermediate_size": ffn_size,
         "max_position_embeddings": architecture.positions(),
-        "mlp_bias": false,
-        "model_type": model_type,
+        "model_type": arch.to_string(),
         "num_attention_heads": architecture.n_head,
         "num_hidden_layers": architecture.n_layer,
         "num_key_value_heads": kv_heads,
@@ -96,7 +95,13 @@ fn llama_config(architecture: &Architecture, shape: &LlamaBlocks) -> Value {
         "rope_scaling": scaling,
         "rope_theta": rope_theta,
         "tie_word_embeddings": shape.tied,
-    })
+    });
+    // Qwen2 has no choice.
+    if arch != Arch::Qwen2 {
+        config["attention_bias"] = json!(false);
+        config["mlp_bias"] = json!(false);
+    }
+    config
 }
 
 /// Reads a folder's `config.json`.
@@ -128,11 +133,12 @@ fn architecture(config: &Value) -> Result<Architecture, String> {
         // GPT-2's own file has no type, but its names of sizes are GPT-2's alone.
         None if config.get("n_embd").is_some() => gpt2(config),
         None => Err("`model_type` is missing".to_owned()),
-        Some("llama") => llama(config, false),
+        Some("llama") => llama(config, Arch::Llama),
         Some("mistral") => mistral(config),
-        Some("qwen3") => llama(config, true),
+        Some("qwen2") => llama(config, Arch::Qwen2),
+        Some("qwen3") => llama(config, Arch::Qwen3),
         Some(other) => Err(format!(
-            "`model_type` is \"{other}\"; gpt2, llama, mistral and qwen3 are supported"
+            "`model_type` is \"{other}\"; gpt2, llama, mistral, qwen2 and qwen3 are supported"
         )),
     }
 }
@@ -146,7 +152,7 @@ fn hint(config: &Value) -> &'static str {
     let sizes: &[&str] = match model_type(config) {
         None if config.get("n_embd").is_none() => &["model_type"],
         None | Some("gpt2") => &["n_layer", "n_head", "n_embd", "n_positions", "vocab_size"],
-        Some("llama" | "mistral" | "qwen3") => &[
+        Some("llama" | "mistral" | "qwen2" | "qwen3") => &[
             "num_hidden_layers",
             "num_attention_heads",
             "hidden_size",
@@ -154,14 +160,14 @@ fn hint(config: &Value) -> &'static str {
             "max_position_embeddings",
             "vocab_size",
         ],
-        Some(_) => return "give a GPT-2, a Llama or a Qwen3; `wgpt get --list` names some",
+        Some(_) => return "give a GPT-2, a Llama or a Qwen; `wgpt get --list` names some",
     };
     if config.get("quantization_config").is_some_and(|value| !value.is_null()) {
         NOT_QUANTIZED
     } else if sizes.iter().any(|key| config.get(key).is_none()) {
         "take the config.json that came with the weights"
     } else {
-        "give a GPT-2, a Llama or a Qwen3 without this; `wgpt get --list` names some"
+        "give a GPT-2, a Llama or a Qwen without this; `wgpt get --list` names some"
     }
 }
 
@@ -214,7 +220,7 @@ fn mistral(config: &Value) -> Result<Architecture, String> {
         Some(_) => size(&config, "sliding_window", MAX_BLOCK)?,
     };
     config["sliding_window"] = Value::Null;
-    let mut architecture = llama(&config, false)?;
+    let mut architecture = llama(&config, Arch::Llama)?;
     architecture.block_size = architecture.block_size.min(window);
     if let Blocks::Llama(shape) = &mut architecture.blocks {
         shape.positions = shape.positions.min(window);
@@ -222,8 +228,8 @@ fn mistral(config: &Value) -> Result<Architecture, String> {
     Ok(architecture)
 }
 
-/// Reads a `LlamaConfig` or a `Qwen3Config`. Missing keys have the defaults of transformers.
-fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
+/// Reads the configuration of a Llama, a Qwen2 or a Qwen3. Missing keys have the defaults of transformers.
+fn llama(config: &Value, arch: Arch) -> Result<Architecture, String> {
     let plain = [
         ("hidden_act", json!("silu")),
         ("attention_bias", json!(false)),
@@ -233,8 +239,8 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
         ("quantization_config", Value::Null),
     ];
     require(config, &plain)?;
-    // Qwen3 names a window even if it does not use it.
-    if !is_qwen3 {
+    // Qwen2 and Qwen3 name a window even if they do not use it.
+    if arch == Arch::Llama {
         require(config, &[("sliding_window", Value::Null)])?;
     }
     let layers = config.get("layer_types").and_then(Value::as_array).into_iter().flatten();
@@ -248,10 +254,10 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
     };
     let n_head = size("num_attention_heads", MAX_WIDTH)?;
     let n_embd = size("hidden_size", MAX_WIDTH)?;
-    let of_width = if is_qwen3 { 128 } else { n_embd / n_head };
-    // A null means one for each head, as without a key in Llama; Qwen3 has 32 then.
+    let of_width = if arch == Arch::Qwen3 { 128 } else { n_embd / n_head };
+    // A null means one for each head, as without a key in Llama; Qwen2 and Qwen3 have 32 then.
     let is_missing = config.get("num_key_value_heads").is_none();
-    let default_kv_heads = if is_qwen3 && is_missing { 32 } else { n_head };
+    let default_kv_heads = if arch != Arch::Llama && is_missing { 32 } else { n_head };
     let kv_heads = optional("num_key_value_heads", MAX_WIDTH, default_kv_heads)?;
     let head_size = optional("head_dim", MAX_HEAD, of_width)?;
     if !n_head.is_multiple_of(kv_heads) {
@@ -277,7 +283,8 @@ fn llama(config: &Value, is_qwen3: bool) -> Result<Architecture, String> {
             rope_scaling: rope_scaling(config, positions)?,
             norm_eps: positive(config, "rms_norm_eps", 1e-6)?,
             tied: config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
-            has_head_norms: is_qwen3,
+            has_qkv_biases: arch == Arch::Qwen2,
+            has_head_norms: arch == Arch::Qwen3,
             positions,
         }),
     })
@@ -373,8 +380,8 @@ mod tests {
         let blocks = Blocks::Gpt2 { bias: false, gelu: Gelu::Erf };
         let nanogpt = Architecture { blocks, ..gpt2 };
         assert_eq!(read(write_architecture(&nanogpt, Vec::new())).unwrap(), nanogpt);
-        for (has_head_norms, tied) in [(false, true), (true, false)] {
-            let llama = Architecture::tiny_llama(has_head_norms, tied);
+        for (arch, tied) in [(Arch::Llama, true), (Arch::Qwen2, true), (Arch::Qwen3, false)] {
+            let llama = Architecture::tiny_llama(arch, tied);
             assert_eq!(read(write_architecture(&llama, Vec::new())).unwrap(), llama);
         }
     }
@@ -382,7 +389,7 @@ mod tests {
     /// A model that was fine-tuned on shorter windows than it was made for.
     #[test]
     fn the_context_of_a_model_survives_a_shorter_block_size() {
-        let long = Architecture::tiny_llama(false, true);
+        let long = Architecture::tiny_llama(Arch::Llama, true);
         let tuned = Architecture { block_size: 8, ..long };
         let text = write_architecture(&tuned, Vec::new());
         assert!(text.contains("\"max_position_embeddings\": 16"), "{text}");
@@ -419,7 +426,7 @@ mod tests {
     fn the_advice_about_a_configuration_fits_its_fault() {
         let good: Value = serde_json::from_str(SMOLLM2).unwrap();
         for (key, value, reason, hint) in [
-            ("model_type", json!("gemma3"), "\"gemma3\"", "give a GPT-2, a Llama or a Qwen3;"),
+            ("model_type", json!("gemma3"), "\"gemma3\"", "give a GPT-2, a Llama or a Qwen;"),
             ("attention_bias", json!(true), "attention_bias", "without this"),
             ("quantization_config", json!({"bits": 4}), "quantization", "quantized from"),
             ("hidden_size", Value::Null, "`hidden_size` is missing", "came with the weights"),
@@ -542,6 +549,6 @@ mod tests {
         let window =
             r#""use_sliding_window": false, "sliding_window": 4096, "model_type": "qwen3""#;
         let qwen3 = SMOLLM2.replace(r#""model_type": "llama""#, window);
-        assert!(read(&qwen3).is_ok_and(|qwen3| qwen3.arch() == crate::config::Arch::Qwen3));
+        assert!(read(&qwen3).is_ok_and(|qwen3| qwen3.arch() == Arch::Qwen3));
     }
 }

@@ -158,12 +158,14 @@ fn tensors_of(
     let block = layer.name.split('.').nth(1).unwrap_or_default();
     let prefix = match architecture.arch() {
         Arch::Gpt2 => "transformer.h",
-        Arch::Llama | Arch::Qwen3 => "model.layers",
+        Arch::Llama | Arch::Qwen2 | Arch::Qwen3 => "model.layers",
     };
     let tensor = |(index, (name, columns)): (usize, &(&str, Range<usize>))| FileTensor {
         name: format!("base_model.model.{prefix}.{block}.{name}.{kind}.weight"),
-        is_transposed: true,
-        columns: if kind == LORA_A { index * rank..(index + 1) * rank } else { columns.clone() },
+        columns: Some(match kind {
+            LORA_A => index * rank..(index + 1) * rank,
+            _ => columns.clone(),
+        }),
     };
     layer.parts.iter().enumerate().map(tensor).collect()
 }
@@ -190,9 +192,10 @@ impl AdapterFolder {
         let file = WeightFile::open(&path)?;
         let mut wanted = BTreeMap::new();
         for layer in lora.layers(architecture) {
-            for (kind, [rows, _]) in [LORA_A, LORA_B].into_iter().zip(layer.shapes(lora.rank)) {
+            for (kind, whole) in [LORA_A, LORA_B].into_iter().zip(layer.shapes(lora.rank)) {
                 for tensor in tensors_of(architecture, &layer, kind, lora.rank) {
-                    wanted.insert(tensor.name, [tensor.columns.len(), rows]);
+                    let shape = tensor.shape(&whole);
+                    wanted.insert(tensor.name, shape);
                 }
             }
         }
@@ -219,7 +222,7 @@ impl WeightSource for AdapterFolder {
         let layer = layers.iter().find(|adapted| adapted.name == layer);
         let layer = layer.expect("a model asks for the adapters of its layers");
         let tensors = tensors_of(&self.architecture, layer, kind, self.lora.rank);
-        pack(tensors, [shape[0], shape[1]], |name, shape| self.file.weight(name, shape))
+        pack(tensors, shape, |name, shape| self.file.weight(name, shape))
     }
 }
 

@@ -221,6 +221,7 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::config::Arch;
     use crate::model::{RandomWeights, WeightError, WeightSource};
 
     /// Random weights that are large enough for every key to matter.
@@ -228,6 +229,9 @@ mod tests {
 
     impl WeightSource for LargeWeights {
         fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+            if name.ends_with("qkv_proj.bias") {
+                return Ok((0..shape[0]).map(|column| (column % 7) as f32 / 4.0 - 0.8).collect());
+            }
             let weights = self.0.weight(name, shape)?;
             Ok(weights.into_iter().map(|weight| 10.0 * weight).collect())
         }
@@ -248,11 +252,11 @@ mod tests {
     #[test]
     fn a_prompt_gives_the_same_logits_at_once_and_token_by_token() {
         compare_with_training(Architecture { n_layer: 3, ..Architecture::tiny() });
-        for (has_head_norms, tied) in [(false, true), (true, false)] {
-            compare_with_training(Architecture::tiny_llama(has_head_norms, tied));
+        for (arch, tied) in [(Arch::Llama, true), (Arch::Qwen2, true), (Arch::Qwen3, false)] {
+            compare_with_training(Architecture::tiny_llama(arch, tied));
         }
         for scaling in ["linear:3", "llama3:8,1,4,8"] {
-            let mut scaled = Architecture::tiny_llama(false, true);
+            let mut scaled = Architecture::tiny_llama(Arch::Llama, true);
             let Blocks::Llama(shape) = &mut scaled.blocks else { unreachable!() };
             shape.rope_scaling = scaling.to_string().try_into().unwrap();
             compare_with_training(scaled);

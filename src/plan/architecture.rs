@@ -38,7 +38,7 @@ pub enum Blocks {
     Llama(LlamaBlocks),
 }
 
-/// The shape of Llama and of Qwen3.
+/// The shape of Llama, of Qwen2 and of Qwen3.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlamaBlocks {
     /// Divides `n_head`.
@@ -52,6 +52,9 @@ pub struct LlamaBlocks {
     pub norm_eps: f64,
     /// True if the output head is the token embedding.
     pub tied: bool,
+    /// True for Qwen2, which adds biases to queries, keys and values.
+    #[serde(default)]
+    pub has_qkv_biases: bool,
     /// True for Qwen3, which normalises the queries and keys of each head.
     pub has_head_norms: bool,
     /// The positions that the model was made for, at least `block_size`: rotation needs no weights for them.
@@ -68,8 +71,9 @@ impl Architecture {
         Self { n_layer, n_head, n_embd, block_size, vocab_size, blocks }
     }
 
-    /// Returns a Llama, or a Qwen3, for tests: with grouped heads whose sizes are no quotient of the width.
-    pub(crate) fn tiny_llama(has_head_norms: bool, tied: bool) -> Self {
+    /// Returns a Llama, or another model of its shape, for tests: with grouped heads whose sizes are no quotient of
+    /// the width.
+    pub(crate) fn tiny_llama(arch: Arch, tied: bool) -> Self {
         let blocks = Blocks::Llama(LlamaBlocks {
             kv_heads: 2,
             head_size: 10,
@@ -78,7 +82,8 @@ impl Architecture {
             rope_scaling: RopeScaling::None,
             norm_eps: 1e-6,
             tied,
-            has_head_norms,
+            has_qkv_biases: arch == Arch::Qwen2,
+            has_head_norms: arch == Arch::Qwen3,
             positions: 16,
         });
         Self { n_head: 4, blocks, ..Self::tiny() }
@@ -104,6 +109,7 @@ impl Architecture {
                     rope_scaling: config.rope_scaling,
                     norm_eps: config.norm_eps,
                     tied: config.tie_embeddings,
+                    has_qkv_biases: arch == Arch::Qwen2,
                     has_head_norms: arch == Arch::Qwen3,
                     positions: config.block_size.get().max(config.max_positions) as usize,
                 }),
@@ -122,12 +128,13 @@ impl Architecture {
     pub fn arch(&self) -> Arch {
         match self.blocks {
             Blocks::Gpt2 { .. } => Arch::Gpt2,
-            Blocks::Llama(LlamaBlocks { has_head_norms: false, .. }) => Arch::Llama,
-            Blocks::Llama(_) => Arch::Qwen3,
+            Blocks::Llama(LlamaBlocks { has_head_norms: true, .. }) => Arch::Qwen3,
+            Blocks::Llama(LlamaBlocks { has_qkv_biases: true, .. }) => Arch::Qwen2,
+            Blocks::Llama(_) => Arch::Llama,
         }
     }
 
-    /// Returns true if linear layers and layer norms have biases.
+    /// Returns true if all linear layers and layer norms have biases.
     pub fn has_biases(&self) -> bool {
         matches!(self.blocks, Blocks::Gpt2 { bias: true, .. })
     }
@@ -181,7 +188,8 @@ impl Architecture {
         for (name, shape) in self.layers() {
             let out = shape[shape.len() - 1];
             shapes.push((format!("{name}.weight"), shape));
-            if self.has_biases() {
+            let is_biased_qkv = self.arch() == Arch::Qwen2 && name.ends_with("qkv_proj");
+            if self.has_biases() || is_biased_qkv {
                 shapes.push((format!("{name}.bias"), vec![out]));
             }
         }
@@ -231,9 +239,9 @@ impl Architecture {
         (0..self.n_layer).flat_map(in_block).chain([last]).collect()
     }
 
-    /// Returns the matrices that lie side by side in the layer `name`, with their numbers of columns, by their
-    /// names in the files of transformers. None for a norm.
-    pub(crate) fn matrices_of(&self, name: &str) -> Vec<(&'static str, usize)> {
+    /// Returns the layers of transformers that lie side by side in the layer `name`, with their numbers of columns.
+    /// None for a norm.
+    pub(crate) fn layers_of(&self, name: &str) -> Vec<(&'static str, usize)> {
         let c = self.n_embd;
         let [kv_heads, head_size] = self.kv_heads();
         let [queries, keys] = [self.n_head, kv_heads].map(|heads| heads * head_size);
@@ -291,13 +299,21 @@ mod tests {
 
     #[test]
     fn configurations_count_the_weights_of_their_models() {
-        for preset in ["gpt2", "demo", "llama-15m", "smollm2-135m", "qwen3-0.6b"] {
-            for tied in if preset.contains("gpt") || preset == "demo" {
-                &["true"][..]
-            } else {
-                &["true", "false"]
-            } {
-                let config = Config::of_preset(preset, &[("tie_embeddings", tied)]);
+        for (preset, arch) in [
+            ("gpt2", Arch::Gpt2),
+            ("demo", Arch::Gpt2),
+            ("llama-15m", Arch::Llama),
+            ("smollm2-135m", Arch::Llama),
+            ("smollm2-135m", Arch::Qwen2),
+            ("qwen3-0.6b", Arch::Qwen3),
+        ] {
+            for tied in ["true", "false"] {
+                if arch == Arch::Gpt2 && tied == "false" {
+                    continue;
+                }
+                let arch = arch.to_string();
+                let settings = [("arch", &*arch), ("tie_embeddings", tied)];
+                let config = Config::of_preset(preset, &settings);
                 let architecture = Architecture::new(&config, 49_152);
                 assert_eq!(architecture.parameters() as u64, config.parameters(49_152), "{preset}");
                 let is_matrix = |(name, shape): &(String, Vec<usize>)| {

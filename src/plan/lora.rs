@@ -75,7 +75,7 @@ impl Lora {
             let shape: [usize; 2] = shape.try_into().ok()?;
             let mut end = 0;
             let mut parts = Vec::new();
-            for (matrix, width) in architecture.matrices_of(&name) {
+            for (matrix, width) in architecture.layers_of(&name) {
                 if self.adapts(matrix) {
                     parts.push((matrix, end..end + width));
                 }
@@ -121,10 +121,11 @@ pub(crate) const B: &str = "lora_B";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Arch;
 
     #[test]
     fn layers_that_share_an_input_have_an_a_for_each_matrix() {
-        let llama = Architecture::tiny_llama(false, true);
+        let llama = Architecture::tiny_llama(Arch::Llama, true);
         let lora = |targets: &[&str]| {
             let targets = targets.iter().map(|name| name.to_string()).collect();
             Lora { rank: 3, alpha: 6.0, targets }

@@ -66,10 +66,10 @@ impl From<&Config> for KernelShapes {
             head_size: config.head_size() as usize,
             activation: match config.arch {
                 Arch::Gpt2 => config.gelu.into(),
-                Arch::Llama | Arch::Qwen3 => Activation::SwiGlu,
+                Arch::Llama | Arch::Qwen2 | Arch::Qwen3 => Activation::SwiGlu,
             },
             head_norms: config.arch == Arch::Qwen3,
-            bias: config.bias,
+            bias: config.bias || config.arch == Arch::Qwen2,
             dropout: config.dropout > 0.0,
         }
     }

@@ -712,7 +712,7 @@ mod tests {
     /// tests/model.rs compares other forms with transformers.
     #[test]
     fn one_table_under_two_names_is_tied() {
-        let llama = Architecture::tiny_llama(false, true);
+        let llama = Architecture::tiny_llama(Arch::Llama, true);
         let same = |name: &str, values| vec![(name.to_string(), values)];
         let (_, expected) = reopened(&llama, same).unwrap();
         let twice = |name: &str, values: Vec<f32>| {
@@ -756,7 +756,7 @@ mod tests {
                 }
                 vec![(name.to_string(), values)]
             };
-            let failure = reopened(&Architecture::tiny_llama(false, true), spoilt).unwrap_err();
+            let failure = reopened(&Architecture::tiny_llama(Arch::Llama, true), spoilt).unwrap_err();
             assert!(failure.text.contains("not finite numbers: 1 of 32"), "{failure}");
             assert_eq!(failure.exit, crate::protocol::Exit::BadData);
         }

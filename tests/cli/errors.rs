@@ -144,7 +144,7 @@ fn a_model_that_cannot_be_used_is_told_with_what_helps() {
         ("m", &write(weights, "<html>, not weights"), "not a safetensors file", "download or export"),
         ("m", &edit("\"n_layer\": 2", "\"n_layer\": 3"), "is missing", "belongs to another model"),
         ("m", &edit("\"n_positions\": 16", "\"n_positions\": 8"), "has shape", "belongs to another model"),
-        ("m", &edit("\"gpt2\"", "\"mamba\""), "\"mamba\"", "give a GPT-2, a Llama or a Qwen3;"),
+        ("m", &edit("\"gpt2\"", "\"mamba\""), "\"mamba\"", "give a GPT-2, a Llama or a Qwen;"),
         ("m/model.safetensors", &|_| (), "one file of a model", "give its folder: m"),
         ("m/config.json", &|_| (), "one file of a model", "give its folder: m"),
     ];

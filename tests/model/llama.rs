@@ -1,5 +1,5 @@
-//! Compares Llama and Qwen3 with PyTorch in f64, which agrees with transformers (tests/reference/llama.py):
-//! five shapes each, read from Hugging Face folders.
+//! Compares Llama, Qwen2 and Qwen3 with PyTorch in f64, which agrees with transformers (tests/reference/llama.py):
+//! in several shapes, read from Hugging Face folders.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ use super::{Case, all_values, error, optimizer_config, unpadded, values};
 const SEQUENCES: usize = 3;
 
 /// The reference models, each with the shards of its embedding.
-const CASES: [(&str, usize); 12] = [
+const CASES: [(&str, usize); 14] = [
     ("llama_0", 1),
     ("llama_1", 3),
     ("llama_2", 1),
@@ -28,6 +28,8 @@ const CASES: [(&str, usize); 12] = [
     ("llama_4", 2),
     ("llama_5", 2),
     ("llama_6", 1),
+    ("qwen2_0", 1),
+    ("qwen2_1", 2),
     ("qwen3_0", 2),
     ("qwen3_1", 1),
     ("qwen3_2", 7),
@@ -208,7 +210,7 @@ fn every_vulkan_adapter_matches_transformers() {
 /// in the last micro-batch.
 #[test]
 fn gradients_are_the_same_recomputed_and_given_away() {
-    for name in ["llama_1", "qwen3_0"] {
+    for name in ["llama_1", "qwen2_0", "qwen3_0"] {
         let reference = Reference::open(name);
         let model = reference.model(&Device::flex(), 2);
         let dropout = StepDropout { rate: 0.3, seed: 7, step: 3, first_sequence: 2 };

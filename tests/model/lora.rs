@@ -20,7 +20,8 @@ use super::{Case, error, reference, values};
 
 const SEQUENCES: usize = 3;
 
-const CASES: [&str; 5] = ["hf_tiny", "llama_0", "llama_1", "qwen3_0", "qwen3_3"];
+const CASES: [&str; 7] =
+    ["hf_tiny", "llama_0", "llama_1", "llama_5", "qwen2_0", "qwen3_0", "qwen3_3"];
 
 /// The largest error of a value, relative to the largest of its tensor.
 const TOLERANCE: f64 = 1e-5;

@@ -1,4 +1,4 @@
-"""Computes reference data for Llama and Qwen3 with PyTorch, and checks it against transformers.
+"""Computes reference data for Llama, Qwen2 and Qwen3 with PyTorch, and checks it against transformers.
 
     pip install torch numpy transformers safetensors
     python tests/reference/llama.py [FOLDER]     # default: the folder of this script
@@ -19,7 +19,14 @@ import numpy as np
 import torch
 from make import ADAM_EPS, BETAS, GRAD_CLIP, WEIGHT_DECAY, check, gap, mean_loss, worst_gap, write_safetensors
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 BATCH, STEPS = 3, 10
 LEARNING_RATES = [3e-3] * 5 + [1e-3] * 5
@@ -37,6 +44,12 @@ SHAPES = [
     (2, 24, 2, 1, 12, 32, 33, 47, 1e4, 1e-5, False),
 ]
 
+MODELS = {
+    "llama": (LlamaConfig, LlamaForCausalLM, range(7)),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, [0, 1]),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, range(5)),
+}
+
 # The scaling of the angles of a shape, by its number. Only Llamas have one.
 SCALINGS = {
     5: {
@@ -50,13 +63,18 @@ SCALINGS = {
 }
 
 
+def shape_of(arch, number):
+    shape = SHAPES[number]
+    return (*shape[:-1], not shape[-1]) if arch == "qwen3" else shape
+
+
 def scaling_of(arch, shape):
     return SCALINGS.get(SHAPES.index(shape)) if arch == "llama" else None
 
 
 def config_of(arch, shape):
     layers, width, heads, kv_heads, size, ffn, time, vocab, theta, eps, tied = shape
-    return {"llama": LlamaConfig, "qwen3": Qwen3Config}[arch](
+    return MODELS[arch][0](
         num_hidden_layers=layers,
         hidden_size=width,
         num_attention_heads=heads,
@@ -80,6 +98,8 @@ def draw_weights(model, seed):
     weights = {}
     for name, parameter in model.named_parameters():
         mean, std = (1.0, 0.2) if parameter.dim() == 1 else (0.0, 0.15)
+        if name.endswith(".bias"):
+            mean, std = 0.0, 0.3
         if name == "model.norm.weight":
             mean, std = 0.3, 0.06
         values = (mean + std * rng.standard_normal(parameter.shape)).astype(np.float32)
@@ -132,6 +152,8 @@ def forward(w, tokens, arch, shape):
 
         def heads_of(part, count, h=h, name=name):
             y = h @ w[f"{name}.self_attn.{part}_proj.weight"].T
+            if arch == "qwen2":
+                y = y + w[f"{name}.self_attn.{part}_proj.bias"]
             y = y.unflatten(-1, (count, size))
             if arch == "qwen3" and part != "v":
                 y = norm(f"{name}.self_attn.{part}_norm", y)
@@ -174,7 +196,7 @@ def train(weights, tokens, targets, arch, shape, dtype=torch.float64):
 def make_case(out, arch, number, shape, seed):
     """Writes a case, unless AdamW moves a weight by the sign of a rounding error with this seed."""
     config = config_of(arch, shape)
-    model = {"llama": LlamaForCausalLM, "qwen3": Qwen3ForCausalLM}[arch](config).double().eval()
+    model = MODELS[arch][1](config).double().eval()
     weights = draw_weights(model, seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -213,12 +235,9 @@ def make_case(out, arch, number, shape, seed):
 def main():
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent
     torch.set_num_threads(1)
-    for arch in ["llama", "qwen3"]:
-        for number, shape in enumerate(SHAPES):
-            if arch == "qwen3" and number in SCALINGS:
-                continue
-            if arch == "qwen3":
-                shape = (*shape[:-1], not shape[-1])
+    for arch, (_, _, numbers) in MODELS.items():
+        for number in numbers:
+            shape = shape_of(arch, number)
             seed = next(seed for seed in range(100) if make_case(out, arch, number, shape, seed))
             assert seed is not None
 

@@ -24,7 +24,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, GPT2LMHeadModel
 
 HERE = Path(__file__).resolve().parent
 STEPS = 20
@@ -37,6 +37,8 @@ CASES = [
     ("llama_1", 2, 5.0, ["q_proj", "v_proj"]),
     ("qwen3_0", 4, 4.0, "all-linear"),
     ("qwen3_3", 2, 8.0, ["down_proj", "gate_proj", "k_proj"]),
+    ("llama_5", 3, 6.0, "all-linear"),
+    ("qwen2_0", 3, 6.0, "all-linear"),
 ]
 
 
@@ -48,12 +50,8 @@ def open_base(name):
         weights = {n.removeprefix("transformer."): p.detach() for n, p in model.named_parameters()}
         return model, weights, lambda w, tokens: make.forward(w, tokens, "tanh")
     arch, number = name.split("_")
-    shape = llama.SHAPES[int(number)]
-    shape = (*shape[:-1], not shape[-1]) if arch == "qwen3" else shape
-    model_class, config_class = {
-        "llama": (LlamaForCausalLM, LlamaConfig),
-        "qwen3": (Qwen3ForCausalLM, Qwen3Config),
-    }[arch]
+    shape = llama.shape_of(arch, int(number))
+    config_class, model_class, _ = llama.MODELS[arch]
     with safe_open(HERE / f"{name}.safetensors", "pt") as file:
         config = config_class(**json.loads(file.metadata()["config"]), attn_implementation="eager")
         names = [n for n in file.keys() if n.startswith("weight.")]

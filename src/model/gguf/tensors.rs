@@ -14,7 +14,7 @@ pub(super) struct GgufTensor {
     /// The shape of the weight.
     pub shape: Vec<usize>,
     /// The columns of the weight that are the rows of the tensor: the matrices of linear layers are
-    /// `[out, in]` in files. `None` for others, which are as in the model.
+    /// `[out, in]` in files, and a bias is a row. `None` for others, which are as in the model.
     pub columns: Option<Range<usize>>,
     /// The size of the heads whose rows are interleaved.
     interleaved: Option<usize>,
@@ -40,7 +40,7 @@ impl GgufTensor {
     /// Returns the sizes of the tensor, the fastest dimension first.
     pub fn sizes(&self) -> Vec<usize> {
         match &self.columns {
-            Some(columns) => vec![self.shape[0], columns.len()],
+            Some(columns) => [&self.shape[..self.shape.len() - 1], &[columns.len()]].concat(),
             None => self.shape.iter().rev().copied().collect(),
         }
     }
@@ -56,9 +56,9 @@ impl GgufTensor {
             Source::Values(values) => return Ok(values.clone()),
         };
         let values = weights.weight(name, &self.shape)?;
-        let (Some(columns), &[rows, all]) = (&self.columns, &self.shape[..]) else {
-            return Ok(values);
-        };
+        let Some(columns) = &self.columns else { return Ok(values) };
+        let all = self.shape[self.shape.len() - 1];
+        let rows = values.len() / all;
         let values = &transpose(&values, rows, all)[columns.start * rows..columns.end * rows];
         Ok(match self.interleaved {
             Some(head) => interleave(values, head, rows),
@@ -83,11 +83,11 @@ pub(super) fn tensors(architecture: &Architecture, dtype: GgufType) -> Vec<GgufT
     let mut tensors = Vec::new();
     for (weight, shape) in architecture.shapes() {
         let shape = saved_shape(architecture, &weight, &shape);
-        for FileTensor { name, is_transposed, columns } in tensors_of(architecture, &weight) {
+        for FileTensor { name, columns } in tensors_of(architecture, &weight) {
             let columns = match shape[..] {
                 // As in the model, not as in Hugging Face's files.
                 [_, out] if arch == Arch::Gpt2 && weight.starts_with("h.") => Some(0..out),
-                _ => is_transposed.then_some(columns),
+                _ => columns,
             };
             let dtype = match shape[..] {
                 [_, row] if columns.is_none() && weight != "wpe.weight" => of_rows(row, dtype),
