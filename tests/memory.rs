@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use wgpt::bench::TrainingStep;
-use wgpt::config::{self, Abilities, Arch, Choice, Config, Dtype, Layer, Precision};
+use wgpt::config::{self, Abilities, Arch, BaseDtype, Choice, Config, Dtype, Layer, Precision};
 use wgpt::gpu::{self, DeviceKind, SelectedDevice};
 use wgpt::ops::{self, CrossEntropy, Implementation, OpsMode};
 use wgpt::plan::{self, Kernels, Limits};
@@ -142,8 +142,10 @@ enum Trained {
     OnDevice,
     InHostMemory,
     Adapter,
+    /// On a base in 8 bits.
+    AdapterOfQuantized,
 }
-use Trained::{Adapter, InHostMemory, OnDevice};
+use Trained::{Adapter, AdapterOfQuantized, InHostMemory, OnDevice};
 
 /// Compares the plan's prediction with the memory that a step takes, for models of many shapes with
 /// each of `trained`.
@@ -206,17 +208,21 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, trained: Tra
     const TOLERANCE: f64 = 0.01;
     let offload = trained == InHostMemory;
     config.offload_optimizer = if offload { Choice::True } else { Choice::False };
-    if trained == Adapter {
+    let is_adapter = matches!(trained, Adapter | AdapterOfQuantized);
+    if is_adapter {
         config.lora_rank = 4;
         // Training takes so little that an evaluation would take more.
         config.eval_batch_size = 1;
+    }
+    if trained == AdapterOfQuantized {
+        config.base_dtype = BaseDtype::Q8_0;
     }
     let cube = mode.implementation == Implementation::Cube;
     let kernels = if cube { Kernels::Cube } else { Kernels::Wgsl };
     let limits = Limits { kernels, precision: mode.precision, ..Limits::default() };
     let forecast = plan::plan(&config, config.vocab_size, &limits, None).unwrap();
     let is_larger = forecast.rows.iter().any(|row| row.name.contains("sample"));
-    if is_larger && trained == Adapter {
+    if is_larger && is_adapter {
         return 0.0;
     }
     assert!(!is_larger, "more than a step");
@@ -246,7 +252,7 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, trained: Tra
 /// gradients.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step() {
-    compare_with_the_plan(OpsMode::AUTO, &[OnDevice, InHostMemory, Adapter]);
+    compare_with_the_plan(OpsMode::AUTO, &[OnDevice, InHostMemory, Adapter, AdapterOfQuantized]);
 }
 
 /// In float16 the weights are halves too, if the optimizer is in host memory.
@@ -254,7 +260,7 @@ fn the_plan_predicts_the_memory_of_a_step() {
 fn the_plan_predicts_the_memory_of_a_step_in_float16() {
     compare_with_the_plan(
         OpsMode::AUTO.in_precision(float16()),
-        &[OnDevice, InHostMemory, Adapter],
+        &[OnDevice, InHostMemory, Adapter, AdapterOfQuantized],
     );
 }
 
@@ -269,7 +275,7 @@ fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels() {
 fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels_in_half_precision() {
     compare_with_the_plan(
         OpsMode::CUBE.in_precision(float16()),
-        &[OnDevice, InHostMemory, Adapter],
+        &[OnDevice, InHostMemory, Adapter, AdapterOfQuantized],
     );
 }
 

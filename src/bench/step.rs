@@ -68,7 +68,10 @@ impl TrainingStep {
             Some(_) if is_dry => Gpt::stored_in(precision, &architecture, weights, device),
             Some(masters) => masters.model(precision, &architecture, weights, device),
             None => match Lora::new(config) {
-                Some(lora) => Gpt::adapted(precision, &architecture, &lora, weights, device),
+                Some(lora) => {
+                    let adapter = (&lora, config.base_dtype);
+                    Gpt::adapted(precision, &architecture, adapter, weights, device)
+                }
                 None => Gpt::new(&architecture, weights, device),
             },
         };

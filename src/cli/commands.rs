@@ -1,6 +1,7 @@
 //! The short commands: prepare, devices, doctor, config.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -13,14 +14,14 @@ use super::next::train_on;
 use super::terminal::unwrapped;
 use crate::config::{KEYS, Matrices};
 use crate::data::{
-    self, ConversationCounts, Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest,
+    self, ConversationCounts, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest,
     TokenizerChoice,
 };
 use crate::doctor::DoctorReport;
 use crate::gpu::{self, Backend, DeviceInfo, Search, cublas};
 use crate::hub;
 use crate::protocol::Failure;
-use crate::text::{Table, bytes, bytes_of, count, grouped};
+use crate::text::{Table, bytes, bytes_of, count, escape_terminal, grouped};
 use crate::worker::{list_devices, products_line, signals};
 
 const NOTHING_WRITTEN: &str = "stopped: nothing was written";
@@ -110,10 +111,32 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
             tokens(val),
             tokens(longest)
         );
+        if !global.quiet {
+            show_first(&args.output)?;
+        }
     }
     if !global.quiet {
         unwrapped(&train_on(&args.output, &meta));
     }
+    Ok(())
+}
+
+/// Shows the first conversation for training as a model reads it, special tokens included.
+fn show_first(folder: &Path) -> Result<(), Failure> {
+    const MOST: usize = 800;
+    let dataset = Dataset::open(&folder.to_string_lossy(), 1)?;
+    let Some(tokenizer) = &dataset.tokenizer else { return Ok(()) };
+    let (Some(ids), Some(template)) = (dataset.train.conversation(0)?, tokenizer.chat()) else {
+        return Ok(());
+    };
+    let whose = if template.is_of_folder() { "the tokenizer's own" } else { "wgpt's" };
+    message!("the first one in {whose} template; a model learns what the assistant says:\n");
+    let text = tokenizer.decode(&ids);
+    let shown: String = text.chars().take(MOST).collect();
+    for line in escape_terminal(&shown).lines() {
+        message!("    {line}");
+    }
+    message!("{}", if shown.len() < text.len() { "    ...\n" } else { "" });
     Ok(())
 }
 

@@ -64,6 +64,16 @@ words! {
         False = "false",
     }
 
+    /// The storage of weights that are not trained, because an adapter is.
+    #[derive(Default)]
+    pub enum BaseDtype {
+        /// That of the run's precision.
+        #[default]
+        Auto = "auto",
+        /// In the blocks: 8 bits, and a scale in 16 for each 32 weights of a column.
+        Q8_0 = "q8_0",
+    }
+
     /// The use of cuBLASLt, NVIDIA's library of matrix products, which only CUDA has.
     #[derive(Default)]
     pub enum Cublas {

@@ -8,7 +8,7 @@ use super::kind::ValueKind::{
     self, Bool, Choice, Count, Duration, Fraction, Memory, Moment, NonNegative, Positive, Scaling,
     Text, Words,
 };
-use super::{Arch, Cublas, Dtype, Gelu, OptimizerKind, Schedule, choices};
+use super::{Arch, BaseDtype, Cublas, Dtype, Gelu, OptimizerKind, Schedule, choices};
 
 /// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
@@ -120,6 +120,7 @@ pub const KEYS: &[Key] = &[
     key("lora_rank", count(0, 1 << 12), ADAPTER, "0", "train low-rank adapters of this rank (LoRA) instead of the weights of init_from; 0 = train the weights"),
     key("lora_alpha", NonNegative, ADAPTER, "0.0", "adapters are scaled by lora_alpha / lora_rank; 0 = twice lora_rank"),
     key("lora_targets", Words(LORA_TARGETS), ADAPTER, "", "matrices with an adapter, like q_proj,v_proj; empty = all in the blocks"),
+    key("base_dtype", Choice(BaseDtype::WORDS), ADAPTER, "auto", "how an adapter's base is stored: auto as in the run's dtype, q8_0 in 8 bits a weight"),
 
     key("batch_size", count(1, 1 << 16), BATCH, "12", "sequences per accumulation step"),
     key("gradient_accumulation_steps", count(1, 1 << 20), BATCH, "40", "accumulation steps per update; the global batch is batch_size times this"),

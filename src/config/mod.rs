@@ -26,7 +26,7 @@ mod source;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
-pub use choices::{Arch, Choice, Cublas, Gelu, InitFrom, OptimizerKind, Schedule};
+pub use choices::{Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, Schedule};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};
@@ -109,6 +109,8 @@ pub struct Config {
     /// Separated by commas; empty = all.
     #[serde(default)]
     pub lora_targets: String,
+    #[serde(default)]
+    pub base_dtype: BaseDtype,
 
     /// Sequences per accumulation step. They need not be on the device at once: see `micro_batch`.
     pub batch_size: NonZeroU32,

@@ -5,8 +5,8 @@ use super::keys::{KEYS, LORA_TARGETS, MAX_HEAD_SIZE};
 use super::kind::InvalidValue;
 use super::layer::Layer;
 use super::{
-    Arch, BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, Choice, Config, InitFrom, OptimizerKind,
-    Schedule,
+    Arch, BUILTIN, BUILTIN_CHATS, BUILTIN_STORIES, BaseDtype, Choice, Config, InitFrom,
+    OptimizerKind, Schedule,
 };
 use std::collections::BTreeMap;
 
@@ -236,7 +236,12 @@ impl Resolved {
     fn check_adapter(&self) -> Result<(), ConfigError> {
         let config = &self.config;
         if config.lora_rank == 0 {
-            return Ok(());
+            if config.base_dtype == BaseDtype::Auto {
+                return Ok(());
+            }
+            let rule = "weights in 8 bits cannot be trained, only adapted";
+            let hint = "train an adapter with lora_rank = 16, or leave base_dtype out";
+            return self.error("base_dtype", &["lora_rank"], config.base_dtype, rule, hint);
         }
         let is_gpt2 = config.arch == Arch::Gpt2;
         let of_arch = |target: &&str| target.starts_with("c_") == is_gpt2;

@@ -388,6 +388,7 @@ fn a_config_without_the_newer_keys_is_read() {
         "lora_rank",
         "lora_alpha",
         "lora_targets",
+        "base_dtype",
         "norm_eps",
         "tie_embeddings",
         "max_positions",

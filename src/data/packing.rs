@@ -126,8 +126,8 @@ impl Split {
         Windows { split: self, block_size, packed }
     }
 
-    /// Reads the prompt for the first answer of a conversation; `None` after the last one, and for text.
-    pub fn first_prompt(&self, conversation: usize) -> Result<Option<Vec<u32>>, DataError> {
+    /// Reads a conversation; `None` after the last one, and for text.
+    pub fn conversation(&self, conversation: usize) -> Result<Option<Vec<u32>>, DataError> {
         let Some(Conversations { template, bounds, .. }) = &self.conversations else {
             return Ok(None);
         };
@@ -137,7 +137,16 @@ impl Split {
         };
         let mut ids = self.window(from, (to - from) as usize)?;
         ids.drain(..usize::from(template.is_separated()));
-        let answer = template.counted(&ids).iter().position(|counts| *counts);
+        Ok(Some(ids))
+    }
+
+    /// Reads the prompt for the first answer of a conversation; `None` after the last one, and for text.
+    pub fn first_prompt(&self, conversation: usize) -> Result<Option<Vec<u32>>, DataError> {
+        let (Some(found), Some(mut ids)) = (&self.conversations, self.conversation(conversation)?)
+        else {
+            return Ok(None);
+        };
+        let answer = found.template.counted(&ids).iter().position(|counts| *counts);
         ids.truncate(answer.unwrap_or(0));
         Ok(Some(ids))
     }

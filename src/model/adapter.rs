@@ -77,7 +77,7 @@ impl Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Arch, Precision};
+    use crate::config::{Arch, BaseDtype, Precision};
     use crate::model::{
         Architecture, Gpt, Lora, MergedWeights, RandomWeights, WeightError, WeightSource,
     };
@@ -104,8 +104,11 @@ mod tests {
             let lora = Lora { rank: 3, alpha: 6.0, targets };
             let mut weights = Everywhere(RandomWeights::new(&architecture, 7));
             let adapted =
-                Gpt::adapted(Precision::FLOAT32, &architecture, &lora, &mut weights, &device)
-                    .unwrap();
+                {
+                    let adapter = (&lora, BaseDtype::Auto);
+                    Gpt::adapted(Precision::FLOAT32, &architecture, adapter, &mut weights, &device)
+                        .unwrap()
+                };
             let plain = Gpt::new(&architecture, &mut weights, &device).unwrap();
             let source = || Box::new(Everywhere(RandomWeights::new(&architecture, 7)));
             let mut merged = MergedWeights {

@@ -8,16 +8,18 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::adapter::{Adapter, mask};
 use super::block::Block;
-use super::layers::{Linear, Norm, Trained, WeightMatrix};
+use super::layers::{Linear, LinearMatrix, Norm, Trained, WeightMatrix};
+use super::quantized::QuantizedMatrix;
 use super::{Architecture, Gpt, Lora, WeightError, WeightSource};
-use crate::config::Arch;
-use crate::ops::NormForm;
+use crate::config::{Arch, BaseDtype};
+use crate::ops::{NormForm, QUANTIZED_BLOCK};
 use crate::plan::{AdaptedLayer, Blocks, LORA_A, LORA_B, LlamaBlocks};
 
 /// An architecture, its weights, and where they go.
 pub(super) struct Builder<'a> {
     architecture: &'a Architecture,
     lora: Option<&'a Lora>,
+    base: BaseDtype,
     /// The layers with an adapter that are still to come.
     adapted: Peekable<IntoIter<AdaptedLayer>>,
     /// The mask of each kind of layer, by its name in a block: blocks share them.
@@ -33,16 +35,18 @@ pub(super) struct Builder<'a> {
 impl<'a> Builder<'a> {
     pub fn new(
         architecture: &'a Architecture,
-        lora: Option<&'a Lora>,
+        lora: Option<(&'a Lora, BaseDtype)>,
         source: &'a mut dyn WeightSource,
         device: &'a Device,
         matrices: DType,
     ) -> Self {
         let next = architecture.shapes().into_iter();
+        let (lora, base) = lora.unzip();
+        let base = base.unwrap_or_default();
         let adapted = lora.map_or_else(Vec::new, |lora| lora.layers(architecture));
         let adapted = adapted.into_iter().peekable();
         let masks = HashMap::new();
-        Self { architecture, lora, adapted, masks, next, source, device, matrices }
+        Self { architecture, lora, base, adapted, masks, next, source, device, matrices }
     }
 
     /// Builds a model with the token embedding in up to `shards` shards.
@@ -114,9 +118,21 @@ impl<'a> Builder<'a> {
 
     fn linear(&mut self) -> Result<Linear, WeightError> {
         let name = self.next_name().unwrap_or_default().to_owned();
-        let matrix = self.matrix()?;
+        let matrix = self.linear_matrix()?;
         let bias = self.bias()?;
         Ok(Linear { matrix, bias, trained: self.trained(name.trim_end_matches(".weight"))? })
+    }
+
+    fn linear_matrix(&mut self) -> Result<LinearMatrix, WeightError> {
+        let input = self.next.as_slice().first().map_or(1, |(_, shape)| shape[0]);
+        if self.base == BaseDtype::Auto || !input.is_multiple_of(QUANTIZED_BLOCK) {
+            return Ok(LinearMatrix::Weights(self.matrix()?));
+        }
+        let (name, shape) = self.named();
+        let values = self.source.weight(&name, &shape)?;
+        let scales = if self.matrices == DType::F16 { DType::F16 } else { DType::F32 };
+        let shape = [shape[0], shape[1]];
+        Ok(LinearMatrix::Quantized(QuantizedMatrix::new(&values, shape, self.device, scales)))
     }
 
     /// Builds what is trained of the layer `name`.

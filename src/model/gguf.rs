@@ -8,18 +8,18 @@ use std::path::Path;
 use half::f16;
 
 use self::tensors::{GgufTensor, tensors};
+use super::quantized::code;
 use super::{Architecture, Blocks, LlamaBlocks, WeightError, WeightSource};
 use crate::config::RopeScaling;
 use crate::data::Vocabulary;
 use crate::disk::{self, File};
+use crate::ops::QUANTIZED_BLOCK as BLOCK;
 
 mod tensors;
 
 const VERSION: u32 = 3;
 /// Tensors begin at multiples of this many bytes.
 const ALIGNMENT: usize = 32;
-/// The number of weights that share a scale in `q8_0`.
-const BLOCK: usize = 32;
 const QUANTIZATION: u32 = 2;
 
 /// The type that matrices are stored in. Biases, layer norms and positions are f32 always.
@@ -71,9 +71,8 @@ impl GgufType {
 /// Appends a block of `q8_0`: the scale, then its rounded multiples.
 fn quantize(block: &[f32], bytes: &mut Vec<u8>) {
     let scale = block.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0;
-    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     bytes.extend(f16::from_f32(scale).to_le_bytes());
-    bytes.extend(block.iter().map(|x| ((x * inverse).round() as i8).to_le_bytes()[0]));
+    bytes.extend(block.iter().map(|x| code(*x, scale).to_le_bytes()[0]));
 }
 
 pub struct GgufFile<'a> {

@@ -19,9 +19,8 @@ impl Gpt {
         }
         let dtype = FloatDType::from(gpu::stored(precision.dtype()));
         let head = self.lm_head.as_mut().unwrap_or(&mut self.wte).iter_mut();
-        for matrix in
-            head.chain(self.h.iter_mut().flat_map(Block::linear).map(|layer| &mut layer.matrix))
-        {
+        let layers = self.h.iter_mut().flat_map(Block::linear);
+        for matrix in head.chain(layers.filter_map(|layer| layer.matrix.weights())) {
             matrix.half = Some(matrix.weight.clone().cast(dtype));
         }
     }

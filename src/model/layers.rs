@@ -5,6 +5,7 @@ use std::iter::once;
 use burn::tensor::Tensor;
 
 use super::adapter::Adapter;
+use super::quantized::QuantizedMatrix;
 use super::pass::BlockPass;
 use crate::ops::{
     self, Activation, FrozenGradients, LayerNormStatistics, LinearGradients, NormForm, OpsMode,
@@ -20,9 +21,17 @@ pub(super) struct WeightMatrix {
 /// A linear layer. Its matrix is `[in, out]`, the layout of Hugging Face's Conv1D.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
-    pub matrix: WeightMatrix,
+    pub matrix: LinearMatrix,
     pub bias: Option<Tensor<1>>,
     pub trained: Trained,
+}
+
+/// The matrix of a linear layer.
+#[derive(Clone, Debug)]
+pub(super) enum LinearMatrix {
+    Weights(WeightMatrix),
+    /// That of a base in 8 bits, which is not trained.
+    Quantized(QuantizedMatrix),
 }
 
 /// The part of a linear layer that is trained.
@@ -62,10 +71,27 @@ impl WeightMatrix {
     }
 }
 
+impl LinearMatrix {
+    /// Returns the tensor that products multiply.
+    fn factor(&self, mode: OpsMode) -> Tensor<2> {
+        match self {
+            Self::Weights(matrix) => matrix.factor(mode),
+            Self::Quantized(matrix) => matrix.decode(mode),
+        }
+    }
+
+    pub fn weights(&mut self) -> Option<&mut WeightMatrix> {
+        match self {
+            Self::Weights(matrix) => Some(matrix),
+            Self::Quantized(_) => None,
+        }
+    }
+}
+
 impl Linear {
     pub fn weights(&mut self) -> impl Iterator<Item = WeightMut<'_>> {
         let bias = self.bias.as_mut().map(WeightMut::Vector);
-        once(WeightMut::Matrix(&mut self.matrix)).chain(bias)
+        self.matrix.weights().map(WeightMut::Matrix).into_iter().chain(bias)
     }
 
     /// Returns the matrices of the adapter, if there is one.

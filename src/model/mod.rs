@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use crate::config::Precision;
+use crate::config::{BaseDtype, Precision};
 use crate::data::{DataError, Windows};
 use crate::gpu;
 use crate::ops::{self, CrossEntropy, IGNORED, OpsMode};
@@ -29,6 +29,7 @@ mod odds;
 mod pass;
 mod peft;
 mod pickle;
+mod quantized;
 mod sample;
 mod weights;
 
@@ -176,13 +177,13 @@ impl Gpt {
     pub fn adapted(
         precision: Precision,
         architecture: &Architecture,
-        lora: &Lora,
+        (lora, base): (&Lora, BaseDtype),
         source: &mut dyn WeightSource,
         device: &Device,
     ) -> Result<Self, WeightError> {
         let shards = architecture.shards(gpu::largest_tensor(device));
         let matrices = gpu::stored(precision.dtype());
-        Builder::new(architecture, Some(lora), source, device, matrices).model(shards)
+        Builder::new(architecture, Some((lora, base)), source, device, matrices).model(shards)
     }
 
     pub fn architecture(&self) -> &Architecture {

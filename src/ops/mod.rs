@@ -12,6 +12,7 @@
 
 mod adamw;
 mod attention;
+mod dequantize;
 mod dropout;
 mod embed;
 mod layer_norm;
@@ -27,6 +28,7 @@ mod update_control;
 pub use crate::protocol::{Activation, Implementation, KernelError, KernelShapes};
 pub use adamw::{AdamW, Moments, UpdatedWeight, WeightUpdate, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
+pub use dequantize::{QUANTIZED_BLOCK, dequantize};
 pub use dropout::{Dropout, dropout};
 pub use embed::{embed, embed_backward, embed_tokens_backward};
 pub use layer_norm::{
@@ -58,6 +60,7 @@ pub fn kernel_variants() -> Vec<crate::gpu::kernel::Spec> {
     specs.extend(gemm::cooperative_variants());
     specs.extend(attention::wgsl::cooperative_variants());
     specs.extend(embed::wgsl::variants());
+    specs.extend(dequantize::wgsl::variants());
     specs.extend(dropout::wgsl::variants());
     specs.extend(rotary::wgsl::variants());
     specs.extend(update_control::wgsl::variants());

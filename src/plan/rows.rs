@@ -26,6 +26,9 @@ use dimensions::Dimensions;
 use op_memory::OpMemory;
 use weights::WeightMemory;
 
+/// The row of a weight in 8 bits that a product decodes.
+const DECODED: &str = "decoded weight";
+
 /// The memory of a run whose steps are split by `plan`.
 pub(super) struct RunMemory<'a> {
     plan: &'a Plan,
@@ -140,6 +143,8 @@ impl<'a> RunMemory<'a> {
             let activated = (n * model.ffn).saturating_sub(self.chunk(n) * model.vocab);
             rows.push(ops.row("MLP activations", Workspace, activated));
         }
+        let decoded = model.largest_decoded().saturating_sub(self.chunk(n) * model.vocab);
+        rows.push(ops.row(DECODED, Workspace, decoded));
         rows.extend(self.head(n));
         if ops.are_unfused() {
             rows.push(ops.partial_products(&[[self.chunk(n), model.vocab, model.width]]));
@@ -157,8 +162,10 @@ impl<'a> RunMemory<'a> {
         let scores = 3 * model.heads * block_size.div_ceil(2).pow(2);
         let mut rows = self.weights.on_device();
         rows.push(Row::f32("KV cache of a sample", Workspace, cache + scores));
+        rows.push(Row::f32(DECODED, Workspace, model.largest_decoded()));
         if self.weights.are_half() {
-            let matrix = if self.ops.are_unfused() { model.largest_matrix() } else { 0 };
+            let is_cast = self.ops.are_unfused() && model.quantized() == 0;
+            let matrix = if is_cast { model.largest_matrix() } else { 0 };
             let embedding = model.vocab.min(CAST_ROWS as u64) * model.width;
             rows.push(Row::f32("weight in float32", Workspace, matrix.max(embedding)));
         }

@@ -58,7 +58,8 @@ impl Learner {
             }
             None => match &lora {
                 Some(lora) => {
-                    Gpt::adapted(precision, architecture, lora, &mut weights, &device.device)?
+                    let adapter = (lora, config.base_dtype);
+                    Gpt::adapted(precision, architecture, adapter, &mut weights, &device.device)?
                 }
                 None => Gpt::new(architecture, &mut weights, &device.device)?,
             },

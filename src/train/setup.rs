@@ -203,11 +203,12 @@ impl Origin {
                 return Err(Failure::other_model("optimizer", optimizers, path, hint));
             }
             let adapters = [config, &state.config].map(|config| {
-                let Config { lora_rank, lora_alpha, lora_targets, .. } = config;
+                let Config { lora_rank, lora_alpha, lora_targets, base_dtype, .. } = config;
                 [
                     ("lora_rank", lora_rank.to_string()),
                     ("lora_alpha", lora_alpha.to_string()),
                     ("lora_targets", lora_targets.clone()),
+                    ("base_dtype", base_dtype.to_string()),
                 ]
             });
             let [now, before] = adapters;

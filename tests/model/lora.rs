@@ -7,7 +7,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use safetensors::SafeTensors;
 use tempfile::TempDir;
-use wgpt::config::{Config, Precision};
+use wgpt::config::{BaseDtype, Config, Precision};
 #[cfg(feature = "wgpu")]
 use wgpt::gpu::{self, DeviceChoice};
 use wgpt::model::{AdaptedWeights, Gpt, MicroBatch, Pass, WeightGradients, parameters};
@@ -55,12 +55,19 @@ impl Reference {
 
     fn model(&self, device: &Device) -> Gpt {
         let adapter = self.source.adapter.as_ref().expect("an adapter");
+        self.on(&adapter.base, BaseDtype::Auto, device)
+    }
+
+    /// Returns the adapter on the weights of `base`, stored as `dtype`.
+    fn on(&self, base: &ModelSource, dtype: BaseDtype, device: &Device) -> Gpt {
+        let adapter = self.source.adapter.as_ref().expect("an adapter");
         let mut weights = AdaptedWeights {
-            base: adapter.base.weights().unwrap(),
+            base: base.weights().unwrap(),
             adapter: self.source.adapter_weights().unwrap(),
         };
         let architecture = &self.source.architecture;
-        Gpt::adapted(Precision::FLOAT32, architecture, &adapter.lora, &mut weights, device).unwrap()
+        let adapter = (&adapter.lora, dtype);
+        Gpt::adapted(Precision::FLOAT32, architecture, adapter, &mut weights, device).unwrap()
     }
 
     fn batch(&self, step: usize, sequences: std::ops::Range<usize>) -> MicroBatch {
@@ -192,6 +199,63 @@ fn every_vulkan_adapter_matches_peft() {
             check_case(name, &open.device, OpsMode::AUTO.on(open.info.kind));
         }
         check_case("qwen3_0", &open.device, OpsMode::CUBE.on(open.info.kind));
+    }
+}
+
+/// Returns the loss and the gradients of the first micro-batch.
+fn first_gradients(
+    reference: &Reference,
+    model: &Gpt,
+    mode: OpsMode,
+    checkpoint: bool,
+) -> Vec<Vec<f32>> {
+    let (batch, mut sums) = (reference.batch(0, 0..SEQUENCES), WeightGradients::default());
+    let pass = Pass { mode, dropout: None };
+    let loss =
+        model.add_gradients(&batch, reference.loss(), pass, checkpoint, &mut sums, None);
+    [loss].into_iter().chain(sums.into_vec()).map(values).collect()
+}
+
+/// A base in 8 bits computes with the weights that the gguf package decodes, and every device as the CPU does. The
+/// MLP of this model is 48 wide, so that its second matrix has no whole blocks.
+#[test]
+fn a_base_in_8_bits_is_that_of_the_gguf_package() {
+    let reference = Reference::open("llama_0");
+    let base = &reference.source.adapter.as_ref().unwrap().base;
+    let decoded = tempfile::tempdir().unwrap();
+    fs::copy(base.path.join("config.json"), decoded.path().join("config.json")).unwrap();
+    let weights = super::reference("lora/q8_0.safetensors");
+    fs::copy(weights, decoded.path().join("model.safetensors")).unwrap();
+    let decoded = ModelSource::open(decoded.path()).unwrap();
+    let cpu = Device::flex();
+    let wanted = {
+        let model = reference.on(&decoded, BaseDtype::Auto, &cpu);
+        first_gradients(&reference, &model, OpsMode::AUTO, false)
+    };
+    let quantized = reference.on(base, BaseDtype::Q8_0, &cpu);
+    for checkpoint in [false, true] {
+        let found = first_gradients(&reference, &quantized, OpsMode::AUTO, checkpoint);
+        assert!(found == wanted, "recomputed: {checkpoint}");
+    }
+    let plain = first_gradients(&reference, &reference.model(&cpu), OpsMode::AUTO, false);
+    let off = error(&plain[1], &wanted[1]);
+    assert!((1e-4..0.1).contains(&off), "rounding changes a gradient by {off:e}");
+    let found = first_gradients(&reference, &quantized, OpsMode::REFERENCE, false);
+    let compare = |found: Vec<Vec<f32>>, what: &str| {
+        for (found, wanted) in found.iter().zip(&wanted) {
+            let off = error(found, wanted);
+            assert!(off < TOLERANCE, "{what}: off by {off:e}");
+        }
+    };
+    compare(found, "tensor operations");
+    #[cfg(feature = "wgpu")]
+    for info in gpu::devices().into_iter().filter(|info| info.id.backend == gpu::Backend::Vulkan) {
+        let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
+        let model = reference.on(base, BaseDtype::Q8_0, &open.device);
+        for mode in [OpsMode::AUTO, OpsMode::CUBE] {
+            let found = first_gradients(&reference, &model, mode.on(open.info.kind), false);
+            compare(found, &info.name);
+        }
     }
 }
 

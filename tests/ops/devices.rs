@@ -13,6 +13,7 @@ use crate::check::{
     check_matrices, check_overflow, check_small, check_whole, compare, head_cases, last_key_cases,
     run,
 };
+use crate::dequantize::check_dequantize;
 use crate::layer_norm::check_layer_norms;
 use crate::optimizer::{check_optimizer, optimize};
 
@@ -57,6 +58,7 @@ fn check_kernels_with(heads: Vec<Case>, device: &Device, mode: OpsMode, few: boo
     check_large(heads, device, mode);
     check_optimizer(device, mode);
     check_layer_norms(device, mode);
+    check_dequantize(device, mode);
     let dropout = Dropout::new(0.3, 1, 2, 3, 4);
     let on_the_cpu = mask(dropout, 2, 999, &Device::flex(), OpsMode::AUTO);
     let on_the_device = mask(dropout, 2, 999, device, mode);

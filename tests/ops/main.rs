@@ -4,6 +4,7 @@
 
 mod case;
 mod check;
+mod dequantize;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod devices;
 mod layer_norm;
@@ -14,6 +15,7 @@ use wgpt::ops::{self, AttentionShape, Dropout, OpsMode};
 
 use case::{Case, Op, long_cases, mask, noise, values};
 use check::{Outcome, check, check_large, check_small, run, truth};
+use dequantize::check_dequantize;
 use layer_norm::check_layer_norms;
 use optimizer::{check_optimizer, optimize};
 
@@ -48,6 +50,13 @@ fn long_sequences() {
 fn optimizer() {
     for mode in MODES {
         check_optimizer(&Device::flex(), mode);
+    }
+}
+
+#[test]
+fn matrices_in_8_bits() {
+    for mode in MODES {
+        check_dequantize(&Device::flex(), mode);
     }
 }
 

@@ -1,6 +1,6 @@
 """Computes reference data for adapters with PyTorch, and checks it against PEFT.
 
-    pip install torch numpy transformers safetensors peft
+    pip install torch numpy transformers safetensors peft gguf
     python tests/reference/lora.py [FOLDER]     # default: the folder `lora` next to this script
 
 The bases are models of this folder. Like llama.py: in float64 from weights that are exact in float32, with formulas
@@ -19,6 +19,7 @@ import llama
 import make
 import numpy as np
 import torch
+from gguf import GGMLQuantizationType, quants
 from make import check, gap, mean_loss, worst_gap, write_safetensors
 from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
@@ -136,6 +137,17 @@ def make_case(out, name, rank, alpha, targets, seed):
           f"logits {of_logits:.1e}, gradients {of_grads:.1e}")  # fmt: skip
 
 
+def make_quantized(out):
+    """Writes the weights of llama_0 with each matrix whose inputs are in blocks of 32 as q8_0 rounds it."""
+    with safe_open(HERE / "llama_0.safetensors", "np") as file:
+        weights = {n.removeprefix("weight."): file.get_tensor(n) for n in file.keys() if n.startswith("weight.")}
+    for n, weight in weights.items():
+        if n.endswith("_proj.weight") and weight.shape[1] % 32 == 0:
+            codes = quants.quantize(weight, GGMLQuantizationType.Q8_0)
+            weights[n] = quants.dequantize(codes, GGMLQuantizationType.Q8_0)
+    write_safetensors(out / "q8_0.safetensors", {n: torch.from_numpy(w) for n, w in weights.items()})
+
+
 def main():
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "lora"
     shutil.rmtree(out, ignore_errors=True)
@@ -143,6 +155,7 @@ def main():
     torch.set_num_threads(1)
     for seed, case in enumerate(CASES):
         make_case(out, *case, seed)
+    make_quantized(out)
 
 
 if __name__ == "__main__":

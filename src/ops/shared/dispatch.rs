@@ -2,9 +2,9 @@
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(in crate::ops) use burn::backend::Flex;
-use burn::backend::tensor::FloatTensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, DispatchKindConversion, DispatchTensor};
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 use super::cube::CubeKernels;
@@ -117,6 +117,21 @@ where
 
     fn first(&self) -> Option<FloatTensor<B>> {
         self.clone().try_into_primitive::<B>().ok()
+    }
+}
+
+impl<B: Backend, const D: usize> Operand<B> for Tensor<D, Int>
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    type Lowered = IntTensor<B>;
+
+    fn lower(self) -> Self::Lowered {
+        self.try_into_primitive::<B>().expect("all tensors of an op are on one device")
+    }
+
+    fn raise(lowered: Self::Lowered) -> Self {
+        Tensor::from_primitive::<B>(lowered)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::block::{BlockMemory, Peak};
 use super::dimensions::Dimensions;
-use super::{Row, RunMemory};
+use super::{DECODED, Row, RunMemory};
 use crate::plan::Class::{Activations, Gradients, Workspace};
 
 pub(super) struct BackwardPass<'a> {
@@ -79,7 +79,7 @@ impl<'a> BackwardPass<'a> {
         let RunMemory { plan, model, ops, weights } = self.run;
         let activation = ops.precision.activation_bytes();
         let bytes = |peak: &Peak| {
-            peak.temporary * activation
+            (peak.temporary + peak.decoded) * activation
                 + 4 * (peak.gradients + peak.sums)
                 + weights.cast("", peak.cast).bytes
                 + peak.partial.bytes
@@ -105,6 +105,7 @@ impl<'a> BackwardPass<'a> {
         rows.push(ops.row("temporary gradients", Workspace, peak.temporary));
         rows.push(peak.partial);
         rows.push(weights.cast("weight in the activation dtype", peak.cast));
+        rows.push(ops.row(DECODED, Workspace, peak.decoded));
         if ops.are_unfused() && plan.grad_checkpoint {
             // A recomputed layer holds its activated input and its output at once, before the
             // gradient of its weight exists.

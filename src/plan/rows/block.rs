@@ -26,6 +26,8 @@ pub(super) struct Peak {
     pub sums: u64,
     /// Elements of the weight that is cast, if products cast theirs.
     pub cast: u64,
+    /// Elements of the weight that is decoded, if it is stored in 8 bits.
+    pub decoded: u64,
     /// The partial products of a gradient.
     pub partial: Row,
 }
@@ -66,7 +68,7 @@ impl BlockMemory<'_> {
         if self.ops.are_unfused() && self.model.adapter.is_some() {
             peaks.push(self.second_layer_forward());
         }
-        if !self.ops.are_cpu() {
+        if !self.ops.are_cpu() || self.model.quantized() > 0 {
             peaks.push(self.first_layer());
         }
         // In GPT-2 the MLP is always the larger half.
@@ -97,6 +99,7 @@ impl BlockMemory<'_> {
             gradients: self.model.gradients_of(ffn * width),
             sums: 0,
             cast: if is_split { 0 } else { ffn * width },
+            decoded: self.model.decoded(ffn, width),
             partial: if is_split { self.ops.partial_products(&[]) } else { partial },
         }
     }
@@ -110,6 +113,7 @@ impl BlockMemory<'_> {
             gradients: 0,
             sums: 0,
             cast: 0,
+            decoded: self.model.decoded(ffn, width),
             partial: self.ops.partial_products(&[[self.tokens, width, ffn]]),
         }
     }
@@ -123,6 +127,7 @@ impl BlockMemory<'_> {
             gradients: self.model.gradients_of((ffn + up) * width),
             sums: 0,
             cast: up * width,
+            decoded: self.model.decoded(width, up),
             partial: self.partial_products_of(width, up),
         }
     }
@@ -136,6 +141,7 @@ impl BlockMemory<'_> {
             gradients: self.model.gradients_of((ffn + up + attention) * width),
             sums: self.ops.norm_sums(self.tokens, width),
             cast: 0,
+            decoded: 0,
             partial: self.ops.partial_products(&[]),
         }
     }

@@ -1,6 +1,7 @@
 //! The dimensions of a model, and counts of its weights.
 
-use crate::config::{self, Arch, Config};
+use crate::config::{self, Arch, BaseDtype, Config};
+use crate::ops::QUANTIZED_BLOCK;
 use crate::plan::{AdaptedLayer, Architecture, Lora};
 
 /// The dimensions of a model. Counts are in elements.
@@ -30,6 +31,8 @@ pub(super) struct AdapterDimensions {
     pub weights: u64,
     /// The masks of layers that are several matrices. Blocks share them.
     pub masks: u64,
+    /// The weights of the base that are stored in 8 bits.
+    pub quantized: u64,
 }
 
 impl<'a> Dimensions<'a> {
@@ -80,6 +83,24 @@ impl<'a> Dimensions<'a> {
         self.vocab * self.width
     }
 
+    /// Counts the elements of the matrix `[input, output]` that a product decodes, if it is stored in 8 bits.
+    pub fn decoded(&self, input: u64, output: u64) -> u64 {
+        let has_blocks = input.is_multiple_of(QUANTIZED_BLOCK as u64);
+        if self.quantized() > 0 && has_blocks { input * output } else { 0 }
+    }
+
+    /// Counts the elements of the largest matrix that products decode.
+    pub fn largest_decoded(&self) -> u64 {
+        let Self { width, qkv, attention, up, ffn, .. } = *self;
+        let layers = [[width, qkv.max(up)], [attention, width], [ffn, width]];
+        layers.into_iter().map(|[input, output]| self.decoded(input, output)).max().unwrap_or(0)
+    }
+
+    /// Counts the weights that are stored in 8 bits.
+    pub fn quantized(&self) -> u64 {
+        self.adapter.map_or(0, |adapter| adapter.quantized)
+    }
+
     /// Counts the elements of the embeddings of tokens and positions, and of a head that is neither.
     pub fn embeddings(&self) -> u64 {
         self.parameters - self.config.parameters(0) + self.config.positions()
@@ -122,7 +143,18 @@ impl AdapterDimensions {
         let of_block = layers.len() / architecture.n_layer;
         let masks = layers.iter().take(of_block).filter(|layer| layer.is_masked());
         let elements = |layer: &AdaptedLayer| layer.parts.len() * lora.rank * layer.shape[1];
+        let is_quantized = |(_, shape): &(String, Vec<usize>)| {
+            shape.len() == 2 && shape[0].is_multiple_of(QUANTIZED_BLOCK)
+        };
+        let quantized = match config.base_dtype {
+            BaseDtype::Auto => 0,
+            BaseDtype::Q8_0 => {
+                let matrices = architecture.layers().into_iter().filter(is_quantized);
+                matrices.map(|(_, shape)| shape[0] * shape[1]).sum()
+            }
+        };
         Self {
+            quantized: quantized as u64,
             weights: lora.weights(&architecture),
             masks: masks.map(elements).sum::<usize>() as u64,
         }

@@ -7,6 +7,8 @@
 
 use super::dimensions::Dimensions;
 use super::op_memory::OpMemory;
+use crate::config::Dtype;
+use crate::ops::QUANTIZED_BLOCK;
 use crate::plan::sharding::largest_part;
 use crate::plan::{Class, Limits, MAX_SHARDS, Plan, Row, STAGED_ELEMENTS};
 
@@ -71,7 +73,10 @@ impl<'a> WeightMemory<'a> {
         let Dimensions { parameters, matrices, adapter, .. } = self.model;
         let wide = matrices + self.model.embeddings();
         let of_weight = if self.are_half() { 2 } else { 4 };
-        let bytes = of_weight * wide + 4 * (parameters - wide);
+        let quantized = self.model.quantized();
+        let of_scale = if self.ops.precision.dtype() == Dtype::Float16 { 2 } else { 4 };
+        let in_blocks = quantized + quantized / QUANTIZED_BLOCK as u64 * of_scale;
+        let bytes = in_blocks + of_weight * (wide - quantized) + 4 * (parameters - wide);
         if let Some(adapter) = adapter {
             return vec![
                 Row::new("parameters of the base", Class::Weights, bytes),
