@@ -144,8 +144,10 @@ enum Trained {
     Adapter,
     /// On a base in 8 bits.
     AdapterOfQuantized,
+    /// With dropout of its inputs.
+    AdapterWithDropout,
 }
-use Trained::{Adapter, AdapterOfQuantized, InHostMemory, OnDevice};
+use Trained::{Adapter, AdapterOfQuantized, AdapterWithDropout, InHostMemory, OnDevice};
 
 /// Compares the plan's prediction with the memory that a step takes, for models of many shapes with
 /// each of `trained`.
@@ -208,7 +210,7 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, trained: Tra
     const TOLERANCE: f64 = 0.01;
     let offload = trained == InHostMemory;
     config.offload_optimizer = if offload { Choice::True } else { Choice::False };
-    let is_adapter = matches!(trained, Adapter | AdapterOfQuantized);
+    let is_adapter = !matches!(trained, OnDevice | InHostMemory);
     if is_adapter {
         config.lora_rank = 4;
         // Training takes so little that an evaluation would take more.
@@ -216,6 +218,9 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, trained: Tra
     }
     if trained == AdapterOfQuantized {
         config.base_dtype = BaseDtype::Q8_0;
+    }
+    if trained == AdapterWithDropout {
+        config.lora_dropout = 0.1;
     }
     let cube = mode.implementation == Implementation::Cube;
     let kernels = if cube { Kernels::Cube } else { Kernels::Wgsl };
@@ -252,7 +257,10 @@ fn compare_step(device: &Device, mode: OpsMode, mut config: Config, trained: Tra
 /// gradients.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step() {
-    compare_with_the_plan(OpsMode::AUTO, &[OnDevice, InHostMemory, Adapter, AdapterOfQuantized]);
+    compare_with_the_plan(
+        OpsMode::AUTO,
+        &[OnDevice, InHostMemory, Adapter, AdapterOfQuantized, AdapterWithDropout],
+    );
 }
 
 /// In float16 the weights are halves too, if the optimizer is in host memory.
@@ -260,14 +268,14 @@ fn the_plan_predicts_the_memory_of_a_step() {
 fn the_plan_predicts_the_memory_of_a_step_in_float16() {
     compare_with_the_plan(
         OpsMode::AUTO.in_precision(float16()),
-        &[OnDevice, InHostMemory, Adapter, AdapterOfQuantized],
+        &[OnDevice, InHostMemory, Adapter, AdapterOfQuantized, AdapterWithDropout],
     );
 }
 
 /// The kernels for CUDA, which run on Vulkan too.
 #[test]
 fn the_plan_predicts_the_memory_of_a_step_of_cube_kernels() {
-    compare_with_the_plan(OpsMode::CUBE, &[OnDevice, Adapter]);
+    compare_with_the_plan(OpsMode::CUBE, &[OnDevice, Adapter, AdapterWithDropout]);
 }
 
 /// Half precision, in f16. bfloat16 has the same size, but few Vulkan adapters compute in it.

@@ -264,7 +264,7 @@ fn check_checkpointing(device: &Device, mode: OpsMode) {
     let architecture = architecture(Gelu::Tanh, true);
     let model = Gpt::with_shards(&architecture, &mut case, device, 2).unwrap();
     let loss = CrossEntropy { vocab: VOCAB, chunk: 24, scale: 1.0 / (BATCH * TIME) as f32 };
-    let dropout = StepDropout { rate: 0.3, seed: 7, step: 3, first_sequence: 2 };
+    let dropout = StepDropout { rate: 0.3, adapter_rate: 0.0, seed: 7, step: 3, first_sequence: 2 };
     let pass = Pass { mode, dropout: Some(dropout) };
     let [(whole, wanted), (again, got)] = [false, true].map(|checkpoint| {
         let mut sums = WeightGradients::default();

@@ -82,8 +82,9 @@ impl TrainingStep {
         let optimizer = Optimizer::new(config, &model, masters, None, mode);
         let vocab = architecture.vocab_size;
         let rows = plan.micro_batch * architecture.block_size;
-        let dropout = (config.dropout > 0.0).then_some(StepDropout {
+        let dropout = (config.dropout > 0.0 || config.lora_dropout > 0.0).then_some(StepDropout {
             rate: config.dropout as f32,
+            adapter_rate: config.lora_dropout as f32,
             seed: config.seed,
             step: 0,
             first_sequence: 0,

@@ -14,8 +14,8 @@ use super::next::train_on;
 use super::terminal::unwrapped;
 use crate::config::{KEYS, Matrices};
 use crate::data::{
-    self, ConversationCounts, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared, StopRequest,
-    TokenizerChoice,
+    self, ConversationCounts, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared,
+    StopRequest, TokenizerChoice,
 };
 use crate::doctor::DoctorReport;
 use crate::gpu::{self, Backend, DeviceInfo, Search, cublas};

@@ -119,6 +119,7 @@ pub const KEYS: &[Key] = &[
 
     key("lora_rank", count(0, 1 << 12), ADAPTER, "0", "train low-rank adapters of this rank (LoRA) instead of the weights of init_from; 0 = train the weights"),
     key("lora_alpha", NonNegative, ADAPTER, "0.0", "adapters are scaled by lora_alpha / lora_rank; 0 = twice lora_rank"),
+    key("lora_dropout", Fraction, ADAPTER, "0.0", "dropout probability of the inputs of adapters; 0 = off"),
     key("lora_targets", Words(LORA_TARGETS), ADAPTER, "", "matrices with an adapter, like q_proj,v_proj; empty = all in the blocks"),
     key("base_dtype", Choice(BaseDtype::WORDS), ADAPTER, "auto", "how an adapter's base is stored: auto as in the run's dtype, q8_0 in 8 bits a weight"),
 

@@ -106,6 +106,8 @@ pub struct Config {
     /// 0 = twice `lora_rank`.
     #[serde(default)]
     pub lora_alpha: f64,
+    #[serde(default)]
+    pub lora_dropout: f64,
     /// Separated by commas; empty = all.
     #[serde(default)]
     pub lora_targets: String,

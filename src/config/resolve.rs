@@ -225,7 +225,8 @@ impl Resolved {
             let default = KEYS.iter().find(|key| key.name == name).map_or("", |key| key.default);
             if value != default {
                 let rule = "the blocks of gpt2 do not have this setting";
-                let hint = format!("leave {name} at {default}, or set arch to llama, qwen2 or qwen3");
+                let hint =
+                    format!("leave {name} at {default}, or set arch to llama, qwen2 or qwen3");
                 return self.error(name, &["arch"], value, rule, hint);
             }
         }

@@ -387,6 +387,7 @@ fn a_config_without_the_newer_keys_is_read() {
         "rope_scaling",
         "lora_rank",
         "lora_alpha",
+        "lora_dropout",
         "lora_targets",
         "base_dtype",
         "norm_eps",

@@ -3,8 +3,9 @@
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use super::layers::WeightMatrix;
+use super::pass::BlockPass;
 use crate::gpu;
-use crate::ops::OpsMode;
+use crate::ops::{self, Activation, OpsMode};
 use crate::plan::AdaptedLayer;
 
 /// A and B of a layer `x W + alpha / rank x A B`.
@@ -18,6 +19,8 @@ pub(super) struct Adapter {
     pub a: WeightMatrix,
     /// `[rank, out]`.
     pub b: WeightMatrix,
+    /// The number of the layer in its block.
+    pub layer: u32,
     /// `alpha / rank`.
     scale: f32,
     mask: Option<Tensor<2>>,
@@ -39,8 +42,25 @@ pub(super) fn mask(layer: &AdaptedLayer, rank: usize, device: &Device) -> Option
 }
 
 impl Adapter {
-    pub fn new(a: Tensor<2>, b: Tensor<2>, scale: f32, mask: Option<Tensor<2>>) -> Self {
-        Self { a: WeightMatrix::new(a), b: WeightMatrix::new(b), scale, mask }
+    pub fn new([a, b]: [Tensor<2>; 2], layer: u32, scale: f32, mask: Option<Tensor<2>>) -> Self {
+        Self { a: WeightMatrix::new(a), b: WeightMatrix::new(b), layer, scale, mask }
+    }
+
+    /// Returns what the adapter multiplies by A, and the activation that is still to come: with dropout, elements of
+    /// the activated `x` are dropped. Layers side by side, which have one input, share the mask.
+    pub fn input(
+        &self,
+        x: Tensor<2>,
+        activation: Option<Activation>,
+        at: BlockPass,
+    ) -> (Tensor<2>, Option<Activation>) {
+        let mode = at.pass.mode;
+        let Some(dropout) = at.adapter_dropout(self.layer) else { return (x, activation) };
+        let h = match activation {
+            Some(activation) => ops::activate(x, activation, mode),
+            None => x,
+        };
+        (dropout.apply(h, None, mode), None)
     }
 
     /// Returns A, and B as it multiplies `x A`, `[parts * rank, out]`.
@@ -63,8 +83,14 @@ impl Adapter {
         [self.a.weight.clone(), b].map(factor)
     }
 
-    /// Returns the gradient of `b`, given the gradient of the matrix that [`factors`](Self::factors) makes of it.
-    pub fn gradient_of_b(&self, of_factor: Tensor<2>) -> Tensor<2> {
+    /// Returns the gradients of `a` and `b`, flat, given those of the matrices that [`factors`](Self::factors) makes of
+    /// them.
+    pub fn gradients(&self, of_a: Option<Tensor<2>>, of_factor: Tensor<2>) -> Vec<Tensor<1>> {
+        let of_b = self.gradient_of_b(of_factor);
+        of_a.into_iter().chain([of_b]).map(|gradient| gradient.flatten(0, 1)).collect()
+    }
+
+    fn gradient_of_b(&self, of_factor: Tensor<2>) -> Tensor<2> {
         let of_factor = of_factor * self.scale;
         let Some(mask) = &self.mask else { return of_factor };
         let [rank, out] = self.b.weight.dims();
@@ -101,14 +127,13 @@ mod tests {
             (Architecture::tiny_llama(Arch::Llama, false), vec!["q_proj", "v_proj", "down_proj"]),
         ] {
             let targets: Vec<String> = targets.into_iter().map(str::to_owned).collect();
-            let lora = Lora { rank: 3, alpha: 6.0, targets };
+            let lora = Lora { rank: 3, alpha: 6.0, dropout: 0.0, targets };
             let mut weights = Everywhere(RandomWeights::new(&architecture, 7));
-            let adapted =
-                {
-                    let adapter = (&lora, BaseDtype::Auto);
-                    Gpt::adapted(Precision::FLOAT32, &architecture, adapter, &mut weights, &device)
-                        .unwrap()
-                };
+            let adapted = {
+                let adapter = (&lora, BaseDtype::Auto);
+                Gpt::adapted(Precision::FLOAT32, &architecture, adapter, &mut weights, &device)
+                    .unwrap()
+            };
             let plain = Gpt::new(&architecture, &mut weights, &device).unwrap();
             let source = || Box::new(Everywhere(RandomWeights::new(&architecture, 7)));
             let mut merged = MergedWeights {

@@ -109,16 +109,16 @@ impl Block {
         let mode = at.pass.mode;
         let SavedMlp { x, statistics, h, pre_activation } = mlp;
         let d = at.drop_out(dy.clone(), site::MLP_OUTPUT);
-        let (d, of_output) = self.mlp_output.backward(d, pre_activation, self.activation(), mode);
-        let (dh, of_input) = self.mlp_input.backward(d, h, None, mode);
+        let (d, of_output) = self.mlp_output.backward(d, pre_activation, self.activation(), at);
+        let (dh, of_input) = self.mlp_input.backward(d, h, None, at);
         let (dy, mlp_norm) = self.mlp_norm.backward(dh, x, statistics, Some(dy), mode);
         let of_mlp = [of_input, of_output].concat();
 
         let SavedAttention { x, statistics, h, qkv, out, log_sum_exp } = attention;
         let d = at.drop_out(dy.clone(), site::ATTENTION_OUTPUT);
-        let (dout, of_output) = self.attention_output.backward(d, out.clone(), None, mode);
+        let (dout, of_output) = self.attention_output.backward(d, out.clone(), None, at);
         let (dqkv, head_norms) = self.attention_backward(dout, qkv, out, log_sum_exp, at);
-        let (dh, of_input) = self.qkv.backward(dqkv, h, None, mode);
+        let (dh, of_input) = self.qkv.backward(dqkv, h, None, at);
         let (dx, attention_norm) = self.attention_norm.backward(dh, x, statistics, Some(dy), mode);
         let linear = [[of_input, of_output].concat(), of_mlp];
         (dx, BlockGradients { linear, norms: [attention_norm, mlp_norm], head_norms })
@@ -127,7 +127,7 @@ impl Block {
     fn forward_attention(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedAttention) {
         let mode = at.pass.mode;
         let (h, statistics) = self.attention_norm.forward(x.clone(), mode);
-        let qkv = self.qkv.forward(h.clone(), None, None, mode);
+        let qkv = self.qkv.forward(h.clone(), None, None, at);
         // The gradients of head norms need their input. Without norms, the rotation is in place.
         let normed = self.head_norms.as_ref().map(|_| qkv.clone());
         let rotated = self.rotate(qkv, at);
@@ -163,7 +163,7 @@ impl Block {
 
     pub fn forward_mlp(&self, x: Tensor<2>, at: BlockPass) -> (Tensor<2>, SavedMlp) {
         let (h, statistics) = self.mlp_norm.forward(x.clone(), at.pass.mode);
-        let pre_activation = self.mlp_input.forward(h.clone(), None, None, at.pass.mode);
+        let pre_activation = self.mlp_input.forward(h.clone(), None, None, at);
         let activation = self.activation();
         let site = site::MLP_OUTPUT;
         let y = self.mlp_output.add_to(x.clone(), pre_activation.clone(), activation, site, at);

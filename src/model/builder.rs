@@ -116,11 +116,12 @@ impl<'a> Builder<'a> {
         Ok(Norm { weight: self.weight()?, bias: self.bias()?, form })
     }
 
-    fn linear(&mut self) -> Result<Linear, WeightError> {
+    /// Builds a block's linear layer number `layer`.
+    fn linear(&mut self, layer: u32) -> Result<Linear, WeightError> {
         let name = self.next_name().unwrap_or_default().to_owned();
         let matrix = self.linear_matrix()?;
         let bias = self.bias()?;
-        Ok(Linear { matrix, bias, trained: self.trained(name.trim_end_matches(".weight"))? })
+        Ok(Linear { matrix, bias, trained: self.trained(name.trim_end_matches(".weight"), layer)? })
     }
 
     fn linear_matrix(&mut self) -> Result<LinearMatrix, WeightError> {
@@ -136,7 +137,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Builds what is trained of the layer `name`.
-    fn trained(&mut self, name: &str) -> Result<Trained, WeightError> {
+    fn trained(&mut self, name: &str, number: u32) -> Result<Trained, WeightError> {
         let Some(lora) = self.lora else { return Ok(Trained::Weights) };
         let Some(layer) = self.adapted.next_if(|layer| layer.name == name) else {
             return Ok(Trained::Nothing);
@@ -147,23 +148,23 @@ impl<'a> Builder<'a> {
             let data = TensorData::new(values, shape);
             Ok::<_, WeightError>(Tensor::from_data(data, (self.device, DType::F32)))
         };
-        let (a, b) = (matrix(LORA_A, of_a)?, matrix(LORA_B, of_b)?);
+        let matrices = [matrix(LORA_A, of_a)?, matrix(LORA_B, of_b)?];
         let kind = name.splitn(3, '.').nth(2).unwrap_or_default().to_owned();
         let new = || mask(&layer, lora.rank, self.device);
         let mask = self.masks.entry(kind).or_insert_with(new).clone();
-        Ok(Trained::Adapter(Box::new(Adapter::new(a, b, lora.scale() as f32, mask))))
+        Ok(Trained::Adapter(Box::new(Adapter::new(matrices, number, lora.scale() as f32, mask))))
     }
 
     fn block(&mut self) -> Result<Block, WeightError> {
         let has_head_norms = self.architecture.arch() == Arch::Qwen3;
         Ok(Block {
             attention_norm: self.norm()?,
-            qkv: self.linear()?,
-            attention_output: self.linear()?,
+            qkv: self.linear(0)?,
+            attention_output: self.linear(1)?,
             head_norms: if has_head_norms { Some([self.norm()?, self.norm()?]) } else { None },
             mlp_norm: self.norm()?,
-            mlp_input: self.linear()?,
-            mlp_output: self.linear()?,
+            mlp_input: self.linear(2)?,
+            mlp_output: self.linear(3)?,
             shape: self.architecture.blocks,
         })
     }

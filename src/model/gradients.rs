@@ -127,9 +127,8 @@ impl Gpt {
         let of_qkv = usize::from(self.architecture.arch() == Arch::Qwen2);
         let embeddings = self.wte.len() + usize::from(self.wpe.is_some());
         // The norm of each half, and the last one.
-        let norm_at = |half: usize| {
-            embeddings + 3 * of_layer * half + (of_heads + of_qkv) * half.div_ceil(2)
-        };
+        let norm_at =
+            |half: usize| embeddings + 3 * of_layer * half + (of_heads + of_qkv) * half.div_ceil(2);
         let head = norm_at(2 * self.h.len()) + of_layer;
         let own = self.lm_head.as_ref().map_or(0, Vec::len);
         sums.sums.resize_with(head + own, || None);

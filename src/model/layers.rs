@@ -5,8 +5,8 @@ use std::iter::once;
 use burn::tensor::Tensor;
 
 use super::adapter::Adapter;
-use super::quantized::QuantizedMatrix;
 use super::pass::BlockPass;
+use super::quantized::QuantizedMatrix;
 use crate::ops::{
     self, Activation, FrozenGradients, LayerNormStatistics, LinearGradients, NormForm, OpsMode,
 };
@@ -108,8 +108,9 @@ impl Linear {
         x: Tensor<2>,
         residual: Option<Tensor<2>>,
         activation: Option<Activation>,
-        mode: OpsMode,
+        at: BlockPass,
     ) -> Tensor<2> {
+        let mode = at.pass.mode;
         let w = self.matrix.factor(mode);
         let b = self.bias.clone();
         let Trained::Adapter(adapter) = &self.trained else {
@@ -117,6 +118,7 @@ impl Linear {
         };
         let y = ops::linear(x.clone(), w, b, residual, activation, mode);
         let [a, b] = adapter.factors(mode);
+        let (x, activation) = adapter.input(x, activation, at);
         let u = ops::linear(x, a, None, None, activation, mode);
         ops::linear(u, b, None, Some(y), None, mode)
     }
@@ -132,10 +134,10 @@ impl Linear {
     ) -> Tensor<2> {
         match at.dropout(site) {
             Some(dropout) => {
-                let y = self.forward(x, None, activation, at.pass.mode);
+                let y = self.forward(x, None, activation, at);
                 ops::dropout(y, Some(residual), at.time, dropout, at.pass.mode)
             }
-            None => self.forward(x, Some(residual), activation, at.pass.mode),
+            None => self.forward(x, Some(residual), activation, at),
         }
     }
 
@@ -145,8 +147,9 @@ impl Linear {
         dy: Tensor<2>,
         x: Tensor<2>,
         activation: Option<Activation>,
-        mode: OpsMode,
+        at: BlockPass,
     ) -> (Tensor<2>, Vec<Tensor<1>>) {
+        let mode = at.pass.mode;
         let weight = self.matrix.factor(mode);
         match &self.trained {
             Trained::Weights => {
@@ -160,14 +163,28 @@ impl Linear {
             }
             Trained::Adapter(adapter) => {
                 let [a, b] = adapter.factors(mode);
-                let u = ops::linear(x.clone(), a.clone(), None, None, activation, mode);
+                let (h, of_h) = adapter.input(x.clone(), activation, at);
+                let u = ops::linear(h.clone(), a.clone(), None, None, of_h, mode);
                 let LinearGradients { x: du, w: of_b, .. } =
                     ops::linear_backward(dy.clone(), u, b, None, false, mode);
-                let adapted = Some((du, a));
-                let FrozenGradients { x, a: of_a } =
-                    ops::frozen_linear_backward(dy, x, weight, adapted, activation, mode);
-                let of_b = adapter.gradient_of_b(of_b);
-                (x, of_a.into_iter().chain([of_b]).map(|grad| grad.flatten(0, 1)).collect())
+                let Some(dropout) = at.adapter_dropout(adapter.layer) else {
+                    let adapted = Some((du, a));
+                    let FrozenGradients { x, a: of_a } =
+                        ops::frozen_linear_backward(dy, x, weight, adapted, activation, mode);
+                    return (x, adapter.gradients(of_a, of_b));
+                };
+                let LinearGradients { x: dh, w: of_a, .. } =
+                    ops::linear_backward(du, h, a, None, false, mode);
+                let FrozenGradients { x: dx, .. } =
+                    ops::frozen_linear_backward(dy, x.clone(), weight, None, activation, mode);
+                let dx = match activation {
+                    None => dropout.apply(dh, Some(dx), mode),
+                    Some(activation) => {
+                        let dh = dropout.apply(dh, None, mode);
+                        dx + ops::activate_backward(dh, x, activation, mode)
+                    }
+                };
+                (dx, adapter.gradients(Some(of_a), of_b))
             }
         }
     }

@@ -9,6 +9,8 @@ use crate::ops::{self, Dropout, OpsMode};
 pub struct StepDropout {
     /// The share of elements to drop.
     pub rate: f32,
+    /// The same for the inputs of adapters.
+    pub adapter_rate: f32,
     pub seed: u64,
     /// The number of updates before this one.
     pub step: u64,
@@ -29,12 +31,32 @@ pub(super) mod site {
     pub const ATTENTION: u32 = 1;
     pub const ATTENTION_OUTPUT: u32 = 2;
     pub const MLP_OUTPUT: u32 = 3;
+
+    /// The first of the inputs of adapters, of which a block has four. A model has at most 1024 blocks.
+    pub const ADAPTERS: u32 = 4096;
+}
+
+/// The dropout of an adapter's input, in sequences of `time` positions.
+#[derive(Clone, Copy)]
+pub(super) struct AdapterDropout {
+    dropout: Dropout,
+    time: usize,
+}
+
+impl AdapterDropout {
+    /// Drops out elements of `x`, and adds a residual.
+    pub fn apply(self, x: Tensor<2>, residual: Option<Tensor<2>>, mode: OpsMode) -> Tensor<2> {
+        ops::dropout(x, residual, self.time, self.dropout, mode)
+    }
 }
 
 impl Pass {
     fn dropout(&self, site: u32) -> Option<Dropout> {
         let at = self.dropout?;
-        Some(Dropout::new(at.rate, at.seed, at.step, site, at.first_sequence))
+        let is_adapter = site >= site::ADAPTERS;
+        let rate = if is_adapter { at.adapter_rate } else { at.rate };
+        let dropout = || Dropout::new(rate, at.seed, at.step, site, at.first_sequence);
+        (rate > 0.0).then(dropout)
     }
 
     /// Drops out elements of `x` at `site`, in sequences of `time` positions, if this pass has dropout.
@@ -69,5 +91,11 @@ impl BlockPass {
 
     pub fn drop_out(&self, x: Tensor<2>, site: u32) -> Tensor<2> {
         self.pass.drop_out(x, self.site(site), self.time)
+    }
+
+    /// Returns the dropout of the input of an adapter, by the number of its layer in the block.
+    pub fn adapter_dropout(&self, layer: u32) -> Option<AdapterDropout> {
+        let dropout = self.pass.dropout(site::ADAPTERS + 4 * self.index as u32 + layer)?;
+        Some(AdapterDropout { dropout, time: self.time })
     }
 }

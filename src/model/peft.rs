@@ -113,7 +113,8 @@ impl AdapterConfig {
             }
             other => return Err(format!("`target_modules` is {other}, not a list of modules")),
         };
-        Ok(Self { base, lora: Lora { rank: rank as usize, alpha, targets } })
+        let dropout = config["lora_dropout"].as_f64().unwrap_or(0.0);
+        Ok(Self { base, lora: Lora { rank: rank as usize, alpha, dropout, targets } })
     }
 
     fn json(&self, architecture: &Architecture) -> Value {
@@ -135,7 +136,7 @@ impl AdapterConfig {
             "inference_mode": true,
             "init_lora_weights": true,
             "lora_alpha": lora.alpha,
-            "lora_dropout": 0.0,
+            "lora_dropout": lora.dropout,
             "peft_type": "LORA",
             "r": lora.rank,
             "target_modules": targets,

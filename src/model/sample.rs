@@ -115,9 +115,9 @@ impl<'a> Sampler<'a> {
         let pass = Pass { mode: self.mode, dropout: None };
         let at = self.model.block_pass(index, 1, x.dims()[0], pass);
         let (h, _) = block.attention_norm.forward(x.clone(), pass.mode);
-        let qkv = block.qkv.forward(h, None, None, pass.mode);
+        let qkv = block.qkv.forward(h, None, None, at);
         let h = self.attend(index, qkv);
-        let x = block.attention_output.forward(h, Some(x), None, pass.mode);
+        let x = block.attention_output.forward(h, Some(x), None, at);
         block.forward_mlp(x, at).0
     }
 

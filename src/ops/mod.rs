@@ -10,6 +10,7 @@
 
 #![allow(clippy::too_many_arguments, reason = "one for each operand, buffer and size")]
 
+mod activation;
 mod adamw;
 mod attention;
 mod dequantize;
@@ -26,6 +27,7 @@ mod softmax;
 mod update_control;
 
 pub use crate::protocol::{Activation, Implementation, KernelError, KernelShapes};
+pub use activation::{activate, activate_backward};
 pub use adamw::{AdamW, Moments, UpdatedWeight, WeightUpdate, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
 pub use dequantize::{QUANTIZED_BLOCK, dequantize};
@@ -60,6 +62,7 @@ pub fn kernel_variants() -> Vec<crate::gpu::kernel::Spec> {
     specs.extend(gemm::cooperative_variants());
     specs.extend(attention::wgsl::cooperative_variants());
     specs.extend(embed::wgsl::variants());
+    specs.extend(activation::wgsl::variants());
     specs.extend(dequantize::wgsl::variants());
     specs.extend(dropout::wgsl::variants());
     specs.extend(rotary::wgsl::variants());

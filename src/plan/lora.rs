@@ -13,6 +13,9 @@ use crate::config::Config;
 pub struct Lora {
     pub rank: usize,
     pub alpha: f64,
+    /// The share of elements of its inputs that training drops.
+    #[serde(default)]
+    pub dropout: f64,
     /// The names of the matrices with an adapter, as in the files of transformers.
     pub targets: Vec<String>,
 }
@@ -49,7 +52,8 @@ impl Lora {
         let alpha = if config.lora_alpha == 0.0 { 2.0 * rank as f64 } else { config.lora_alpha };
         let targets = config.lora_targets.split(',').filter(|target| !target.is_empty());
         let targets: Vec<String> = targets.map(str::to_owned).collect();
-        (rank > 0).then_some(Self { rank, alpha, targets })
+        let dropout = config.lora_dropout;
+        (rank > 0).then_some(Self { rank, alpha, dropout, targets })
     }
 
     /// Returns the factor of the adapter's output.
@@ -128,7 +132,7 @@ mod tests {
         let llama = Architecture::tiny_llama(Arch::Llama, true);
         let lora = |targets: &[&str]| {
             let targets = targets.iter().map(|name| name.to_string()).collect();
-            Lora { rank: 3, alpha: 6.0, targets }
+            Lora { rank: 3, alpha: 6.0, dropout: 0.0, targets }
         };
         let all = lora(&[]).shapes(&llama);
         assert_eq!(all.len(), 2 * 4 * llama.n_layer);

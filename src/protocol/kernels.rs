@@ -70,7 +70,7 @@ impl From<&Config> for KernelShapes {
             },
             head_norms: config.arch == Arch::Qwen3,
             bias: config.bias || config.arch == Arch::Qwen2,
-            dropout: config.dropout > 0.0,
+            dropout: config.dropout > 0.0 || config.lora_dropout > 0.0,
         }
     }
 }

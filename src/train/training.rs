@@ -161,8 +161,9 @@ impl Training {
         };
         let first = self.ranks.first_sequence() + micro_step * micro_batch;
         let batch = self.read(first, micro_batch)?;
-        let dropout = (config.dropout > 0.0).then_some(StepDropout {
+        let dropout = (config.dropout > 0.0 || config.lora_dropout > 0.0).then_some(StepDropout {
             rate: config.dropout as f32,
+            adapter_rate: config.lora_dropout as f32,
             seed: config.seed,
             step: self.position.iteration,
             first_sequence: first as u32,

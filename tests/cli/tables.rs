@@ -1,4 +1,4 @@
-//! docs/tables/fits.tsv, and the tables and commands of docs/memory.md, agree with `wgpt plan`.
+//! docs/tables/fits.tsv, and the tables and commands of docs/memory.md and docs/fine-tuning.md, agree with `wgpt plan`.
 //!
 //! `UPDATE_TABLES=1 cargo test --release --test cli tables` writes the tables.
 
@@ -151,6 +151,45 @@ fn the_tables_agree_with_the_plan() {
     }
     assert_eq!(rows, 12);
     update_or_compare(PAGE, &lines);
+}
+
+const ADAPTERS_PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/fine-tuning.md");
+
+/// Returns the row of a model whose adapter of rank 16 is trained on one sequence at a time, on a base in float16 and
+/// in 8 bits.
+fn adapter_row(model: &str) -> String {
+    let preset = format!("--preset={}", model.to_lowercase());
+    let need = |base: &str| {
+        let base = format!("--base_dtype={base}");
+        let args = [
+            preset.as_str(),
+            "--lora_rank=16",
+            "--dtype=float16",
+            "--block_size=1024",
+            "--micro_batch=1",
+            "--grad_checkpoint=true",
+            "--target=64GiB",
+            &base,
+        ];
+        format!("{:.2} GiB", gib(&plan(&args)["predicted_bytes"]))
+    };
+    format!("| {model} | {} | {} |", need("auto"), need("q8_0"))
+}
+
+#[test]
+fn the_adapters_take_what_the_page_says() {
+    let page = fs::read_to_string(ADAPTERS_PAGE).unwrap();
+    let mut rows = 0;
+    let line = |line: &str| match line.strip_prefix("| ").and_then(|row| row.split(" |").next()) {
+        Some(model) if line.ends_with(" GiB |") => {
+            rows += 1;
+            adapter_row(model) + "\n"
+        }
+        _ => format!("{line}\n"),
+    };
+    let planned: String = page.lines().map(line).collect();
+    assert_eq!(rows, 8);
+    update_or_compare(ADAPTERS_PAGE, &planned);
 }
 
 /// Among them are runs that ended with `CUDA out of memory` in other trainers, and the largest models

@@ -213,7 +213,8 @@ fn gradients_are_the_same_recomputed_and_given_away() {
     for name in ["llama_1", "qwen2_0", "qwen3_0"] {
         let reference = Reference::open(name);
         let model = reference.model(&Device::flex(), 2);
-        let dropout = StepDropout { rate: 0.3, seed: 7, step: 3, first_sequence: 2 };
+        let dropout =
+            StepDropout { rate: 0.3, adapter_rate: 0.0, seed: 7, step: 3, first_sequence: 2 };
         let pass = Pass { mode: OpsMode::AUTO, dropout: Some(dropout) };
         let gradients = |checkpoint, gives: bool| {
             let (batch, mut sums) = (reference.batch(0), WeightGradients::zeros(&model));

@@ -1,6 +1,7 @@
 //! Compares adapters with PyTorch in f64, which agrees with PEFT (tests/reference/lora.py), read from the folders that
 //! PEFT has saved.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -10,7 +11,10 @@ use tempfile::TempDir;
 use wgpt::config::{BaseDtype, Config, Precision};
 #[cfg(feature = "wgpu")]
 use wgpt::gpu::{self, DeviceChoice};
-use wgpt::model::{AdaptedWeights, Gpt, MicroBatch, Pass, WeightGradients, parameters};
+use wgpt::model::{
+    AdaptedWeights, Gpt, MicroBatch, Parameter, Pass, StepDropout, WeightError, WeightGradients,
+    WeightSource, parameters,
+};
 use wgpt::ops::{CrossEntropy, OpsMode};
 use wgpt::runs::ModelSource;
 use wgpt::train::Optimizer;
@@ -206,14 +210,73 @@ fn every_vulkan_adapter_matches_peft() {
 fn first_gradients(
     reference: &Reference,
     model: &Gpt,
-    mode: OpsMode,
+    pass: Pass,
     checkpoint: bool,
 ) -> Vec<Vec<f32>> {
     let (batch, mut sums) = (reference.batch(0, 0..SEQUENCES), WeightGradients::default());
-    let pass = Pass { mode, dropout: None };
-    let loss =
-        model.add_gradients(&batch, reference.loss(), pass, checkpoint, &mut sums, None);
+    let loss = model.add_gradients(&batch, reference.loss(), pass, checkpoint, &mut sums, None);
     [loss].into_iter().chain(sums.into_vec()).map(values).collect()
+}
+
+/// An adapter that is moved by these steps, by the names of its matrices.
+struct Moved {
+    adapter: Box<dyn WeightSource>,
+    steps: HashMap<String, Vec<f32>>,
+}
+
+impl WeightSource for Moved {
+    fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let mut values = self.adapter.weight(name, shape)?;
+        if let Some(steps) = self.steps.get(name) {
+            values.iter_mut().zip(steps).for_each(|(value, step)| *value += step);
+        }
+        Ok(values)
+    }
+}
+
+/// The gradients of adapters whose inputs are dropped out are those of the loss, recomputed or not, and another
+/// step drops others.
+#[test]
+fn dropout_in_adapters_has_its_gradient() {
+    let device = Device::flex();
+    for name in ["hf_tiny", "llama_0", "qwen3_3"] {
+        let reference = Reference::open(name);
+        let adapter = reference.source.adapter.as_ref().unwrap();
+        let model = |steps| {
+            let moved = Moved { adapter: reference.source.adapter_weights().unwrap(), steps };
+            let mut weights =
+                AdaptedWeights { base: adapter.base.weights().unwrap(), adapter: Box::new(moved) };
+            let (architecture, lora) = (&reference.source.architecture, &adapter.lora);
+            let lora = (lora, BaseDtype::Auto);
+            Gpt::adapted(Precision::FLOAT32, architecture, lora, &mut weights, &device).unwrap()
+        };
+        let still = model(HashMap::new());
+        let gradients = |model: &Gpt, mode, checkpoint, step| {
+            let dropout =
+                StepDropout { rate: 0.0, adapter_rate: 0.4, seed: 3, step, first_sequence: 1 };
+            let pass = Pass { mode, dropout: Some(dropout) };
+            first_gradients(&reference, model, pass, checkpoint)
+        };
+        let [at, recomputed] =
+            [false, true].map(|checkpoint| gradients(&still, OpsMode::AUTO, checkpoint, 5));
+        assert!(at == recomputed, "{name}");
+        assert_ne!(at[0], gradients(&still, OpsMode::AUTO, false, 6)[0], "{name}: another step");
+        for (found, wanted) in gradients(&still, OpsMode::REFERENCE, false, 5).iter().zip(&at) {
+            let off = error(found, wanted);
+            assert!(off < TOLERANCE, "{name}, tensor operations: off by {off:e}");
+        }
+        // Along the gradient, the loss rises by its length.
+        let length = at[1..].iter().flatten().map(|x| x * x).sum::<f32>().sqrt();
+        let [more, less] = [0.01, -0.01].map(|by: f32| {
+            let step = |(parameter, gradient): (Parameter, &Vec<f32>)| {
+                (parameter.name, gradient.iter().map(|x| by / length * x).collect())
+            };
+            let steps = parameters(&still).into_iter().zip(&at[1..]).map(step).collect();
+            gradients(&model(steps), OpsMode::AUTO, false, 5)[0][0]
+        });
+        let slope = (more - less) / 0.02;
+        assert!((slope / length - 1.0).abs() < 0.01, "{name}: {slope}, expected {length}");
+    }
 }
 
 /// A base in 8 bits computes with the weights that the gguf package decodes, and every device as the CPU does. The
@@ -228,19 +291,22 @@ fn a_base_in_8_bits_is_that_of_the_gguf_package() {
     fs::copy(weights, decoded.path().join("model.safetensors")).unwrap();
     let decoded = ModelSource::open(decoded.path()).unwrap();
     let cpu = Device::flex();
+    let gradients = |model: &Gpt, mode, checkpoint| {
+        first_gradients(&reference, model, Pass { mode, dropout: None }, checkpoint)
+    };
     let wanted = {
         let model = reference.on(&decoded, BaseDtype::Auto, &cpu);
-        first_gradients(&reference, &model, OpsMode::AUTO, false)
+        gradients(&model, OpsMode::AUTO, false)
     };
     let quantized = reference.on(base, BaseDtype::Q8_0, &cpu);
     for checkpoint in [false, true] {
-        let found = first_gradients(&reference, &quantized, OpsMode::AUTO, checkpoint);
+        let found = gradients(&quantized, OpsMode::AUTO, checkpoint);
         assert!(found == wanted, "recomputed: {checkpoint}");
     }
-    let plain = first_gradients(&reference, &reference.model(&cpu), OpsMode::AUTO, false);
+    let plain = gradients(&reference.model(&cpu), OpsMode::AUTO, false);
     let off = error(&plain[1], &wanted[1]);
     assert!((1e-4..0.1).contains(&off), "rounding changes a gradient by {off:e}");
-    let found = first_gradients(&reference, &quantized, OpsMode::REFERENCE, false);
+    let found = gradients(&quantized, OpsMode::REFERENCE, false);
     let compare = |found: Vec<Vec<f32>>, what: &str| {
         for (found, wanted) in found.iter().zip(&wanted) {
             let off = error(found, wanted);
@@ -253,7 +319,7 @@ fn a_base_in_8_bits_is_that_of_the_gguf_package() {
         let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
         let model = reference.on(base, BaseDtype::Q8_0, &open.device);
         for mode in [OpsMode::AUTO, OpsMode::CUBE] {
-            let found = first_gradients(&reference, &model, mode.on(open.info.kind), false);
+            let found = gradients(&model, mode.on(open.info.kind), false);
             compare(found, &info.name);
         }
     }

@@ -66,6 +66,10 @@ pub enum Op {
         rank: usize,
         activation: Option<Activation>,
     },
+    /// An activation by itself.
+    Activated {
+        activation: Activation,
+    },
     CrossEntropy {
         vocab: usize,
         padding: usize,
@@ -137,6 +141,10 @@ impl Case {
                 let gated = activation == Some(Activation::SwiGlu);
                 let x = [n, if gated { 2 * inner } else { inner }];
                 (vec![x, [inner, c], [inner, rank], [rank, c]], vec![])
+            }
+            Op::Activated { activation } => {
+                let gated = activation == Activation::SwiGlu;
+                (vec![[n, if gated { 2 * c } else { c }]], vec![])
             }
             Op::Attention { sharing, .. } => (vec![[n, c + 2 * (c / sharing)]], vec![]),
             Op::Rotary { norms, .. } => {
@@ -295,6 +303,11 @@ impl Case {
                 }
                 (value.reshape([1, 1]), grads.into())
             }
+            Op::Activated { activation } => {
+                let x = next();
+                let y = ops::activate(x.clone(), activation, mode);
+                (y, vec![ops::activate_backward(dy, x, activation, mode)])
+            }
             Op::Dropout { rate, residual } => {
                 let mask = self.dropout(rate);
                 let y = ops::dropout(next(), residual.then(&mut next), time, mask, mode);
@@ -311,7 +324,7 @@ impl Case {
             Op::LayerNorm { .. } | Op::CrossEntropy { .. } | Op::Rotary { .. } => index > 0,
             Op::Linear { bias, .. } => index == 1 || (index == 2 && bias),
             Op::Adapted { .. } => index > 0,
-            Op::Attention { .. } | Op::Dropout { .. } => false,
+            Op::Activated { .. } | Op::Attention { .. } | Op::Dropout { .. } => false,
         }
     }
 
@@ -387,6 +400,9 @@ impl Case {
                     };
                     (0..inner).map(|k| activate(x, [r, inner, k], activation) * weight(k)).sum()
                 })
+            }
+            Op::Activated { activation } => {
+                matrix(n, c, |r, i| activate(x, [r, c, i], Some(activation)))
             }
             Op::Attention { kv_heads, sharing, .. } => {
                 let (heads, size) = (kv_heads * sharing, self.head_size());
@@ -479,7 +495,7 @@ pub const ACTIVATIONS: [Option<Activation>; 4] = [
 ];
 
 /// Generates small cases of each op.
-pub fn small_cases() -> [BoxedStrategy<Case>; 8] {
+pub fn small_cases() -> [BoxedStrategy<Case>; 9] {
     let (rates, flag) = (select(&[None, Some(0.0), Some(0.3)]), any::<bool>());
     let embed = (1..=9usize, 0..=3usize).prop_map(|(vocab, unused)| Op::Embed { vocab, unused });
     let norm = (flag, select(&[None, None, Some(1e-3)]))
@@ -489,6 +505,8 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 8] {
     );
     let adapted = (1..=20usize, 1..=5usize, select(&ACTIVATIONS))
         .prop_map(|(inner, rank, activation)| Op::Adapted { inner, rank, activation });
+    let activated = select(&ACTIVATIONS[1..])
+        .prop_map(|form| Op::Activated { activation: form.expect("all but the first are") });
     let heads = (1..=3usize, select(&[1usize, 1, 2, 3]));
     let attention = (heads.clone(), rates).prop_map(|((kv_heads, sharing), rate)| Op::Attention {
         kv_heads,
@@ -512,6 +530,7 @@ pub fn small_cases() -> [BoxedStrategy<Case>; 8] {
         // A larger spread reaches both tails of GELU.
         cases(linear, &[1.0, 3.0]).boxed(),
         cases(adapted, &[1.0, 3.0]).boxed(),
+        cases(activated, &[1.0, 3.0]).boxed(),
         cases(attention, &[1.0]).boxed(),
         cases(rotary, &[1.0]).boxed(),
         // A large spread gives logits for which `exp` overflows.
@@ -532,6 +551,8 @@ pub fn long_cases(time: usize) -> Vec<Case> {
         Op::Linear { inner: 35, bias: false, residual: true, activation: gated },
         Op::Adapted { inner: 35, rank: 6, activation },
         Op::Adapted { inner: 35, rank: 6, activation: gated },
+        Op::Activated { activation: Activation::Gelu(Gelu::Erf) },
+        Op::Activated { activation: Activation::SwiGlu },
         Op::Attention { kv_heads: 3, sharing: 1, rate: None },
         Op::Attention { kv_heads: 3, sharing: 1, rate: Some(0.3) },
         Op::Attention { kv_heads: 1, sharing: 3, rate: Some(0.3) },
@@ -559,6 +580,8 @@ pub fn vector_cases() -> Vec<Case> {
         Op::Adapted { inner: 12, rank: 8, activation: None },
         Op::Adapted { inner: 12, rank: 8, activation: gelu(Gelu::Erf) },
         Op::Adapted { inner: 12, rank: 8, activation: Some(Activation::SwiGlu) },
+        Op::Activated { activation: Activation::Gelu(Gelu::Tanh) },
+        Op::Activated { activation: Activation::SwiGlu },
         // The last tokens share a vector with padding.
         Op::CrossEntropy { vocab: 1029, padding: 3, chunk: 100, ignores: true },
         Op::Dropout { rate: 0.3, residual: true },

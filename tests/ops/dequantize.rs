@@ -19,16 +19,19 @@ pub fn check_dequantize(device: &Device, mode: OpsMode) {
             f16::from_f32(((row / 32 * out + column) as f32).sin() * 3.0).to_f32()
         };
         let places = || (0..input).flat_map(|row| (0..out).map(move |column| (row, column)));
-        let wanted: Vec<f32> =
-            places().map(|(row, column)| code(row, column) as i8 as f32 * scale(row, column)).collect();
+        let wanted: Vec<f32> = places()
+            .map(|(row, column)| code(row, column) as i8 as f32 * scale(row, column))
+            .collect();
         let words: Vec<i32> = (0..input / 4 * out)
             .map(|at| {
                 let (row, column) = (at / out * 4, at % out);
                 i32::from_le_bytes(std::array::from_fn(|byte| code(row + byte, column)))
             })
             .collect();
-        let scales: Vec<f32> =
-            places().filter(|(row, _)| row % 32 == 0).map(|(row, column)| scale(row, column)).collect();
+        let scales: Vec<f32> = places()
+            .filter(|(row, _)| row % 32 == 0)
+            .map(|(row, column)| scale(row, column))
+            .collect();
         let words = TensorData::new(words, [input / 4, out]);
         let codes = Tensor::<2, Int>::from_data(words, (device, DType::I32));
         for &of_scales in dtypes {

@@ -96,7 +96,7 @@ pub(super) fn frozen_backward(
 /// Returns the activation `[n, inner]` of the input `x` and the gradient of `x`, from `dh`, that of the
 /// activation. The derivative has computed most of the activation, which takes memory that nothing needs after
 /// this layer.
-fn activation_and_gradient(
+pub(in crate::ops) fn activation_and_gradient(
     mut dh: Vec<f32>,
     mut x: CpuTensor,
     inner: usize,
@@ -120,7 +120,7 @@ fn activation_and_gradient(
     }
 }
 
-fn activate(x: CpuTensor, activation: Option<Activation>) -> CpuTensor {
+pub(in crate::ops) fn activate(x: CpuTensor, activation: Option<Activation>) -> CpuTensor {
     let Some(activation) = activation else { return x };
     let [n, width] = x.shape().dims();
     let x = values(&x);

@@ -87,7 +87,11 @@ fn swiglu_gradients<T: Float, N: Size>(
     }
 }
 
-fn activate(kernels: &CubeKernels, x: &CubeTensor, activation: Option<Activation>) -> CubeTensor {
+pub(in crate::ops) fn activate(
+    kernels: &CubeKernels,
+    x: &CubeTensor,
+    activation: Option<Activation>,
+) -> CubeTensor {
     let [n, c] = x.shape().dims();
     match activation {
         None => x.clone(),
@@ -194,16 +198,23 @@ fn input_gradient(
         add(du, a, epilogue);
     }
     add(dy, w, Epilogue { accumulate, ..epilogue });
-    if activation != Some(Activation::SwiGlu) {
-        return dh;
-    }
+    if activation == Some(Activation::SwiGlu) { swiglu_gradient(kernels, &dh, x) } else { dh }
+}
+
+/// Returns the gradient of gate and up `x` from `dh`, that of their SwiGLU.
+pub(in crate::ops) fn swiglu_gradient(
+    kernels: &CubeKernels,
+    dh: &CubeTensor,
+    x: &CubeTensor,
+) -> CubeTensor {
+    let [n, width] = dh.shape().dims();
     let dx = kernels.queue.empty_of(x.shape(), x.dtype);
     let vector = kernels.vector(x.dtype, width);
     let width = width / vector;
     launch!(
         kernels,
         cover(n * width),
-        swiglu_gradients(vector, &[&dh, x, &dx], n * width, width, elem(x))
+        swiglu_gradients(vector, &[dh, x, &dx], n * width, width, elem(x))
     );
     dx
 }

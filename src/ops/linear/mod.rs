@@ -11,10 +11,10 @@ use super::shared::dispatch::{op, tensors};
 use crate::protocol::Activation;
 
 #[cfg(not(target_arch = "wasm32"))]
-mod cpu;
+pub(super) mod cpu;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-mod cube;
-mod reference;
+pub(super) mod cube;
+pub(super) mod reference;
 #[cfg(feature = "wgpu")]
 mod wgsl;
 

@@ -41,7 +41,11 @@ pub(super) fn frozen_backward(inputs: FrozenBackwardInputs<Reference>) -> Frozen
 }
 
 /// Returns the gradient of `x` from `dh`, that of its activation.
-fn input_gradient(dh: Tensor<2>, x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {
+pub(in crate::ops) fn input_gradient(
+    dh: Tensor<2>,
+    x: Tensor<2>,
+    activation: Option<Activation>,
+) -> Tensor<2> {
     match activation {
         None => dh,
         Some(Activation::Gelu(form)) => dh * gelu_derivative(x, form),
@@ -49,7 +53,7 @@ fn input_gradient(dh: Tensor<2>, x: Tensor<2>, activation: Option<Activation>) -
     }
 }
 
-fn activate(x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {
+pub(in crate::ops) fn activate(x: Tensor<2>, activation: Option<Activation>) -> Tensor<2> {
     let gate = match activation {
         None => return x,
         Some(Activation::SwiGlu) => {

@@ -27,6 +27,8 @@ pub(super) const ALL: &[KernelCheck] = &[
     KernelCheck { name: "linear_cross_entropy", run: loss },
     KernelCheck { name: "linear_cross_entropy with gradients", run: loss_gradients },
     KernelCheck { name: "dropout", run: dropout },
+    KernelCheck { name: "activation", run: activation },
+    KernelCheck { name: "dequantize", run: dequantize },
     KernelCheck { name: "update_control", run: update_control },
     KernelCheck { name: "adamw", run: adamw },
 ];
@@ -377,6 +379,26 @@ fn dropout(inputs: &TestInputs) -> Vec<KernelOutput> {
         KernelOutput::new("dropout", dropped(None)),
         KernelOutput::new("dropout + residual", dropped(Some(residual))),
     ]
+}
+
+/// The activation by itself, for adapters with dropout.
+fn activation(inputs: &TestInputs) -> Vec<KernelOutput> {
+    let [m, k, _] = small(inputs);
+    let activation = inputs.shapes.activation;
+    let x = inputs.activation(1, [m, input_width(k, Some(activation))]);
+    let dy = inputs.activation(2, [m, k]);
+    let dx = ops::activate_backward(dy, x.clone(), activation, inputs.mode);
+    vec![
+        KernelOutput::new("activation", ops::activate(x, activation, inputs.mode)),
+        KernelOutput::new("activation backward", dx),
+    ]
+}
+
+fn dequantize(inputs: &TestInputs) -> Vec<KernelOutput> {
+    let [_, _, out] = small(inputs);
+    let (codes, scales) = (inputs.words(1, [24, out]), inputs.activation(2, [3, out]));
+    let dtype = scales.dtype();
+    vec![KernelOutput::new("dequantize", ops::dequantize(codes, scales, dtype, inputs.mode))]
 }
 
 /// The lengths of weights: of more than one workgroup and read four elements at a time, and of neither.

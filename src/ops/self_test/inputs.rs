@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::KernelShapes;
 use crate::config::Precision;
@@ -87,6 +87,15 @@ impl TestInputs {
 
     pub fn zeros(&self, shape: [usize; 2]) -> Tensor<2> {
         Tensor::zeros(shape, (&self.device, DType::F32))
+    }
+
+    /// Returns words of any bits.
+    pub fn words(&self, seed: u64, shape: [usize; 2]) -> Tensor<2, Int> {
+        let len = shape.iter().product();
+        let words: Vec<i32> =
+            noise(seed, len).into_iter().map(|x| x.to_bits().rotate_left(9) as i32).collect();
+        let words = TensorData::new(words, [len]);
+        Tensor::<1, Int>::from_data(words, (&self.device, DType::I32)).reshape(shape)
     }
 
     /// Returns the mask of a run with dropout.

@@ -93,9 +93,14 @@ impl BlockMemory<'_> {
         };
         let has_copy = self.model.config.dropout > 0.0 && !is_split;
         let dropped = if has_copy { width } else { 0 };
+        let mut of_token = width + up + others + dropped;
+        if self.model.drops_inputs() {
+            // The gradient of the activated input by the adapter, then that of the input by both.
+            of_token = (of_token + ffn).max(width + 2 * up + ffn);
+        }
         let partial = self.partial_products_of(ffn, width);
         Peak {
-            temporary: self.tokens * (width + up + others + dropped),
+            temporary: self.tokens * of_token,
             gradients: self.model.gradients_of(ffn * width),
             sums: 0,
             cast: if is_split { 0 } else { ffn * width },

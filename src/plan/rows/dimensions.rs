@@ -96,6 +96,11 @@ impl<'a> Dimensions<'a> {
         layers.into_iter().map(|[input, output]| self.decoded(input, output)).max().unwrap_or(0)
     }
 
+    /// Returns true if elements of the inputs of adapters are dropped.
+    pub fn drops_inputs(&self) -> bool {
+        self.adapter.is_some() && self.config.lora_dropout > 0.0
+    }
+
     /// Counts the weights that are stored in 8 bits.
     pub fn quantized(&self) -> u64 {
         self.adapter.map_or(0, |adapter| adapter.quantized)
