@@ -20,8 +20,8 @@ use super::spelling::{END_OF_TEXT, byte_character, bytes_of_characters, spelled}
 pub(super) mod trainer;
 mod words;
 
-pub(super) use words::GPT2_NAME;
 use words::Words;
+pub(super) use words::{GPT2_NAME, pre_tokenizer, words_named};
 
 /// The tokens that end a document, by their usual names.
 const ENDS: [&str; 4] =

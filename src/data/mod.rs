@@ -71,9 +71,7 @@ pub use tokenizer_files::{
     FolderTokenizer, TOKENIZER_FILE, TOKENIZER_FILES, TokenizerError, pairs_of_folder,
 };
 pub use tokens::Split;
-#[cfg(test)]
-pub(crate) use vocabulary::TokenKind;
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{TokenKind, Vocabulary};
 
 #[cfg(test)]
 pub(crate) mod testing {

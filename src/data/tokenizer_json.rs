@@ -52,6 +52,13 @@ pub(super) fn special(id: u32, name: &str) -> Value {
     })
 }
 
+/// Returns an added token that is found in text before all others.
+pub(super) fn added(id: u32, text: &str) -> Value {
+    let mut token = special(id, text);
+    token["special"] = json!(false);
+    token
+}
+
 /// Returns the post-processor that puts a token before each text.
 pub(super) fn beginning_with(id: &Value, name: &str) -> Value {
     let token = |type_id| json!({"SpecialToken": {"id": name, "type_id": type_id}});

@@ -2,10 +2,13 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::bpe::GPT2_NAME;
+use super::bpe::{GPT2_NAME, pre_tokenizer, words_named};
+use super::special_names::SETTINGS_FILE;
 use super::spelling::spell;
+use super::tokenizer_files::TOKENIZER_FILE;
+use super::tokenizer_json::{added, special, tokenizer_file};
 use super::{CharVocab, TextTokenizer, Tokenizer};
 
 /// A vocabulary of byte-level BPE.
@@ -54,6 +57,55 @@ impl Vocabulary {
         for token in [&mut self.begin, &mut self.end, &mut self.padding, &mut self.unknown] {
             *token = token.filter(|id| (*id as usize) < size);
         }
+    }
+}
+
+impl Vocabulary {
+    /// Returns wgpt's name for words that llama.cpp knows by `name`, if wgpt splits text like this.
+    pub fn words_named(name: &str) -> Option<&'static str> {
+        words_named(name)
+    }
+
+    /// Returns names and contents of the files of a model folder with this vocabulary.
+    pub fn files(&self) -> [(&'static str, String); 2] {
+        let mut ids = Map::new();
+        let mut others = Vec::new();
+        for (id, (text, kind)) in (0..).zip(&self.tokens) {
+            match kind {
+                TokenKind::Unused => continue,
+                TokenKind::Normal => {}
+                TokenKind::Control => others.push(special(id, text)),
+                TokenKind::UserDefined => others.push(added(id, text)),
+            }
+            ids.insert(text.clone(), json!(id));
+        }
+        let words = pre_tokenizer(self.words);
+        let bytes = json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false,
+        });
+        let file = tokenizer_file(ids, &json!(self.merges), &others, &words, &Value::Null, &bytes);
+        let mut file: Value = serde_json::from_str(&file).expect("it was written as JSON");
+        // As in the folders of these models, which llama.cpp knows by the name of their words.
+        file["model"]["ignore_merges"] = json!(self.words == "llama-bpe");
+        if self.words == "qwen2" {
+            file["normalizer"] = json!({"type": "NFC"});
+        }
+        let mut settings = json!({"add_bos_token": self.adds_begin});
+        for (role, id) in [
+            ("bos_token", self.begin),
+            ("eos_token", self.end),
+            ("pad_token", self.padding),
+            ("unk_token", self.unknown),
+        ] {
+            let token = id.and_then(|id| self.tokens.get(id as usize));
+            if let Some((text, _)) = token {
+                settings[role] = json!(text);
+            }
+        }
+        if let Some(template) = &self.chat_template {
+            settings["chat_template"] = json!(template);
+        }
+        [(TOKENIZER_FILE, file.to_string()), (SETTINGS_FILE, settings.to_string())]
     }
 }
 
@@ -151,6 +203,42 @@ mod tests {
             vocabulary.pad(60_000);
             assert_eq!(vocabulary.tokens[59_999], ("[PAD59999]".into(), TokenKind::Unused));
         }
+    }
+
+    /// As a GGUF file has them and a model folder does.
+    #[test]
+    fn vocabularies_are_files_of_the_same_tokenizer() {
+        let folder_template = ChatTemplate::of_folder(
+            chat_ml().base().clone(),
+            WrittenTemplate {
+                text: "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>{% endfor %}\
+                       {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+                    .to_owned(),
+                names: [("eos_token".to_owned(), "<|im_end|>".to_owned())].into(),
+            },
+        )
+        .unwrap();
+        for tokenizer in
+            [Tokenizer::GPT2, Tokenizer::BYTE, Tokenizer::BYTE.with_chat(), folder_template.into()]
+        {
+            let mut vocabulary = tokenizer.vocabulary().unwrap();
+            vocabulary.pad(vocabulary.tokens.len() + 3);
+            let folder = tempfile::tempdir().unwrap();
+            for (name, text) in vocabulary.files() {
+                std::fs::write(folder.path().join(name), text).unwrap();
+            }
+            let read = Tokenizer::open(folder.path()).unwrap();
+            assert_eq!(read.refused, None);
+            let read = read.tokenizer;
+            let text = "It's 12 + 34\r\n\tcaf\u{e9}  \u{4e2d}\u{1f600}<|endoftext|>";
+            assert_eq!(read.encode(text).unwrap(), tokenizer.encode(text).unwrap());
+            assert_eq!(read.chat().is_some(), tokenizer.chat().is_some());
+            let mut again = read.vocabulary().unwrap();
+            again.pad(vocabulary.tokens.len());
+            assert_eq!(again, vocabulary);
+        }
+        assert_eq!(Vocabulary::words_named("llama3"), Some("llama-bpe"));
+        assert_eq!(Vocabulary::words_named("tekken"), None);
     }
 
     #[test]

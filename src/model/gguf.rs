@@ -1,6 +1,6 @@
-//! Writes GGUF files, which llama.cpp reads. The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Writes and reads GGUF files, llama.cpp's. The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
-//! The crates for GGUF only read it, or hold all tensors in memory. This module holds one at a time.
+//! The crates for GGUF only read it, or hold all tensors in memory. Here one is in memory at a time.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -15,7 +15,10 @@ use crate::data::Vocabulary;
 use crate::disk::{self, File};
 use crate::ops::QUANTIZED_BLOCK as BLOCK;
 
+mod reader;
 mod tensors;
+
+pub use reader::GgufModel;
 
 const VERSION: u32 = 3;
 /// Tensors begin at multiples of this many bytes.
@@ -411,7 +414,8 @@ mod tests {
         // Of heads of 10. Only the first pair turns within 8 positions.
         assert!(factors.len() == 5 && factors[0] > 1.0 && factors[1..] == [8.0; 4], "{factors:?}");
         let qwen2 = names(Arch::Qwen2, true);
-        for tensor in ["blk.1.attn_q.bias [40]", "blk.0.attn_k.bias [20]", "blk.1.attn_v.bias [20]"] {
+        for tensor in ["blk.1.attn_q.bias [40]", "blk.0.attn_k.bias [20]", "blk.1.attn_v.bias [20]"]
+        {
             assert!(qwen2.contains(&tensor.to_string()), "{tensor}: {qwen2:?}");
         }
         assert_eq!(qwen2.len(), 1 + 2 * 12 + 1, "tied");

@@ -127,7 +127,7 @@ pub fn read_architecture(folder: &Path) -> Result<Architecture, WeightError> {
 }
 
 /// Returns the architecture that a `config.json` describes, or the reason why wgpt has no such model.
-fn architecture(config: &Value) -> Result<Architecture, String> {
+pub(super) fn architecture(config: &Value) -> Result<Architecture, String> {
     match model_type(config) {
         Some("gpt2") => gpt2(config),
         // GPT-2's own file has no type, but its names of sizes are GPT-2's alone.

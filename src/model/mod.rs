@@ -43,7 +43,7 @@ pub(crate) use folder::{
     INDEX_FILE, WEIGHTS_FILE, WeightFolder, has_weights, saved_shape, weight_files, write_weights,
 };
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use gguf::{GgufFile, GgufType};
+pub(crate) use gguf::{GgufFile, GgufModel, GgufType};
 pub use gradients::{Take, WeightGradients};
 pub(crate) use hugging_face::{ARCHITECTURE_FILE, read_architecture, write_architecture};
 pub(crate) use init::RandomWeights;

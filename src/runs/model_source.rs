@@ -1,4 +1,4 @@
-//! Opens models: a run, a checkpoint, a Hugging Face folder, a nanoGPT checkpoint, a zip.
+//! Opens models: a run, a checkpoint, a Hugging Face folder, a GGUF file, a nanoGPT checkpoint, a zip.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +17,8 @@ use crate::data::{
 };
 use crate::disk;
 use crate::eval::{ChatError, Conversation};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::model::GgufModel;
 use crate::model::{
     ADAPTER_CONFIG, ADAPTER_FILE, AdapterConfig, AdapterFolder, Architecture, Blocks, Gpt, Lora,
     MergedWeights, NanoGptCheckpoint, RandomWeights, WeightError, WeightFolder, WeightSource,
@@ -112,6 +114,10 @@ impl ModelSource {
         if path.extension().is_some_and(|extension| extension == "zip") {
             return Self::zip(path, role);
         }
+        #[cfg(not(target_arch = "wasm32"))]
+        if is_gguf(path) {
+            return Self::gguf(path);
+        }
         if path.extension().is_some_and(|extension| extension == "pt") {
             let file = NanoGptCheckpoint::open(path)?;
             if file.has_other_head()? {
@@ -153,7 +159,7 @@ impl ModelSource {
         Err(if disk::exists(path) {
             Failure::no_checkpoint(path)
         } else {
-            let hint = "give a run, a checkpoint, nanoGPT's ckpt.pt or a Hugging Face folder; for OpenAI's \
+            let hint = "give a run, a checkpoint, nanoGPT's ckpt.pt, a Hugging Face folder or a GGUF file; for OpenAI's \
                         GPT-2, run `wgpt get hf:openai-community/gpt2` and give hf:openai-community/gpt2";
             Failure::bad_data(format!("{}: does not exist", path.display()), hint)
         })
@@ -181,6 +187,34 @@ impl ModelSource {
                 Self { tokenizer: None, is_guess: false, warnings: vec![warning], ..self }
             }
         })
+    }
+
+    /// Opens a GGUF file. Its tokenizer is read as that of a folder.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn gguf(path: &Path) -> Result<Self, Failure> {
+        let file = GgufModel::open(path)?;
+        let source = Self::plain(path, file.architecture.clone());
+        let vocabulary = match file.vocabulary() {
+            Ok(vocabulary) => vocabulary,
+            Err(reason) => {
+                let warning = format!(
+                    "{}: {reason}; without it, this model cannot read or write text",
+                    path.display()
+                );
+                let warnings = vec![warning];
+                return Ok(Self { tokenizer: None, is_guess: false, warnings, ..source });
+            }
+        };
+        let folder = tempfile::tempdir().map_err(Failure::io("unpack", path))?;
+        for (name, text) in vocabulary.files() {
+            let file = folder.path().join(name);
+            disk::write(&file, text).map_err(Failure::io("write", &file))?;
+        }
+        let source = source.with_tokenizer_of(folder.path())?;
+        // Nobody knows that folder.
+        let [unpacked, gguf] = [folder.path(), path].map(|path| path.display().to_string());
+        let warnings = source.warnings.iter().map(|text| text.replace(&unpacked, &gguf)).collect();
+        Ok(Self { warnings, ..source })
     }
 
     /// Opens a model folder in a zip, as the browser build exports it.
@@ -375,10 +409,18 @@ impl ModelSource {
             } else if disk::is_dir(&self.path) {
                 Box::new(WeightFolder::open(&self.path, &self.architecture)?)
             } else {
-                Box::new(NanoGptCheckpoint::open(&self.path)?)
+                self.weights_of_file()?
             };
         let path = self.name.clone();
         Ok(Box::new(Fitted { weights, path, architecture: self.architecture.clone() }))
+    }
+
+    fn weights_of_file(&self) -> Result<Box<dyn WeightSource>, Failure> {
+        #[cfg(not(target_arch = "wasm32"))]
+        if is_gguf(&self.path) {
+            return Ok(Box::new(GgufModel::open(&self.path)?));
+        }
+        Ok(Box::new(NanoGptCheckpoint::open(&self.path)?))
     }
 
     /// Opens the weights of an adapter by themselves.
@@ -470,6 +512,11 @@ pub(super) fn recorded(path: &Path) -> Option<Checkpoint> {
     } else {
         Checkpoint::open_unverified(path).ok()
     }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gguf")
 }
 
 /// Creates the failure of a GPT-2 with two tables.
@@ -756,7 +803,8 @@ mod tests {
                 }
                 vec![(name.to_string(), values)]
             };
-            let failure = reopened(&Architecture::tiny_llama(Arch::Llama, true), spoilt).unwrap_err();
+            let failure =
+                reopened(&Architecture::tiny_llama(Arch::Llama, true), spoilt).unwrap_err();
             assert!(failure.text.contains("not finite numbers: 1 of 32"), "{failure}");
             assert_eq!(failure.exit, crate::protocol::Exit::BadData);
         }

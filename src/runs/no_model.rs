@@ -125,11 +125,7 @@ fn of_names(names: &[String]) -> Option<(&String, Advice)> {
             "this is a part of a model without the index of all parts",
             "fetch the whole folder again, with its model.safetensors.index.json",
         ),
-        (
-            has("", ".gguf"),
-            "this is a GGUF file, which wgpt writes but does not read",
-            "give the folder of safetensors that it was made from",
-        ),
+        (has("", ".gguf"), "this folder has a model in a GGUF file", "give the path of that file"),
         (
             has("", ".safetensors"),
             "these weights are not called model.safetensors",
@@ -171,7 +167,7 @@ mod tests {
                 "one file of a run",
                 "give its folder: {r}",
             ),
-            ("x.gguf", &["x.gguf"], "GGUF", "safetensors that it was made from"),
+            ("g", &["g/x.gguf"], "x.gguf: this folder has a model", "the path of that file"),
             ("notes.txt", &["notes.txt"], "this file is no model", "give a run"),
             ("r", &["r/config.toml", "r/events.jsonl"], "no checkpoint yet", "--resume --run="),
             (

@@ -31,6 +31,20 @@ fn a_model_is_exported_as_gguf() {
     });
     assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2], "{sizes:?}");
     assert_eq!(fs::read_dir(path.join("models")).unwrap().count(), 3);
+    // A file is a model like a folder.
+    ok(path, &["export", "r", "-o", "whole"]);
+    ok(path, &["export", "models/f32.gguf", "-o", "back"]);
+    let weights = |folder: &str| fs::read(path.join(folder).join("model.safetensors")).unwrap();
+    assert!(weights("whole") == weights("back"));
+    let sampled = |model: &str| {
+        ok(path, &["sample", model, "--start=The", "--seed=3", "--max-new-tokens=20"])
+    };
+    assert_eq!(sampled("whole"), sampled("models/f32.gguf"));
+    let from =
+        ["train", "--init_from=models/q8_0.gguf", "--data=data", "--max_iters=2", "--run=tuned"];
+    let said =
+        ok(path, &[&from[..], &["--device=cpu", "--lora_rank=2", "--sample_tokens=0"]].concat());
+    assert!(path.join("tuned/checkpoints/00000002/adapter_model.safetensors").exists(), "{said}");
     train_on_bytes(path, "erf", &["--gelu=erf"]);
     for (model, is_told) in [("r", false), ("erf", true)] {
         let exported = run(path, &["export", model, "-o", &format!("{model}.gguf")]);

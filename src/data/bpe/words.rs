@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use fancy_regex::Regex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use thread_local::ThreadLocal;
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
@@ -36,6 +36,32 @@ const NAMES: [(&str, &[&str]); 4] = [
 ];
 
 const DIGIT: &str = r"\p{N}";
+
+/// Returns the name in [`NAMES`] of words that llama.cpp knows by `name`, which may be one of several.
+pub(in crate::data) fn words_named(name: &str) -> Option<&'static str> {
+    let name = match name {
+        "default" | "gpt2" => GPT2_NAME,
+        "llama3" | "llama-v3" => "llama-bpe",
+        other => other,
+    };
+    NAMES.into_iter().map(|(known, _)| known).find(|known| *known == name)
+}
+
+/// Returns the `pre_tokenizer` of words with a name in [`NAMES`].
+pub(in crate::data) fn pre_tokenizer(name: &str) -> Value {
+    let known = NAMES.into_iter().find(|(known, _)| *known == name);
+    let (_, patterns) = known.unwrap_or(NAMES[0]);
+    let splits = patterns.iter().filter(|pattern| **pattern != GPT2_WORDS).map(|pattern| {
+        json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+    });
+    let bytes = json!({
+        "type": "ByteLevel",
+        "add_prefix_space": false,
+        "trim_offsets": false,
+        "use_regex": patterns.contains(&GPT2_WORDS),
+    });
+    json!({"type": "Sequence", "pretokenizers": splits.chain([bytes]).collect::<Vec<_>>()})
+}
 
 /// Receives a part of the text: one that [`Words::last_pattern`] splits into words, or a token that is found
 /// before all others.

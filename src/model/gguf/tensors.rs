@@ -17,7 +17,7 @@ pub(super) struct GgufTensor {
     /// `[out, in]` in files, and a bias is a row. `None` for others, which are as in the model.
     pub columns: Option<Range<usize>>,
     /// The size of the heads whose rows are interleaved.
-    interleaved: Option<usize>,
+    pub interleaved: Option<usize>,
     pub dtype: GgufType,
 }
 
@@ -152,6 +152,18 @@ fn interleave(values: &[f32], head: usize, row: usize) -> Vec<f32> {
         }
     }
     interleaved
+}
+
+/// Undoes [`interleave`].
+pub(super) fn deinterleave(values: &[f32], head: usize, row: usize) -> Vec<f32> {
+    let mut halves = Vec::with_capacity(values.len());
+    for head_rows in values.chunks_exact(head * row) {
+        for first in [0, row] {
+            let pairs = head_rows.chunks_exact(2 * row);
+            halves.extend(pairs.flat_map(|pair| &pair[first..first + row]));
+        }
+    }
+    halves
 }
 
 /// Returns `blk.0.attn_qkv` for the layer `h.0.attn.c_attn` of GPT-2, `blk.0.attn_q` for Llama's
