@@ -239,11 +239,12 @@ pub(super) enum Subcommands {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Write a model for other programs: a Hugging Face folder, a GGUF file, or a web page
+    /// Write a model for other programs: a Hugging Face folder, a GGUF file, a folder for Ollama, or a web page
     #[command(after_help = examples(&[
         ("wgpt export -o my-model", "the newest run in out/"),
         ("wgpt export out/demo-1 -o my-model", "a run's best checkpoint"),
         ("wgpt export out/demo-1 -o demo.gguf --type q8_0", "for llama.cpp"),
+        ("wgpt export out/demo-1 -o demo --format ollama", "for Ollama and LM Studio"),
     ]))]
     Export(ExportArgs),
     /// Convert nanoGPT's ckpt.pt or a Hugging Face folder into a folder to sample and fine-tune from

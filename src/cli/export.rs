@@ -5,11 +5,14 @@ use std::path::Path;
 use super::activity::Activity;
 use super::args::{ExportArgs, FormatArg, Global};
 use super::find_model::{find_model, find_tokenizer};
+use super::next::after_ollama;
 use crate::data::Tokenizer;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
 use crate::text::millions;
-use crate::worker::{write_adapter_folder, write_gguf, write_model_folder, write_page};
+use crate::worker::{
+    safe_name, write_adapter_folder, write_gguf, write_model_folder, write_ollama, write_page,
+};
 
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     let is_gguf = args.output.extension().is_some_and(|ending| ending == "gguf");
@@ -23,12 +26,13 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     match format {
         FormatArg::Hf => convert(&source, tokenizer.as_ref(), &args.output, global)?,
         FormatArg::Peft => write_adapter_folder(&source, &args.output)?,
-        FormatArg::Gguf => {
+        FormatArg::Gguf | FormatArg::Ollama => {
             let tokenizer = find_tokenizer(&source, args.data.as_deref())?;
             let mut activity = Activity::new(global.quiet);
             let path = args.output.display();
             let mut show = |done, all| activity.show(format!("writing {path} {done}/{all}"));
-            for warning in write_gguf(&source, &tokenizer, &args.output, args.kind, &mut show)? {
+            let write = if format == FormatArg::Gguf { write_gguf } else { write_ollama };
+            for warning in write(&source, &tokenizer, &args.output, args.kind, &mut show)? {
                 message!("warning: {warning}");
             }
         }
@@ -39,6 +43,9 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
         }
     }
     output!("{} -> {}", source.name.display(), args.output.display());
+    if format == FormatArg::Ollama {
+        output!("{}", after_ollama(&args.output, &safe_name(&args.output)));
+    }
     Ok(())
 }
 

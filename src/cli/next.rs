@@ -72,6 +72,17 @@ pub(super) fn after_get(fetched: &Fetched) -> String {
     }
 }
 
+/// Returns the commands that import a model from a folder for Ollama, in which it is called `name`.
+pub(super) fn after_ollama(folder: &Path, name: &str) -> String {
+    let path = |file: &str| quoted(&folder.join(file).display().to_string());
+    let modelfile = path("Modelfile");
+    let gguf = path(&format!("{name}.gguf"));
+    format!(
+        "Ollama:     ollama create {name} -f {modelfile}\n            ollama run {name}\n\
+         LM Studio:  lms import {gguf}\nllama.cpp:  llama-server -m {gguf}"
+    )
+}
+
 /// Returns the name that this program was started with.
 #[allow(clippy::disallowed_methods, reason = "names the program in a message")]
 fn program() -> String {

@@ -30,6 +30,7 @@
 //! ```
 
 pub(super) mod file;
+mod go;
 mod jinja;
 mod specials;
 

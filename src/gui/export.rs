@@ -9,13 +9,14 @@ use super::target::IS_PAGE;
 use super::widgets::button;
 use crate::protocol::{ExportFormat, Progress, Request};
 
-const FORMATS: [(&str, ExportFormat, &str); 3] = [
+const FORMATS: [(&str, ExportFormat, &str); 4] = [
     (
         "Hugging Face folder...",
         ExportFormat::HuggingFace,
         "Export for transformers and for training in other programs (Ctrl+E)",
     ),
-    ("GGUF file...", ExportFormat::Gguf, "Export for llama.cpp, Ollama and LM Studio"),
+    ("Ollama and LM Studio...", ExportFormat::Ollama, "Export a GGUF file and Ollama's Modelfile"),
+    ("GGUF file...", ExportFormat::Gguf, "Export for llama.cpp and programs that use it"),
     (
         "Web page...",
         ExportFormat::Page,

@@ -82,6 +82,7 @@ fn the_control_bar_sends_commands_to_a_live_run() {
     assert_eq!(bar.click("Export"), []);
     for (label, format) in [
         ("Hugging Face folder...", ExportFormat::HuggingFace),
+        ("Ollama and LM Studio...", ExportFormat::Ollama),
         ("GGUF file...", ExportFormat::Gguf),
         ("Web page...", ExportFormat::Page),
     ] {

@@ -274,6 +274,8 @@ pub(crate) enum ExportFormat {
     HuggingFace,
     /// A file for llama.cpp.
     Gguf,
+    /// A folder with such a file, and its chat template for Ollama.
+    Ollama,
     /// A web page that generates text.
     Page,
 }

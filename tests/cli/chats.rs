@@ -301,6 +301,25 @@ fn the_template_of_a_model_folder_is_used_from_data_to_export() {
     let gguf = fs::read(folder.path().join("model.gguf")).unwrap();
     let has = |part: &str| gguf.windows(part.len()).any(|window| window == part.as_bytes());
     assert!(has("tokenizer.chat_template") && has("not this") && has("gpt-2"));
+
+    ok(folder.path(), &["export", "whole", "--format=ollama", "-o", "owl"]);
+    let modelfile = fs::read_to_string(folder.path().join("owl/Modelfile")).unwrap();
+    let [before, template, after] = modelfile.split("\"\"\"").collect::<Vec<_>>()[..] else {
+        panic!("{modelfile}");
+    };
+    assert!(before.ends_with("FROM ./owl.gguf\nTEMPLATE "), "{before}");
+    let user = r#"{{- else if eq .Role "user" }}{{ "<|im_start|>user\n" }}{{ .Content }}{{ "<|im_end|>\n" }}"#;
+    assert!(template.lines().any(|line| line == user), "{template}");
+    assert_eq!(after, "\nPARAMETER stop \"<|im_end|>\"\nPARAMETER num_ctx 48\n");
+    // Ollama's language cannot express every template.
+    let adamant = CHAT_ML.replace("message.content == 'refuse'", "message.role == 'system'");
+    fs::write(folder.path().join("hf/chat_template.jinja"), adamant).unwrap();
+    let refused = run(folder.path(), &["export", "hf", "--format=ollama", "-o", "refused"]);
+    let said = super::text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    let reason = "cannot be written for Ollama: it fails for a system message: line 3: not this";
+    assert!(said.contains(reason) && said.contains("--format=gguf"), "{said}");
+    assert!(!folder.path().join("refused").exists());
 }
 
 #[test]

@@ -66,6 +66,48 @@ fn a_model_is_exported_as_gguf() {
 }
 
 #[test]
+fn a_model_is_exported_for_ollama() {
+    let folder = temporary();
+    let path = folder.path();
+    train_on_bytes(path, "r", &["--n_embd=32"]);
+    let export = ["export", "r", "--format=ollama", "-o", "my models/my fox"];
+    let said = ok(path, &export);
+    let quote = if cfg!(windows) { '"' } else { '\'' };
+    let out = Path::new("my models/my fox");
+    let file = |name: &str| format!("{quote}{}{quote}", out.join(name).display());
+    for next in [
+        format!("ollama create my-fox -f {}\n", file("Modelfile")),
+        "ollama run my-fox\n".to_owned(),
+        format!("lms import {}\n", file("my-fox.gguf")),
+        format!("llama-server -m {}\n", file("my-fox.gguf")),
+    ] {
+        assert!(said.contains(&next), "no {next:?} in\n{said}");
+    }
+    let modelfile = "# In this folder: ollama create my-fox -f Modelfile\nFROM ./my-fox.gguf\n\
+                     TEMPLATE \"\"\"{{ .Prompt }}\"\"\"\nPARAMETER num_ctx 16\n";
+    assert_eq!(read(&path.join(out), "Modelfile"), modelfile);
+    let gguf = fs::read(path.join(out).join("my-fox.gguf")).unwrap();
+    assert_eq!(gguf[..8], *b"GGUF\x03\0\0\0");
+    assert_eq!(fs::read_dir(path.join(out)).unwrap().count(), 2);
+
+    // Nothing is replaced.
+    let again = run(path, &[&export[..], &["--type=f32"]].concat());
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("already has a file"), "{}", text(&again.stderr));
+    assert!(again.stdout.is_empty());
+    assert_eq!(fs::read(path.join(out).join("my-fox.gguf")).unwrap(), gguf);
+    fs::create_dir(path.join("other")).unwrap();
+    fs::write(path.join("other/Modelfile"), "mine").unwrap();
+    let refused = run(path, &["export", "r", "--format=ollama", "-o", "other"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(read(&path.join("other"), "Modelfile"), "mine");
+    assert_eq!(fs::read_dir(path.join("other")).unwrap().count(), 1);
+    // The type is that of a GGUF file.
+    ok(path, &["export", "r", "--format=ollama", "-o", "wide", "--type=f32"]);
+    assert!(fs::metadata(path.join("wide/wide.gguf")).unwrap().len() > gguf.len() as u64);
+}
+
+#[test]
 fn a_model_is_exported_with_the_page() {
     let folder = temporary();
     let path = folder.path();
@@ -127,6 +169,7 @@ fn a_worker_exports_for_the_window() {
         ("page", "page-r-2", "page.js"),
         ("hugging_face", "model-r", "model.safetensors"),
         ("hugging_face", "model-r-2", "model.safetensors"),
+        ("ollama", "model-r-3", "Modelfile"),
     ] {
         assert_eq!(export(to), mine.join(name));
         assert!(mine.join(name).join(file).exists(), "{name}");
@@ -138,7 +181,7 @@ fn a_worker_exports_for_the_window() {
         )
     };
     assert_eq!(sampled("mine/model-r"), sampled("r"));
-    assert_eq!(fs::read_dir(&mine).unwrap().count(), 7);
+    assert_eq!(fs::read_dir(&mine).unwrap().count(), 8);
 
     let request =
         serde_json::json!({"message": "request", "request": "report", "run": path.join("r")});

@@ -82,7 +82,7 @@ pub(in crate::cli) struct ExportArgs {
     /// Format [default: gguf for a file called *.gguf, else hf]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub format: Option<FormatArg>,
-    /// With gguf: the type that matrices are stored in
+    /// With gguf and ollama: the type that matrices are stored in
     #[arg(long = "type", value_name = "TYPE", default_value = "f16", value_parser = gguf_type())]
     pub kind: GgufType,
     /// With page: the unpacked wgpt-VERSION-page.zip of this release [default: web/dist, which
@@ -103,6 +103,8 @@ pub(in crate::cli) enum FormatArg {
     Peft,
     /// A file for llama.cpp
     Gguf,
+    /// A folder with such a file, and a Modelfile with its chat template for Ollama
+    Ollama,
     /// A web page on which visitors prompt the model on their own GPU, for any static host
     Page,
 }

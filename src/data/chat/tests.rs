@@ -1,5 +1,7 @@
 //! Tests of chat templates: of wgpt's, and of those that model folders have.
 
+mod go;
+
 use unicode_normalization::UnicodeNormalization;
 
 use super::super::testing::{assert_says, characters, chat_ml};

@@ -1,5 +1,7 @@
 //! Writes models for other programs.
 
+mod ollama;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +18,7 @@ use crate::report::{CARD, write_model_card};
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::worker::answer::name_of;
 use crate::worker::data_requests::free_path;
+pub(crate) use ollama::write_ollama;
 
 /// Writes a run, a checkpoint or a model for a window. Returns the path of the folder or file.
 pub(super) fn export(
@@ -36,6 +39,10 @@ pub(super) fn export(
         ExportFormat::Gguf => {
             let out = free_path(&folder, &name, ".gguf");
             write_gguf(&source, known()?, &out, GgufType::F16, &mut |_, _| {}).map(|_| out)
+        }
+        ExportFormat::Ollama => {
+            let out = free_folder(folder, &name);
+            write_ollama(&source, known()?, &out, GgufType::F16, &mut |_, _| {}).map(|_| out)
         }
         ExportFormat::Page => {
             let out = free_folder(folder, &format!("page-{}", name_of(checkpoint)));
@@ -232,12 +239,13 @@ pub(crate) fn write_page(
     })
 }
 
-/// Returns the name of a folder as a part of a URL.
-fn safe_name(folder: &Path) -> String {
+/// Returns the name of a folder as a part of a URL, and as the name of a model in Ollama.
+pub(crate) fn safe_name(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let safe = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '-' };
     let name: String = name.chars().map(safe).collect();
-    if name.is_empty() { "model".into() } else { name }
+    let name = name.trim_start_matches('-');
+    if name.is_empty() { "model".into() } else { name.to_owned() }
 }
 
 /// Writes a model as a GGUF file, with matrices of type `kind`. Passes the tensors that are written, and
