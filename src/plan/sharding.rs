@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn muon_updates_the_layers_of_the_blocks() {
+    fn muon_updates_the_matrices_of_the_blocks() {
         for bias in [false, true] {
             let config = Config { bias, ..config("gpt2", OptimizerKind::Muon) };
             let muon: u64 = weights(&config, 50_304).iter().map(|[muon, _]| muon).sum();
