@@ -230,7 +230,7 @@ mod tests {
     impl WeightSource for LargeWeights {
         fn weight(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
             if name.ends_with("qkv_proj.bias") {
-                return Ok((0..shape[0]).map(|column| (column % 7) as f32 / 4.0 - 0.8).collect());
+                return Ok((0..shape[0]).map(|column| (column % 7) as f32 / 20.0 - 0.15).collect());
             }
             let weights = self.0.weight(name, shape)?;
             Ok(weights.into_iter().map(|weight| 10.0 * weight).collect())
