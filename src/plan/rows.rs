@@ -72,8 +72,8 @@ impl<'a> RunMemory<'a> {
         let activation = self.ops.precision.activation_bytes();
         let wide = activation * rows * self.model.up.max(self.model.qkv);
         let logits = activation * self.plan.loss_chunk as u64 * self.model.vocab;
-        let matrix = 4 * self.model.largest_matrix();
-        let mut sizes = [self.weights.embedding_shard(), wide, logits, matrix];
+        let [shard, matrix] = self.weights.largest();
+        let mut sizes = [shard, wide, logits, matrix];
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         sizes
     }

@@ -426,3 +426,73 @@ fn plan(args: &[String]) -> f64 {
     let forecast: Value = serde_json::from_slice(&output.stdout).unwrap();
     forecast["predicted_bytes"].as_f64().unwrap()
 }
+
+/// An adapter on a base whose embedding is its largest tensor, stored in float32, float16 and 8 bits. The budget is
+/// what the plan predicts.
+#[test]
+fn an_adapter_allocates_no_more_than_its_plan() {
+    let base = tempfile::tempdir().expect("a temporary folder");
+    let path = base.path().join("base").display().to_string();
+    let shape = [
+        "--arch=llama",
+        "--n_layer=2",
+        "--n_head=4",
+        "--n_kv_head=2",
+        "--n_embd=256",
+        "--block_size=64",
+    ];
+    let made = isolated(env!("CARGO_BIN_EXE_wgpt"))
+        .args([
+            "train",
+            "--device=cpu",
+            "--data=builtin:stories",
+            "--vocab_size=20000",
+            "--max_iters=1",
+        ])
+        .args([
+            "--warmup_iters=0",
+            "--sample_tokens=0",
+            "--eval_iters=1",
+            "--batch_size=1",
+            &format!("--run={path}"),
+        ])
+        .args(shape)
+        .output()
+        .expect("the program starts");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let mut before = f64::MAX;
+    for (dtype, base) in [("float32", "auto"), ("float16", "auto"), ("float16", "q8_0")] {
+        let args: Vec<String> = [
+            "--data=builtin:stories".to_string(),
+            format!("--init_from={path}"),
+            "--lora_rank=4".to_string(),
+            format!("--dtype={dtype}"),
+            format!("--base_dtype={base}"),
+            "--batch_size=2".to_string(),
+            "--max_iters=3".to_string(),
+            "--warmup_iters=0".to_string(),
+            "--eval_interval=2".to_string(),
+            "--eval_iters=1".to_string(),
+            "--sample_tokens=5".to_string(),
+            NO_SELF_TEST.to_string(),
+        ]
+        .into();
+        let predicted = plan(&args);
+        let limited = [&args[..], &[format!("--vram_budget={predicted}")]].concat();
+        let run = Run::new(&limited, &[("FAULT_CAP", &predicted.to_string())]);
+        assert!(run.output.status.success(), "{args:?}\n{}", run.stderr());
+        assert_eq!(run.counted["refused"], 0, "{args:?}");
+        let peak = run.peak();
+        println!(
+            "{dtype}, {base}: counted {:.1}, predicted {:.1} MiB",
+            peak / MIB,
+            predicted / MIB
+        );
+        assert!(
+            peak <= predicted && predicted <= 1.1 * peak + 32.0 * MIB,
+            "{args:?}: {peak}, {predicted}"
+        );
+        assert!(peak < before, "{dtype}, {base}: {peak}, and {before} before");
+        before = peak;
+    }
+}

@@ -46,7 +46,7 @@ def sampled_by_wgpt(model: str, wgpt: str, prompt: str) -> str:
     command = [wgpt, "sample", model, "--device=cpu", f"--start={prompt}", "--temperature=0"]
     command += [f"--max-new-tokens={NEW_TOKENS}"]
     done = subprocess.run(command, check=True, capture_output=True)
-    text = done.stdout.decode().removesuffix("\n---------------\n").removeprefix(prompt)
+    text = done.stdout.decode().removesuffix("\n").removeprefix(prompt)
     # llama.cpp stops at these.
     return text.split("<|end|>")[0].split("<|endoftext|>")[0]
 

@@ -67,6 +67,18 @@ impl<'a> WeightMemory<'a> {
         embedding.div_ceil(embedding.div_ceil(self.largest_tensor).clamp(1, MAX_SHARDS as u64))
     }
 
+    /// Returns the sizes of the largest tensors of the embedding and of a matrix, in bytes. Gradients are f32, but an
+    /// adapter leaves half weights as they are. A sample decodes weights in 8 bits to f32 and, where each product casts
+    /// its weight, so are halves.
+    pub fn largest(&self) -> [u64; 2] {
+        let (shard, matrix) = (self.embedding_shard(), 4 * self.model.largest_matrix());
+        if !self.are_half() || self.model.adapter.is_none() {
+            return [shard, matrix];
+        }
+        let is_wide = self.ops.are_unfused() || self.model.quantized() > 0;
+        [shard / 2, if is_wide { matrix } else { matrix / 2 }]
+    }
+
     /// Lists what the device holds. With an offloaded optimizer these are the weights and pieces on their
     /// way; in half precision all weights with two dimensions are half.
     pub fn on_device(&self) -> Vec<Row> {
