@@ -23,9 +23,10 @@ fn main(
     }
     let row = i / p.width;
     let column = i - row * p.width;
-    var words: vec4<i32>;
-    for (var j = 0u; j < VEC; j++) {
-        words[j] = codes[i * VEC + j];
+    let first = i * VEC;
+    var words = vec4<i32>(codes[first]);
+    if (VEC == 4u) {
+        words = vec4<i32>(words.x, codes[first + 1u], codes[first + 2u], codes[first + 3u]);
     }
     // A scale has 32 rows, 8 of words.
     let scale = pack(scales[row / 8u * p.width + column]);

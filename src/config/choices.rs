@@ -106,6 +106,9 @@ words! {
     }
 }
 
+/// The number of weights that share a scale in `q8_0`.
+pub const QUANTIZED_BLOCK: usize = 32;
+
 /// The source of the initial weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

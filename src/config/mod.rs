@@ -26,7 +26,9 @@ mod source;
 
 pub use budget::Budget;
 pub(crate) use choices::words;
-pub use choices::{Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, Schedule};
+pub use choices::{
+    Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, QUANTIZED_BLOCK, Schedule,
+};
 pub use error::{ConfigError, Provenance, Source};
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};

@@ -11,8 +11,8 @@ use super::block::Block;
 use super::layers::{Linear, LinearMatrix, Norm, Trained, WeightMatrix};
 use super::quantized::QuantizedMatrix;
 use super::{Architecture, Gpt, Lora, WeightError, WeightSource};
-use crate::config::{Arch, BaseDtype};
-use crate::ops::{NormForm, QUANTIZED_BLOCK};
+use crate::config::{Arch, BaseDtype, QUANTIZED_BLOCK};
+use crate::ops::NormForm;
 use crate::plan::{AdaptedLayer, Blocks, LORA_A, LORA_B, LlamaBlocks};
 
 /// An architecture, its weights, and where they go.

@@ -10,10 +10,10 @@ use half::f16;
 use self::tensors::{GgufTensor, tensors};
 use super::quantized::code;
 use super::{Architecture, Blocks, LlamaBlocks, WeightError, WeightSource};
+use crate::config::QUANTIZED_BLOCK as BLOCK;
 use crate::config::RopeScaling;
 use crate::data::Vocabulary;
 use crate::disk::{self, File};
-use crate::ops::QUANTIZED_BLOCK as BLOCK;
 
 mod reader;
 mod tensors;

@@ -3,8 +3,9 @@
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use half::f16;
 
+use crate::config::QUANTIZED_BLOCK as BLOCK;
 use crate::gpu;
-use crate::ops::{self, OpsMode, QUANTIZED_BLOCK as BLOCK};
+use crate::ops::{self, OpsMode};
 
 /// A matrix `[in, out]` as [`ops::dequantize`] reads it.
 #[derive(Clone, Debug)]

@@ -30,7 +30,7 @@ pub use crate::protocol::{Activation, Implementation, KernelError, KernelShapes}
 pub use activation::{activate, activate_backward};
 pub use adamw::{AdamW, Moments, UpdatedWeight, WeightUpdate, adamw};
 pub use attention::{AttentionShape, attention, attention_backward};
-pub use dequantize::{QUANTIZED_BLOCK, dequantize};
+pub use dequantize::dequantize;
 pub use dropout::{Dropout, dropout};
 pub use embed::{embed, embed_backward, embed_tokens_backward};
 pub use layer_norm::{

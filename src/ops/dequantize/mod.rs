@@ -7,6 +7,7 @@
 use burn::tensor::{DType, Int, Tensor};
 
 use super::shared::dispatch::op;
+use crate::config::QUANTIZED_BLOCK;
 
 #[cfg(not(target_arch = "wasm32"))]
 mod cpu;
@@ -15,9 +16,6 @@ mod cube;
 mod reference;
 #[cfg(feature = "wgpu")]
 pub(super) mod wgsl;
-
-/// The number of weights that share a scale.
-pub const QUANTIZED_BLOCK: usize = 32;
 
 /// The rows of `codes` that share a row of scales.
 const WORDS: usize = QUANTIZED_BLOCK / 4;

@@ -1,7 +1,6 @@
 //! The dimensions of a model, and counts of its weights.
 
-use crate::config::{self, Arch, BaseDtype, Config};
-use crate::ops::QUANTIZED_BLOCK;
+use crate::config::{self, Arch, BaseDtype, Config, QUANTIZED_BLOCK};
 use crate::plan::{AdaptedLayer, Architecture, Lora};
 
 /// The dimensions of a model. Counts are in elements.

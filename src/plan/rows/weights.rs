@@ -7,8 +7,8 @@
 
 use super::dimensions::Dimensions;
 use super::op_memory::OpMemory;
-use crate::config::Dtype;
-use crate::ops::QUANTIZED_BLOCK;
+use crate::config::{Dtype, QUANTIZED_BLOCK};
+
 use crate::plan::sharding::largest_part;
 use crate::plan::{Class, Limits, MAX_SHARDS, Plan, Row, STAGED_ELEMENTS};
 
