@@ -71,6 +71,17 @@ impl WeightFolder {
         Ok(Self { path: folder.to_path_buf(), files, architecture: architecture.clone() })
     }
 
+    /// Checks that the files have every tensor of the model.
+    pub fn check(&self) -> Result<(), WeightError> {
+        let names = self.architecture.shapes().into_iter();
+        let mut tensors = names.flat_map(|(name, _)| tensors_of(&self.architecture, &name));
+        let is_missing = |tensor: &FileTensor| !self.has(self.stored_name(&tensor.name));
+        match tensors.find(is_missing) {
+            Some(tensor) => Err(self.missing(&tensor.name)),
+            None => Ok(()),
+        }
+    }
+
     /// Returns true if a file has a bias other than zero.
     pub fn has_biases(&mut self) -> Result<bool, WeightError> {
         for file in &mut self.files {
@@ -103,19 +114,33 @@ impl WeightFolder {
     }
 
     fn file(&mut self, name: &str) -> Result<&mut WeightFile, WeightError> {
-        let Some(at) = self.files.iter().position(|file| file.has(name)) else {
-            let hint = self.files.first().map_or(OTHER_CONFIG, WeightFile::missing_hint);
-            return Err(WeightError::missing(&self.path, name, hint));
-        };
-        Ok(&mut self.files[at])
+        match self.files.iter().position(|file| file.has(name)) {
+            Some(at) => Ok(&mut self.files[at]),
+            None => Err(self.missing(name)),
+        }
     }
 
-    /// Reads a tensor by its name in the files. A table that is both the embedding and the head may have either name.
-    fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+    fn missing(&self, name: &str) -> WeightError {
+        let hint = match self.files.first().map_or(OTHER_CONFIG, WeightFile::missing_hint) {
+            OTHER_CONFIG if disk::exists(&self.path.join(INDEX_FILE)) => {
+                "fetch all files of the model again, with its index and its config.json"
+            }
+            hint => hint,
+        };
+        WeightError::missing(&self.path, name, hint)
+    }
+
+    /// Returns the name that a tensor has in the files. A table that is both the embedding and the head may have either
+    /// name.
+    fn stored_name<'a>(&self, name: &'a str) -> &'a str {
         let is_head =
             !self.has(name) && !self.architecture.has_own_head() && name == self.embedding();
-        let file_name = if is_head && self.has(HEAD) { HEAD } else { name };
-        self.file(file_name)?.weight(file_name, shape)
+        if is_head && self.has(HEAD) { HEAD } else { name }
+    }
+
+    fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let name = self.stored_name(name);
+        self.file(name)?.weight(name, shape)
     }
 }
 

@@ -146,6 +146,7 @@ impl ModelSource {
                     Blocks::Gpt2 { .. } => return Err(other_head(path)),
                 }
             }
+            WeightFolder::open(path, &architecture)?.check()?;
             return Self::plain(path, architecture).with_tokenizer_of(path);
         }
         if has_adapter(path) {

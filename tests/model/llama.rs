@@ -325,5 +325,11 @@ fn sharded_halves_are_read_as_they_are() {
             let error = source.weights().err().unwrap().to_string();
             assert!(error.contains(part), "{error}");
         }
+        // So is a tensor that only a file without an entry has.
+        names.retain(|entry| !entry.contains("00002-of"));
+        fs::write(&index, format!("{{\"weight_map\": {{{}}}}}", names.join(", "))).unwrap();
+        let failure = ModelSource::open(folder.path()).unwrap_err();
+        assert!(failure.text.contains("is missing"), "{failure}");
+        assert!(failure.hint.contains("with its index"), "{}", failure.hint);
     }
 }
