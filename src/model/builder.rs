@@ -8,12 +8,13 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::adapter::{Adapter, mask};
 use super::block::Block;
+use super::host_table::HostTable;
 use super::layers::{Linear, LinearMatrix, Norm, Trained, WeightMatrix};
 use super::quantized::QuantizedMatrix;
 use super::{Architecture, Gpt, Lora, WeightError, WeightSource};
 use crate::config::{Arch, BaseDtype, QUANTIZED_BLOCK};
 use crate::ops::NormForm;
-use crate::plan::{AdaptedLayer, Blocks, LORA_A, LORA_B, LlamaBlocks};
+use crate::plan::{self, AdaptedLayer, Blocks, LORA_A, LORA_B, LlamaBlocks};
 
 /// An architecture, its weights, and where they go.
 pub(super) struct Builder<'a> {
@@ -54,8 +55,11 @@ impl<'a> Builder<'a> {
         let architecture = self.architecture;
         let has_positions = architecture.arch() == Arch::Gpt2;
         let has_own_head = architecture.has_own_head();
+        let is_on_host = plan::is_on_host(self.base, architecture);
+        let host_wte = is_on_host.then(|| self.host_table()).transpose()?;
         Ok(Gpt {
-            wte: self.token_embedding(shards)?,
+            wte: if is_on_host { Vec::new() } else { self.token_embedding(shards)? },
+            host_wte,
             wpe: has_positions.then(|| self.matrix()).transpose()?,
             h: (0..architecture.n_layer).map(|_| self.block()).collect::<Result<_, _>>()?,
             ln_f: self.norm()?,
@@ -87,6 +91,13 @@ impl<'a> Builder<'a> {
             WeightMatrix::new(self.tensor(values, [rows, n_embd]))
         };
         Ok(self.architecture.shard_rows(shards).into_iter().map(shard).collect())
+    }
+
+    fn host_table(&mut self) -> Result<HostTable, WeightError> {
+        let (name, _) = self.named();
+        let shape = [self.architecture.vocab_size, self.architecture.n_embd];
+        let values = self.source.weight(&name, &shape)?;
+        Ok(HostTable::new(values, shape, self.matrices, self.device))
     }
 
     fn weight<const D: usize>(&mut self) -> Result<Tensor<D>, WeightError> {

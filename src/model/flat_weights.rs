@@ -63,7 +63,7 @@ impl WeightMut<'_> {
 /// Takes the trained weights out of a model, which has placeholders until [`put_weights`]. It no longer holds a
 /// weight then, so that each can be written in place.
 pub(crate) fn take_weights(model: &mut Gpt) -> Vec<FlatWeight> {
-    let empty = Tensor::empty([1], &model.wte[0].weight.device());
+    let empty = Tensor::empty([1], &model.ln_f.weight.device());
     model.trained().map(|weight| weight.take(empty.clone())).collect()
 }
 

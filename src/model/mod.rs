@@ -9,7 +9,7 @@ use crate::config::{BaseDtype, Precision};
 use crate::data::{DataError, Windows};
 use crate::gpu;
 use crate::ops::{self, CrossEntropy, IGNORED, OpsMode};
-use crate::plan::CAST_ROWS;
+use crate::plan::{self, CAST_ROWS};
 
 mod adapter;
 mod block;
@@ -20,6 +20,7 @@ mod folder;
 mod gguf;
 mod gradients;
 mod half_weights;
+mod host_table;
 mod hugging_face;
 mod init;
 mod layers;
@@ -45,6 +46,7 @@ pub(crate) use folder::{
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use gguf::{GgufFile, GgufModel, GgufType};
 pub use gradients::{Take, WeightGradients};
+use host_table::HostTable;
 pub(crate) use hugging_face::{ARCHITECTURE_FILE, read_architecture, write_architecture};
 pub(crate) use init::RandomWeights;
 use layers::{Norm, WeightMatrix};
@@ -93,8 +95,9 @@ pub trait WeightSource {
 /// positions instead of embedding them.
 #[derive(Clone, Debug)]
 pub struct Gpt {
-    /// The token embedding, split into as many shards as the device needs.
+    /// The token embedding, split into as many shards as the device needs. Empty if it is in host memory.
     wte: Vec<WeightMatrix>,
+    host_wte: Option<HostTable>,
     wpe: Option<WeightMatrix>,
     h: Vec<Block>,
     ln_f: Norm,
@@ -181,7 +184,8 @@ impl Gpt {
         source: &mut dyn WeightSource,
         device: &Device,
     ) -> Result<Self, WeightError> {
-        let shards = architecture.shards(gpu::largest_tensor(device));
+        let largest = plan::largest_frozen_tensor(architecture, gpu::largest_tensor(device));
+        let shards = architecture.shards(Some(largest));
         let matrices = gpu::stored(precision.dtype());
         Builder::new(architecture, Some((lora, base)), source, device, matrices).model(shards)
     }
@@ -282,6 +286,11 @@ impl Gpt {
         time: usize,
         mode: OpsMode,
     ) -> Tensor<2> {
+        if let Some(table) = &self.host_wte {
+            return table
+                .look_up(&tokens)
+                .cast(FloatDType::from(gpu::stored(mode.precision.dtype())));
+        }
         let wte = shards(&self.wte);
         let (base, period) = match positions {
             Some(positions) => (positions, time),

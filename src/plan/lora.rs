@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::Architecture;
-use crate::config::Config;
+use crate::config::{BaseDtype, Config};
 
 /// The low-rank adapter of a model whose weights are not trained (LoRA, Hu et al. 2021, arXiv:2106.09685): a
 /// linear layer with the weight `W` computes `x W + alpha / rank x A B`.
@@ -107,6 +107,22 @@ impl Lora {
         };
         self.layers(architecture).into_iter().flat_map(of_layer).collect()
     }
+}
+
+/// Returns true if the token embedding of an adapter's base stays in host memory: to save memory, and because its
+/// head is another table.
+pub(crate) fn is_on_host(base: BaseDtype, architecture: &Architecture) -> bool {
+    base == BaseDtype::Q8_0 && architecture.has_own_head()
+}
+
+/// Returns the largest tensor of an adapter's base, in bytes of float32, on a device that binds at most `bound`. Pools
+/// have pages of the largest tensor, and lose about one: an embedding that is much larger than the matrices of the
+/// blocks is split.
+pub(crate) fn largest_frozen_tensor(architecture: &Architecture, bound: Option<u64>) -> u64 {
+    const LEAST: u64 = 32 << 20;
+    let matrix = |(_, shape): (String, Vec<usize>)| shape.iter().product::<usize>() as u64;
+    let largest = architecture.layers().into_iter().map(matrix).max().unwrap_or(0);
+    (8 * largest).max(LEAST).min(bound.unwrap_or(u64::MAX))
 }
 
 /// Counts the weights that a run trains: those of the adapter or, without one, all of the model with `vocab` rows in

@@ -37,7 +37,9 @@ pub use forecast::Forecast;
 pub use gpus::{PublishedGpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
-pub(crate) use lora::{A as LORA_A, B as LORA_B, trained_weights};
+pub(crate) use lora::{
+    A as LORA_A, B as LORA_B, is_on_host, largest_frozen_tensor, trained_weights,
+};
 pub use lora::{AdaptedLayer, Lora};
 pub use network::{RanksEstimate, parse_network};
 pub(crate) use recipe::most_updates;

@@ -492,7 +492,8 @@ fn an_adapter_allocates_no_more_than_its_plan() {
             peak <= predicted && predicted <= 1.1 * peak + 32.0 * MIB,
             "{args:?}: {peak}, {predicted}"
         );
-        assert!(peak < before, "{dtype}, {base}: {peak}, and {before} before");
+        // Pages are of 8 MiB, or larger.
+        assert!(peak <= before, "{dtype}, {base}: {peak}, and {before} before");
         before = peak;
     }
 }

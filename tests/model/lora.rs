@@ -325,6 +325,32 @@ fn a_base_in_8_bits_is_that_of_the_gguf_package() {
     }
 }
 
+/// With a base in 8 bits, the embedding of a model with its own head stays in host memory. The matrices of this model
+/// have no whole blocks, so that nothing is rounded.
+#[test]
+fn an_embedding_in_host_memory_changes_nothing() {
+    let reference = Reference::open("llama_1");
+    let base = &reference.source.adapter.as_ref().unwrap().base;
+    let gradients = |device: &Device, dtype, mode| {
+        let model = reference.on(base, dtype, device);
+        first_gradients(&reference, &model, Pass { mode, dropout: None }, false)
+    };
+    let compare = |device: &Device, mode: OpsMode| {
+        let [plain, on_host] =
+            [BaseDtype::Auto, BaseDtype::Q8_0].map(|dtype| gradients(device, dtype, mode));
+        assert!(plain == on_host, "{mode:?}");
+    };
+    compare(&Device::flex(), OpsMode::AUTO);
+    compare(&Device::flex(), OpsMode::REFERENCE);
+    #[cfg(feature = "wgpu")]
+    for info in gpu::devices().into_iter().filter(|info| info.id.backend == gpu::Backend::Vulkan) {
+        let open = gpu::open(DeviceChoice::Named(info.id)).unwrap();
+        for mode in [OpsMode::AUTO, OpsMode::CUBE] {
+            compare(&open.device, mode.on(open.info.kind));
+        }
+    }
+}
+
 /// An adapter that wgpt cannot continue names the reason.
 #[test]
 fn features_of_peft_that_wgpt_lacks_are_refused_by_name() {

@@ -1,7 +1,7 @@
 //! The dimensions of a model, and counts of its weights.
 
 use crate::config::{self, Arch, BaseDtype, Config, QUANTIZED_BLOCK};
-use crate::plan::{AdaptedLayer, Architecture, Lora};
+use crate::plan::{self, AdaptedLayer, Architecture, Lora};
 
 /// The dimensions of a model. Counts are in elements.
 #[derive(Clone, Copy)]
@@ -32,6 +32,10 @@ pub(super) struct AdapterDimensions {
     pub masks: u64,
     /// The weights of the base that are stored in 8 bits.
     pub quantized: u64,
+    /// True if its token embedding is in host memory.
+    pub is_on_host: bool,
+    /// The largest tensor that its embeddings are split into, in bytes of f32.
+    pub largest: u64,
 }
 
 impl<'a> Dimensions<'a> {
@@ -159,6 +163,8 @@ impl AdapterDimensions {
         };
         Self {
             quantized: quantized as u64,
+            is_on_host: plan::is_on_host(config.base_dtype, &architecture),
+            largest: plan::largest_frozen_tensor(&architecture, None),
             weights: lora.weights(&architecture),
             masks: masks.map(elements).sum::<usize>() as u64,
         }

@@ -40,7 +40,8 @@ impl<'a> WeightMemory<'a> {
             let muon = model.config.muon_weights();
             [muon, model.parameters - muon]
         };
-        let largest_tensor = limits.largest_tensor.unwrap_or(u64::MAX);
+        let of_adapter = model.adapter.map_or(u64::MAX, |adapter| adapter.largest);
+        let largest_tensor = limits.largest_tensor.unwrap_or(u64::MAX).min(of_adapter);
         Self { model, ops, largest_tensor, is_offloaded: plan.offload_optimizer, muon, adamw }
     }
 
@@ -88,7 +89,9 @@ impl<'a> WeightMemory<'a> {
         let quantized = self.model.quantized();
         let of_scale = if self.ops.precision.dtype() == Dtype::Float16 { 2 } else { 4 };
         let in_blocks = quantized + quantized / QUANTIZED_BLOCK as u64 * of_scale;
-        let bytes = in_blocks + of_weight * (wide - quantized) + 4 * (parameters - wide);
+        let on_host = if self.has_host_table() { self.model.embedding() } else { 0 };
+        let wide_bytes = of_weight * (wide - quantized - on_host);
+        let bytes = in_blocks + wide_bytes + 4 * (parameters - wide);
         if let Some(adapter) = adapter {
             return vec![
                 Row::new("parameters of the base", Class::Weights, bytes),
@@ -112,7 +115,17 @@ impl<'a> WeightMemory<'a> {
         ]
     }
 
+    /// Returns true if the token embedding is not on the device, but in host memory.
+    fn has_host_table(&self) -> bool {
+        !self.ops.are_cpu() && self.model.adapter.is_some_and(|adapter| adapter.is_on_host)
+    }
+
     pub fn on_host(&self) -> Vec<Row> {
+        if self.has_host_table() {
+            let of_weight = if self.are_half() { 2 } else { 4 };
+            let bytes = of_weight * self.model.embedding();
+            return vec![Row::new("token embedding", Class::Weights, bytes)];
+        }
         if !self.is_offloaded {
             return Vec::new();
         }
