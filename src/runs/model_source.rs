@@ -212,9 +212,14 @@ impl ModelSource {
             disk::write(&file, text).map_err(Failure::io("write", &file))?;
         }
         let source = source.with_tokenizer_of(folder.path())?;
-        // Nobody knows that folder.
-        let [unpacked, gguf] = [folder.path(), path].map(|path| path.display().to_string());
-        let warnings = source.warnings.iter().map(|text| text.replace(&unpacked, &gguf)).collect();
+        // Nobody knows that folder and its file.
+        let unpacked = [folder.path().join(TOKENIZER_FILE), folder.path().to_path_buf()];
+        let [file, folder] = unpacked.map(|path| path.display().to_string());
+        let gguf = path.display().to_string();
+        let named = |text: &String| {
+            text.replace(&file, &format!("the tokenizer of {gguf}")).replace(&folder, &gguf)
+        };
+        let warnings = source.warnings.iter().map(named).collect();
         Ok(Self { warnings, ..source })
     }
 
@@ -695,10 +700,15 @@ mod tests {
     fn only_a_model_without_a_tokenizer_is_taken_for_gpt2() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| disk::write(folder.path().join(name), text).unwrap();
-        let config = r#"{"n_layer":1,"n_head":1,"n_embd":2,"n_positions":4,"vocab_size":50257}"#;
-        write("config.json", config);
-        // A header without tensors.
-        write(WEIGHTS_FILE, "\u{2}\0\0\0\0\0\0\0{}");
+        let (n_embd, vocab_size) = (2, 50_257);
+        let architecture =
+            Architecture { n_layer: 1, n_head: 1, n_embd, vocab_size, ..Architecture::tiny() };
+        let mut weights = RandomWeights::new(&architecture, 1);
+        let model = Gpt::new(&architecture, &mut weights, &Device::flex()).unwrap();
+        let weights = crate::model::parameters(&model);
+        let written =
+            super::super::checkpoint::write_model(folder.path(), &architecture, weights, None);
+        pollster::block_on(written).unwrap();
         let open = || ModelSource::open(folder.path()).unwrap();
         let guess = open();
         assert_eq!((&guess.tokenizer, guess.warnings.len()), (&Some(Tokenizer::GPT2), 0));

@@ -45,6 +45,12 @@ fn a_model_is_exported_as_gguf() {
     let said =
         ok(path, &[&from[..], &["--device=cpu", "--lora_rank=2", "--sample_tokens=0"]].concat());
     assert!(path.join("tuned/checkpoints/00000002/adapter_model.safetensors").exists(), "{said}");
+    // One of characters is no tokenizer of byte pairs.
+    ok(path, &["prepare", "story.txt", "-o", "letters", "--tokenizer=char"]);
+    train(path, "c", &["--data=letters", "--max_iters=1", "--sample_tokens=0"]);
+    ok(path, &["export", "c", "-o", "c.gguf"]);
+    let said = text(&run(path, &["eval", "c.gguf", "--data=letters", "--device=cpu"]).stderr);
+    assert!(said.contains("cannot use the tokenizer of c.gguf: it has no token for"), "{said}");
     train_on_bytes(path, "erf", &["--gelu=erf"]);
     for (model, is_told) in [("r", false), ("erf", true)] {
         let exported = run(path, &["export", model, "-o", &format!("{model}.gguf")]);
