@@ -70,7 +70,7 @@ words! {
         /// That of the run's precision.
         #[default]
         Auto = "auto",
-        /// In the blocks: 8 bits, and a scale in 16 for each 32 weights of a column.
+        /// In the blocks: 8 bits, and a scale for each 32 weights of a column.
         Q8_0 = "q8_0",
     }
 

@@ -83,8 +83,8 @@ impl Adapter {
         [self.a.weight.clone(), b].map(factor)
     }
 
-    /// Returns the gradients of `a` and `b`, flat, given those of the matrices that [`factors`](Self::factors) makes of
-    /// them.
+    /// Returns the gradients of `a` and `b`, flat. `of_a` and `of_factor` are the gradients of what
+    /// [`factors`](Self::factors) returns.
     pub fn gradients(&self, of_a: Option<Tensor<2>>, of_factor: Tensor<2>) -> Vec<Tensor<1>> {
         let of_b = self.gradient_of_b(of_factor);
         of_a.into_iter().chain([of_b]).map(|gradient| gradient.flatten(0, 1)).collect()

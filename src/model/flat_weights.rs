@@ -20,8 +20,8 @@ pub(crate) struct FlatWeight {
 }
 
 impl Gpt {
-    /// Lists the trained weights: those of the adapter if there is one, else all. Each shard of an embedding counts
-    /// as a weight.
+    /// Lists the weights that are trained: the adapter's or, without one, all. Each shard of an embedding counts as a
+    /// weight.
     fn trained(&mut self) -> Box<dyn Iterator<Item = WeightMut<'_>> + '_> {
         if self.lora.is_some() {
             return Box::new(self.h.iter_mut().flat_map(Block::adapters));

@@ -32,7 +32,7 @@ pub(super) mod site {
     pub const ATTENTION_OUTPUT: u32 = 2;
     pub const MLP_OUTPUT: u32 = 3;
 
-    /// The first of the inputs of adapters, of which a block has four. A model has at most 1024 blocks.
+    /// The inputs of adapters have sites from here on, four in each block. A model has at most 1024 blocks.
     pub const ADAPTERS: u32 = 4096;
 }
 

@@ -65,7 +65,7 @@ pub struct AdapterSource {
     pub recorded: BaseModel,
 }
 
-/// What a model is opened for.
+/// The purpose that a model is opened for.
 #[derive(Clone, Copy)]
 enum Role {
     Any,
@@ -190,7 +190,7 @@ impl ModelSource {
         })
     }
 
-    /// Opens a GGUF file. Its tokenizer is read as that of a folder.
+    /// Opens a GGUF file. Writes its tokenizer to a temporary folder, and reads it from there as it reads any other.
     #[cfg(not(target_arch = "wasm32"))]
     fn gguf(path: &Path) -> Result<Self, Failure> {
         let file = GgufModel::open(path)?;

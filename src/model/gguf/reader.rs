@@ -208,7 +208,7 @@ impl OpenGguf {
         for (key, value) in [("attention.value_length", keys), ("rope.dimension_count", rotated)] {
             if !value.is_null() && value != config["head_dim"] {
                 return Err(
-                    self.unsupported(format!("`{arch}.{key}` is {value}, not that of a head"))
+                    self.unsupported(format!("`{arch}.{key}` is {value}, not the size of a head"))
                 );
             }
         }

@@ -95,7 +95,8 @@ impl BlockMemory<'_> {
         let dropped = if has_copy { width } else { 0 };
         let mut of_token = width + up + others + dropped;
         if self.model.drops_inputs() {
-            // The gradient of the activated input by the adapter, then that of the input by both.
+            // The adapter's gradient of the activated input exists next to the base's of the input; then both
+            // gradients of the input exist, until they are added.
             of_token = (of_token + ffn).max(width + 2 * up + ffn);
         }
         let partial = self.partial_products_of(ffn, width);
