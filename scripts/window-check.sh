@@ -124,7 +124,10 @@ compgen -G 'out/*/checkpoints/*/model.safetensors' >/dev/null || fail 'no model 
 sleep 1
 screenshot finished
 
-# A run continues when its window is killed; another window can show and stop it.
+# A run continues when its window is killed; another window can show and stop it. The first key shows the settings.
+key ctrl+Return
+sleep 1
+screenshot again
 key ctrl+Return
 run_two() { compgen -G 'out/*-2/events.jsonl' >/dev/null && (($(grep -c '"event":"step"' out/*-2/events.jsonl) > $1)); }
 wait_for 'a second run' 60 run_two 3

@@ -12,8 +12,9 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
+use eframe::egui::accesskit::Role;
 use eframe::egui::{self, Key, Modifiers, Shape, Theme};
-use egui_kittest::kittest::{NodeT, Queryable};
+use egui_kittest::kittest::{By, NodeT, Queryable};
 use egui_kittest::{Harness, SnapshotOptions, SnapshotResults};
 use wgpt::gui::{App, WindowOptions};
 use wgpt::protocol::{Event, Step};
@@ -83,7 +84,7 @@ fn failed_run() {
     });
 }
 
-/// Compares the panel `title` of a finished run with the snapshots `name`.
+/// Compares the part `title` of a finished run with the snapshots `name`.
 fn panel_snapshot(title: &str, name: &str) {
     snapshot(name, |app| {
         app.apply(&recorded_events());
@@ -200,6 +201,11 @@ fn pointing_at_the_loss_shows_what_the_model_wrote_there() {
     assert!(shows(&mut harness, count.div_ceil(2)));
     harness.remove_cursor();
     assert!(shows(&mut harness, count));
+    harness.hover_at(first);
+    assert!(shows(&mut harness, 1));
+    // Of a quarter of a second each.
+    harness.run_steps(40);
+    assert!(shows(&mut harness, count), "a pointer that rests hides the newest text");
     harness.drag_at(first);
     harness.step();
     harness.drop_at(first);
@@ -219,21 +225,21 @@ fn runs_are_listed_and_a_crashed_one_can_be_continued() {
     let lines: Vec<&str> = RECORDED.lines().collect();
     for (name, count) in [("first", lines.len()), ("second", lines.len() / 2)] {
         let run = folder.path().join(name);
-        std::fs::create_dir_all(run.join("checkpoints/00000020")).unwrap();
-        std::fs::write(run.join("checkpoints/00000020/state.json"), "{}").unwrap();
+        std::fs::create_dir_all(run.join("checkpoints/00000200")).unwrap();
+        std::fs::write(run.join("checkpoints/00000200/state.json"), "{}").unwrap();
         std::fs::write(run.join("events.jsonl"), lines[..count].join("\n") + "\n").unwrap();
     }
     let options = WindowOptions { runs: folder.path().into(), ..still() };
     let mut harness = window(Theme::Light, options);
-    wait(&mut harness, |harness| harness.query_by_label("Continue second").is_some());
-    assert!(harness.query_by_label("first").is_some());
-    assert!(harness.query_by_label("Continue first").is_none());
-    // Whatever arrives meanwhile may move the row away from the click.
-    wait(&mut harness, |harness| {
-        harness.get_by_label("first").click();
-        harness.run_steps(2);
-        harness.query_by_label_contains("500 of 500").is_some()
-    });
+    let offer = "Continue from its last checkpoint";
+    wait(&mut harness, |harness| harness.query_by_label("second").is_some());
+    harness.get_by_role_and_label(Role::Button, "second").click();
+    wait(&mut harness, |harness| harness.query_by_label(offer).is_some());
+    harness.get_by_role_and_label(Role::Button, "first").click();
+    wait(&mut harness, |harness| harness.query_by_label_contains("500 updates").is_some());
+    assert!(harness.query_by_label(offer).is_none(), "it has finished");
+    harness.get_by_label("Training").click();
+    wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
 }
 
 #[test]
@@ -346,7 +352,7 @@ fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
     let options = WindowOptions { runs: folder.path().into(), ..still() };
     let mut harness = window(Theme::Dark, options);
     // The newest run is shown by itself.
-    wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
+    wait(&mut harness, |harness| harness.query_by_label_contains("500 updates").is_some());
     harness.run_steps(4);
     harness.get_by_label("Menu of first").click();
     harness.run_steps(4);
@@ -369,9 +375,9 @@ fn a_run_is_renamed_and_a_dialog_closes_with_escape() {
     assert!(run.exists());
 }
 
-/// A wide window has a column for samples, and the curves of a finished run stay where they are.
+/// A wide window has samples beside the loss, and the curves of a finished run stay where they are.
 #[test]
-fn a_wide_window_has_four_columns() {
+fn a_wide_window_has_samples_beside_the_loss() {
     let mut harness = window(Theme::Light, still());
     harness.set_size(egui::vec2(1920.0, 1080.0));
     let events = recorded_events();
@@ -386,16 +392,18 @@ fn a_wide_window_has_four_columns() {
     harness.snapshot("wide");
 }
 
-/// Three ways lead from an empty window to a first run.
+/// A new window asks one question, and shows nothing of a run.
 #[test]
 fn an_empty_window_offers_ways_to_a_first_run() {
     let mut harness = window(Theme::Dark, still());
     harness.run_steps(4);
-    for label in ["Start the demo", "Choose files..."] {
+    for label in ["Start the demo", "Your text", "Fine-tune a model"] {
         assert!(is_enabled(&harness, label), "{label}");
     }
-    assert!(harness.query_by_label_contains("time left").is_none(), "figures of no run");
-    harness.get_by_label("Show the list...").click();
+    for label in ["time left", "Fits", "Start training", "All settings", "Data"] {
+        assert!(harness.query_by_label_contains(label).is_none(), "{label}");
+    }
+    harness.get_by_label("A text from the list").click();
     harness.run_steps(8);
     assert!(harness.query_by_label("hf:roneneldan/TinyStories").is_some());
     assert!(harness.query_by_label("hellaswag").is_none(), "a text to train on");
@@ -412,7 +420,7 @@ fn an_empty_window_offers_ways_to_a_first_run() {
 #[test]
 fn smallest_window() {
     let mut harness = window(Theme::Dark, still());
-    harness.set_size(egui::vec2(1024.0, 640.0));
+    harness.set_size(egui::vec2(900.0, 600.0));
     harness.state_mut().apply(&recorded_events());
     harness.run_steps(8);
     harness.snapshot("smallest");
@@ -460,6 +468,46 @@ fn the_wait_for_a_lost_device_is_counted_down() {
     harness.run_steps(2);
     assert!(harness.query_by_label("restarting in 5 s").is_some());
     wait(&mut harness, |harness| harness.query_by_label("restarting in 3 s").is_some());
+}
+
+/// Every stop of the Tab key has a name and a place in the window, and a walk through a room ends.
+#[test]
+fn every_room_can_be_walked_through_by_keyboard() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), "").unwrap();
+    let model = WindowOptions { inputs: vec![folder.path().into()], ..still() };
+    for (room, options, label) in [
+        ("start", still(), "Start the demo"),
+        ("run", still(), "Finish now"),
+        ("model", model, "temperature"),
+    ] {
+        let mut harness = window(Theme::Dark, options);
+        match room {
+            "run" => {
+                let events = recorded_events();
+                harness.state_mut().apply(&events[..events.len() / 2]);
+            }
+            "start" => harness.state_mut().set("n_layer", "3"),
+            _ => {}
+        }
+        wait(&mut harness, |harness| harness.query_by_label(label).is_some());
+        let mut names = Vec::new();
+        for _ in 0..60 {
+            harness.key_press(Key::Tab);
+            harness.run_steps(2);
+            let mut focused = harness.query_all(By::new().predicate(|node| node.is_focused()));
+            let Some(node) = focused.next_back() else { continue };
+            let inside = egui::Rect::from_min_size(egui::Pos2::ZERO, egui::vec2(1360.0, 860.0));
+            assert!(inside.intersects(node.rect()), "{room}: {node:?}");
+            let name = node.accesskit_node().label().unwrap_or_default();
+            let role = node.accesskit_node().role();
+            assert!(!matches!(role, Role::Label | Role::Unknown), "{room}: {name} is {role:?}");
+            names.push(format!("{role:?} {name}"));
+        }
+        let first = names.first().unwrap();
+        let again = names.iter().skip(1).position(|name| name == first);
+        assert!(again.is_some_and(|length| length > 5), "{room}: {names:?}");
+    }
 }
 
 fn is_enabled(harness: &Harness<'static, App>, label: &str) -> bool {

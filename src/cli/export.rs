@@ -5,13 +5,12 @@ use std::path::Path;
 use super::activity::Activity;
 use super::args::{ExportArgs, FormatArg, Global};
 use super::find_model::{find_model, find_tokenizer};
-use super::next::after_ollama;
 use crate::data::Tokenizer;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
 use crate::text::millions;
 use crate::worker::{
-    safe_name, write_adapter_folder, write_gguf, write_model_folder, write_ollama, write_page,
+    ollama_commands, write_adapter_folder, write_gguf, write_model_folder, write_ollama, write_page,
 };
 
 pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
@@ -44,7 +43,7 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     }
     output!("{} -> {}", source.name.display(), args.output.display());
     if format == FormatArg::Ollama {
-        output!("{}", after_ollama(&args.output, &safe_name(&args.output)));
+        output!("{}", ollama_commands(&args.output));
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use crate::data::{Meta, TokenizerKind};
 use crate::hub::Fetched;
 use crate::protocol::{Progress, RunPhase, StopReason};
 use crate::runs::{has_chat, has_checkpoint};
+use crate::text::quoted;
 use crate::worker::describe;
 
 /// Returns the next step after a run that has ended, as a sentence that ends with a command; `None` if
@@ -72,17 +73,6 @@ pub(super) fn after_get(fetched: &Fetched) -> String {
     }
 }
 
-/// Returns the commands that import a model from a folder for Ollama, in which it is called `name`.
-pub(super) fn after_ollama(folder: &Path, name: &str) -> String {
-    let path = |file: &str| quoted(&folder.join(file).display().to_string());
-    let modelfile = path("Modelfile");
-    let gguf = path(&format!("{name}.gguf"));
-    format!(
-        "Ollama:     ollama create {name} -f {modelfile}\n            ollama run {name}\n\
-         LM Studio:  lms import {gguf}\nllama.cpp:  llama-server -m {gguf}"
-    )
-}
-
 /// Returns the name that this program was started with.
 #[allow(clippy::disallowed_methods, reason = "names the program in a message")]
 fn program() -> String {
@@ -104,23 +94,6 @@ fn prompt(progress: &Progress) -> Option<String> {
     let words = excerpt.split(|c: char| !c.is_alphabetic());
     let words = words.chain(sample.text.split(|c: char| !c.is_alphabetic()));
     words.filter(|word| word.chars().nth(1).is_some()).map(str::to_string).next()
-}
-
-/// Quotes a word for the shell if necessary: as POSIX shells do, or on Windows in a way that both of its
-/// shells read.
-fn quoted(word: &str) -> String {
-    let is_plain =
-        |c: char| c.is_alphanumeric() || "_-./:,+@%=".contains(c) || (cfg!(windows) && c == '\\');
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_string();
-    }
-    if cfg!(windows) {
-        // A single backslash before a quote escapes it.
-        let end = if word.ends_with('\\') { "\\" } else { "" };
-        format!("\"{word}{end}\"")
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 #[cfg(test)]

@@ -2,18 +2,15 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use eframe::egui::{self, RichText, Ui};
+use eframe::egui::{self, Frame, Margin, Ui};
 
-use super::control::{self, ControlBar};
-use super::dialogs;
-use super::intent::Intent;
-use super::layout::PanelLayout;
+use super::intent::{Intent, Overrides};
 use super::options::WindowOptions;
 use super::platform::{self, Outbox, Platform};
-use super::state::Shared;
-use super::{status, theme, tiles};
-use crate::protocol::{Event, Obstacle};
-use crate::text::capitalize;
+use super::run::control::ControlBar;
+use super::state::{Room, RunTab, Shared};
+use super::{dialogs, list, model, notices, run, start, status, theme};
+use crate::protocol::Event;
 
 mod controller;
 mod intents;
@@ -42,7 +39,7 @@ impl App {
     pub fn new(creation: &eframe::CreationContext<'_>, mut options: WindowOptions) -> Self {
         theme::apply(&creation.egui_ctx, options.is_dark);
         let storage = creation.storage.filter(|_| options.screenshot.is_none());
-        let (mut settings, panels) = stored::load(storage);
+        let mut settings = stored::load(storage);
         if settings.runs.as_os_str().is_empty() {
             settings.runs = std::mem::take(&mut options.runs);
         }
@@ -51,7 +48,6 @@ impl App {
         let own = settings.form.clone();
         let mut controller = Controller {
             shared: Shared { settings, no_drop: options.no_drop, ..Shared::default() },
-            panels,
             requests: Requests::new(ctx.clone()),
             platform: Platform::new(Outbox { ctx, sender }, &options),
             options,
@@ -59,37 +55,42 @@ impl App {
         controller.begin();
         let replaced = ReplacedForm::new(own, &controller.shared.settings.form);
         if controller.options.demo {
-            controller.start_run();
+            controller.start_run(&controller.shared.settings.form.clone());
         }
         if let Some(intent) = platform::recognize(std::mem::take(&mut controller.options.inputs)) {
+            controller.requests.shows_newest = false;
             controller.carry_out(intent);
         }
         Self { controller, queue, control: ControlBar::default(), title: String::new(), replaced }
     }
 
-    /// Applies events as if they came from a trainer.
+    /// Shows the room of a run, and applies events as if they came from its trainer.
     pub fn apply(&mut self, events: &[Event]) {
+        self.controller.shared.room = Room::Run;
         self.controller.apply(events);
     }
 
-    /// Brings the panel of this title to the front of its tabs.
+    /// Shows the part of a run with this title.
     pub fn bring_up(&mut self, title: &str) {
-        self.controller.panels.bring_up(title);
+        let tab = RunTab::ALL.into_iter().find(|tab| tab.title() == title);
+        self.controller.shared.run.tab = tab.unwrap_or_default();
     }
 
     /// Types a setting, as if into its field.
     pub fn set(&mut self, key: &'static str, text: &str) {
-        self.controller.shared.settings.form.set(key, text);
+        let overrides = [(key.to_string(), text.to_string())].into();
+        self.controller.apply_overrides(Overrides { settings: overrides, ..Overrides::default() });
     }
 
     fn draw(&mut self, ui: &mut Ui) -> Vec<Intent> {
         let mut intents = Vec::new();
-        egui::Panel::top("headline").show(ui, |ui| {
-            ui.horizontal(|ui| {
-                ui.strong("wgpt");
-                ui.separator();
-                control::headline(ui, &self.controller.shared.shown.progress, &mut self.control);
-                ui.with_layout(egui::Layout::right_to_left(egui::Align::Center), |ui| {
+        let frame = Frame::side_top_panel(ui.style()).inner_margin(Margin::same(8));
+        let list = egui::Panel::left("list").frame(frame).resizable(true);
+        list.default_size(LIST).size_range(170.0..=360.0).show(ui, |ui| {
+            let foot = egui::Panel::bottom("menus").frame(Frame::NONE).show_separator_line(false);
+            foot.show(ui, |ui| {
+                ui.add_space(4.0);
+                ui.horizontal(|ui| {
                     let view = ui.menu_button("View", |ui| menu(ui, &mut self.controller));
                     intents.extend(view.inner.flatten());
                     if ui.button("Help").on_hover_text("F1").clicked() {
@@ -97,33 +98,30 @@ impl App {
                     }
                 });
             });
+            intents.extend(list::show(ui, &mut self.controller.shared));
         });
-        let Controller { shared, panels, .. } = &mut self.controller;
-        for obstacle @ Obstacle { text, hint, .. } in &shared.obstacles {
-            let color = if obstacle.can_train() { theme::warning(ui) } else { theme::error(ui) };
-            let sentence = |text: &str| capitalize(text) + ".";
-            egui::Panel::top(egui::Id::unique(text)).show(ui, |ui| {
-                ui.horizontal_wrapped(|ui| {
-                    ui.colored_label(color, RichText::new(sentence(text)).strong());
-                    ui.label(sentence(hint));
-                });
+        let shared = &mut self.controller.shared;
+        let frame = Frame::central_panel(ui.style()).inner_margin(Margin::ZERO);
+        egui::CentralPanel::default().frame(frame).show(ui, |ui| {
+            notices::show(ui, shared);
+            intents.extend(match shared.room {
+                Room::Start => {
+                    let margin = Frame::new().inner_margin(Margin::symmetric(12, 4));
+                    margin.show(ui, |ui| start::show(ui, shared)).inner
+                }
+                Room::Run => run::show(ui, shared, &mut self.control),
+                Room::Model => model::show(ui, shared),
             });
-        }
-        if !shared.shown.is_empty() {
-            let figures = egui::Panel::top("figures").exact_size(tiles::HEIGHT);
-            intents.extend(figures.show(ui, |ui| tiles::show(ui, shared)).inner);
-            egui::Panel::bottom("control").show(ui, |ui| {
-                let shown = &shared.shown;
-                intents.extend(self.control.show(ui, &shown.progress, shown.is_live()));
-            });
-        }
-        egui::CentralPanel::no_frame().show(ui, |ui| intents.extend(panels.show(ui, shared)));
+        });
         shared.samples.selection.end_pass(ui.ctx());
         intents
     }
 }
 
-/// Draws the menu: theme, zoom, layout, and the end of the window.
+/// The width of the list of a new window, in points.
+const LIST: f32 = 220.0;
+
+/// Draws the menu: theme, zoom, and the end of the window.
 fn menu(ui: &mut Ui, controller: &mut Controller) -> Option<Intent> {
     theme::choice(ui);
     ui.separator();
@@ -137,11 +135,6 @@ fn menu(ui: &mut Ui, controller: &mut Controller) -> Option<Intent> {
             }
         }
     });
-    ui.separator();
-    if ui.button("Reset layout").clicked() {
-        controller.panels = PanelLayout::default();
-        ui.close();
-    }
     ui.separator();
     let Some(link) = controller.platform.link() else {
         return dialogs::when_closed(ui, &mut controller.shared.settings.when_closed);
@@ -168,7 +161,7 @@ impl eframe::App for App {
         let now = ctx.input(|input| input.time);
         requests.list_runs(&shared.settings, now);
         if !controller.options.still {
-            requests.describe(&mut shared.settings, &mut shared.fit, now);
+            requests.describe(&mut shared.settings, &mut shared.start.fit, now);
             requests.compare(&shared.shown, &mut shared.library);
             ctx.request_repaint_after(LIST_RUNS);
         }
@@ -199,8 +192,7 @@ impl eframe::App for App {
 
     fn save(&mut self, storage: &mut dyn eframe::Storage) {
         if self.controller.options.screenshot.is_none() {
-            let Controller { shared, panels, .. } = &mut self.controller;
-            stored::save(storage, &mut shared.settings, panels, &mut self.replaced);
+            stored::save(storage, &mut self.controller.shared, &mut self.replaced);
         }
     }
 }

@@ -7,7 +7,7 @@ use eframe::egui::{self, Ui};
 use super::intent::{FileChoice, Intent};
 use super::target::IS_PAGE;
 use super::widgets::button;
-use crate::protocol::{ExportFormat, Progress, Request};
+use crate::protocol::{ExportFormat, Request};
 
 const FORMATS: [(&str, ExportFormat, &str); 4] = [
     (
@@ -26,11 +26,11 @@ const FORMATS: [(&str, ExportFormat, &str); 4] = [
 
 const ZIP_HELP: &str = "Download it as a zip with a Hugging Face folder";
 
-/// Draws the button of the menu for a checkpoint of the shown run. It is disabled if there is a reason for
-/// it. A page has one format and no menu.
+/// Draws the button of the menu for a checkpoint of `run`, or for a model without a run. It is disabled if there
+/// is a reason for it. A page has one format and no menu.
 pub(super) fn menu(
     ui: &mut Ui,
-    progress: &Progress,
+    run: Option<&Path>,
     checkpoint: Option<&Path>,
     disabled: Option<&str>,
 ) -> Option<Intent> {
@@ -40,13 +40,12 @@ pub(super) fn menu(
     }
     let response = ui.add_enabled(disabled.is_none(), egui::Button::new("Export"));
     let response = response.on_disabled_hover_text(disabled.unwrap_or_default());
-    let run = progress.run.as_deref();
-    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, checkpoint?, run?));
+    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, checkpoint?, run));
     shown?.inner
 }
 
-/// Draws the entries of the menu for a run or one of its checkpoints.
-pub(super) fn entries(ui: &mut Ui, checkpoint: &Path, run: &Path) -> Option<Intent> {
+/// Draws the entries of the menu for a run, one of its checkpoints, or a model without a run.
+pub(super) fn entries(ui: &mut Ui, checkpoint: &Path, run: Option<&Path>) -> Option<Intent> {
     if IS_PAGE {
         return button(ui, "Export", None, ZIP_HELP).then(|| hugging_face(checkpoint.into()));
     }
@@ -56,7 +55,9 @@ pub(super) fn entries(ui: &mut Ui, checkpoint: &Path, run: &Path) -> Option<Inte
             intent = Some(Intent::Choose(FileChoice::Export(checkpoint.into(), format)));
         }
     }
-    if ui.button("Report").on_hover_text("A page with curves, samples and settings").clicked() {
+    if let Some(run) = run
+        && ui.button("Report").on_hover_text("A page with curves, samples and settings").clicked()
+    {
         intent = Some(Intent::Ask(Request::Report { run: run.into() }));
     }
     intent

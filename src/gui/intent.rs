@@ -1,7 +1,8 @@
-//! The actions that a panel, a shortcut, a dialog or the system requests.
+//! The actions that a room, a shortcut, a dialog or the system requests.
 
 use std::path::PathBuf;
 
+use super::state::{Catalog, Room};
 use crate::protocol::{Command, ExportFormat, Request, SampleInput, Texts};
 
 #[derive(Debug, PartialEq)]
@@ -12,17 +13,23 @@ pub enum Intent {
     /// Sends a command to the run that this window has started, if any.
     SendToOwnRun(Command),
     Ask(Request),
+    /// Starts the run that is set up, once it is shown.
     Start,
-    /// Shows the list of texts and models to fetch.
-    ListTexts,
-    /// Replaces the settings of the form by the demo's, and starts it.
+    /// Shows the room for a new run.
+    New,
+    Enter(Room),
+    /// Sets up a run that begins with the weights of a run or a model.
+    FineTune(PathBuf),
+    /// Shows the list of texts or models to fetch.
+    List(Catalog),
+    /// Starts the demo, and leaves the run that is set up as it is.
     Demo,
     Continue(PathBuf),
     /// Shows a run or a model, and follows the run if it trains in another process.
     Show(PathBuf),
     /// Draws the curves of these runs, and of no others, with the shown run's curves.
     Overlay(Vec<PathBuf>),
-    /// Brings up the prompt, to generate text with the shown run.
+    /// Shows the model of the shown run, to write to it.
     Try,
     /// Generates text with the shown run or model, which does not train.
     Generate(SampleInput),
@@ -51,8 +58,10 @@ pub enum FileChoice {
     DataFolder,
     /// A folder with runs. On a page, the zip of a model.
     RunsFolder,
-    /// The folder of a model. On a page, its zip.
+    /// The folder or file of a model. On a page, its zip.
     Model,
+    /// The same, for a run that begins with its weights.
+    Base,
     /// A folder for this checkpoint. On a page, a zip among the browser's downloads.
     Export(PathBuf, ExportFormat),
 }
@@ -62,7 +71,7 @@ impl FileChoice {
         match self {
             Self::Texts | Self::DataFolder => "Data to train on",
             Self::RunsFolder => "Folder with runs",
-            Self::Model => "Folder of a model",
+            Self::Model | Self::Base => "Folder of a model",
             Self::Export(_, ExportFormat::Gguf) => "Folder for the file",
             Self::Export(..) => "Empty folder for the model",
         }

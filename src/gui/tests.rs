@@ -1,4 +1,4 @@
-//! Tests of the intents that the buttons of the panels return.
+//! Tests of the intents that the buttons of the rooms return.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,10 +7,12 @@ use eframe::egui::{self, Key};
 use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 
-use super::control::ControlBar;
 use super::intent::{FileChoice, Intent};
-use super::state::{Library, Shared, ShownRun};
-use super::{dialogs, log, run_list, samples};
+use super::model::samples;
+use super::run::control::ControlBar;
+use super::run::log;
+use super::state::{Library, Room, Shared, ShownRun};
+use super::{dialogs, list};
 use crate::config::DecayLength;
 use crate::protocol::{
     Command, Event, ExportFormat, LikelyToken, Progress, Request, RunPhase, Sample, SampleInput,
@@ -96,9 +98,11 @@ fn the_control_bar_sends_commands_to_a_live_run() {
     assert_eq!(bar.click("Resume"), [Intent::Send(Command::Resume)]);
     let mut bar = control(progress(RunPhase::Interrupted), false);
     assert_eq!(bar.click("Continue"), [Intent::Continue("out/a".into())]);
-    assert!(!bar.is_enabled("Stop and save"));
     let bar = control(progress(RunPhase::Finished(StopReason::Finished)), false);
-    assert!(bar.is_enabled("Export") && !bar.is_enabled("Pause"));
+    assert!(bar.is_enabled("Export"));
+    for label in ["Pause", "Stop and save", "Continue", "learning rate"] {
+        assert!(bar.harness.query_by_label(label).is_none(), "{label} after the end");
+    }
 }
 
 #[test]
@@ -144,18 +148,20 @@ fn a_run_of_the_list_is_shown_and_has_a_menu() {
     ];
     let library = Library { runs, ..Library::default() };
     let shown = ShownRun { folder: Some("out/a".into()), ..ShownRun::default() };
-    let shared = Shared { library, shown, ..Shared::default() };
-    let mut panel = Alone::panel(run_list::show, shared);
-    assert_eq!(panel.click("Choose..."), [Intent::Choose(FileChoice::RunsFolder)]);
+    let shared = Shared { library, shown, room: Room::Run, ..Shared::default() };
+    let mut panel = Alone::panel(list::show, shared);
+    assert_eq!(panel.click("New"), [Intent::New]);
+    assert_eq!(panel.click("Folder..."), [Intent::Choose(FileChoice::RunsFolder)]);
     assert_eq!(panel.click("Open model..."), [Intent::Choose(FileChoice::Model)]);
-    assert_eq!(panel.click("Continue d"), [Intent::Continue("out/d".into())]);
-    panel.click("Not now");
-    assert!(panel.harness.query_by_label("Continue d").is_none());
     assert_eq!(panel.click("b"), [Intent::Show("out/b".into())]);
+    panel.harness.get_by_label("b").click_modifiers(egui::Modifiers::COMMAND);
+    panel.harness.run_steps(3);
+    let compared = std::mem::take(panel.harness.state_mut());
+    assert_eq!(compared, [Intent::Overlay(vec!["out/b".into()])]);
     let export = FileChoice::Export("out/b".into(), ExportFormat::Gguf);
     for (label, intent) in [
         ("Continue", Intent::Continue("out/b".into())),
-        ("New run from it", Intent::Ask(Request::Fork { checkpoint: "out/b".into() })),
+        ("Train it further...", Intent::FineTune("out/b".into())),
         ("Compare", Intent::Overlay(vec!["out/b".into()])),
         ("GGUF file...", Intent::Choose(export)),
         ("Open folder", Intent::OpenFolder("out/b".into())),

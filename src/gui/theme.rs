@@ -91,3 +91,50 @@ pub fn apply(ctx: &egui::Context, is_dark: Option<bool>) {
         ctx.style_mut_of(theme, |style| style.visuals.weak_text_color = weak);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the contrast of two colors by WCAG 2.
+    fn contrast(a: Color32, b: Color32) -> f32 {
+        let luminance = |color: Color32| {
+            let linear = |value: u8| {
+                let share = f32::from(value) / 255.0;
+                if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+            };
+            0.2126 * linear(color.r()) + 0.7152 * linear(color.g()) + 0.0722 * linear(color.b())
+        };
+        let [a, b] = [a, b].map(luminance);
+        (a.max(b) + 0.05) / (a.min(b) + 0.05)
+    }
+
+    #[test]
+    fn text_of_every_color_can_be_read() {
+        for theme in [egui::Theme::Dark, egui::Theme::Light] {
+            let ctx = egui::Context::default();
+            apply(&ctx, Some(theme == egui::Theme::Dark));
+            let mut found = Vec::new();
+            let _ = ctx.run_ui(egui::RawInput::default(), |ui| {
+                let visuals = ui.visuals();
+                let selection = visuals.selection;
+                let faint = visuals.panel_fill + visuals.faint_bg_color;
+                let behind = [visuals.panel_fill, faint, visuals.extreme_bg_color];
+                let texts = [
+                    visuals.text_color(),
+                    visuals.weak_text_color(),
+                    visuals.strong_text_color(),
+                    good(ui),
+                    warning(ui),
+                    error(ui),
+                ];
+                let pairs = texts.iter().flat_map(|text| behind.map(|behind| (*text, behind)));
+                found = pairs.chain([(selection.stroke.color, selection.bg_fill)]).collect();
+            });
+            for (text, behind) in found {
+                let contrast = contrast(text, behind);
+                assert!(contrast >= 4.5, "{theme:?}: {text:?} on {behind:?} has {contrast}");
+            }
+        }
+    }
+}

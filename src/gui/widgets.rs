@@ -1,10 +1,13 @@
-//! Widgets that several panels draw.
+//! Widgets that several rooms draw.
 
 use eframe::egui::{
     self, Align, Button, Color32, IntoAtoms, Key, Label, Layout, Response, RichText, TextEdit, Ui,
 };
 
-/// Draws text that breaks at the edge of the panel.
+use super::intent::Intent;
+use super::state::Room;
+
+/// Draws text that breaks at the edge of the room.
 pub fn wrapped(ui: &mut Ui, text: impl Into<RichText>) -> Response {
     ui.add(Label::new(text.into()).wrap())
 }
@@ -62,6 +65,23 @@ pub fn decision<'a>(ui: &mut Ui, yes: impl IntoAtoms<'a>, no: &str) -> Option<bo
         (_, true) => Some(false),
         _ => None,
     }
+}
+
+/// Draws the switch between the two rooms of a run. A room may not be there, for a reason.
+pub fn room_switch(ui: &mut Ui, room: Room, no_model: Option<&str>) -> Option<Intent> {
+    let mut chosen = None;
+    // From right to left.
+    for (other, text, help) in [
+        (Room::Model, "Model", "Write to the model, look inside, export it, train it further"),
+        (Room::Run, "Training", "Its curves, samples, log and settings"),
+    ] {
+        let button = Button::selectable(room == other, text);
+        let missing = no_model.filter(|_| other == Room::Model);
+        if action(ui, button, missing, help) && room != other {
+            chosen = Some(Intent::Enter(other));
+        }
+    }
+    chosen
 }
 
 /// Returns true if Enter was pressed in a field of one line.

@@ -463,7 +463,7 @@ impl Recipe {
     /// Describes the text that the model will write.
     pub fn text(&self) -> &'static str {
         if self.config.init_from != InitFrom::Scratch {
-            return "paragraphs in the style of the data";
+            return "what the model writes now, in the style of the data";
         }
         let flop = 6.0 * self.totals.parameters as f64 * self.totals.tokens as f64;
         match flop {

@@ -21,7 +21,7 @@ words! {
 }
 
 /// The size of a data set, and its beginning.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DataInfo {
     pub vocab_size: u32,
     pub train_tokens: u64,
@@ -30,6 +30,8 @@ pub(crate) struct DataInfo {
     pub tokenizer: Option<TokenizerKind>,
     /// The beginning of the training split; empty without a tokenizer.
     pub excerpt: String,
+    /// The bits per byte of the validation split under a Markov model, where they were computed.
+    pub markov_bits: Option<f64>,
 }
 
 /// A data set in the browser's storage: `data/NAME` for `--data`, and its display name.

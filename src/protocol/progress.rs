@@ -151,7 +151,8 @@ impl Progress {
                 self.note(Level::Info, event.to_string(), None);
             }
             Event::Waiting(waiting) => {
-                self.note(Level::Warning, event.to_string(), None);
+                // The replan before it is the warning.
+                self.note(Level::Info, event.to_string(), None);
                 self.state = RunPhase::Waiting(waiting.clone());
             }
             Event::Done { iter, best_val_loss, reason, .. } => {
@@ -166,11 +167,6 @@ impl Progress {
     /// Marks the run as starting: a process emits no event until it is set up.
     pub fn starting(&mut self) {
         (self.state, self.working) = (RunPhase::Starting, None);
-    }
-
-    /// Adds a line of the view to the log.
-    pub fn remark(&mut self, text: String) {
-        self.note(Level::Info, text, None);
     }
 
     /// Marks the run as interrupted: its record ends in the middle, and no process trains it.

@@ -27,9 +27,9 @@ pub(crate) enum Request {
     Device { choice: String },
     /// Reads the beginning of a data set, a value of `--data`: [`Reply::Data`].
     DescribeData { spec: String },
-    /// Tokenizes texts into a new folder below `folder`: [`Reply::Preparing`] while it runs, then
-    /// [`Reply::Prepared`].
-    Prepare { texts: Texts, folder: PathBuf },
+    /// Tokenizes texts into a new folder below `folder`, as `model` does if there is one: [`Reply::Preparing`]
+    /// while it runs, then [`Reply::Prepared`].
+    Prepare { texts: Texts, folder: PathBuf, model: Option<PathBuf> },
     /// Fetches a model or text, like `wgpt get`, and tokenizes text into a new folder below `folder`:
     /// [`Reply::Fetching`] and [`Reply::Preparing`] meanwhile, then [`Reply::Prepared`] for text and
     /// [`Reply::Fetched`] for a model.
@@ -183,9 +183,10 @@ pub(crate) enum Reply {
     Removed {
         path: PathBuf,
     },
-    /// An exported model: its folder, or a name for the zip.
+    /// An exported model: its folder, or a name for the zip. `next` has the commands that follow, a line each.
     Exported {
         to: PathBuf,
+        next: String,
         #[serde(skip)]
         #[cfg_attr(
             not(target_arch = "wasm32"),

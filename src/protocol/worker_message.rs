@@ -12,7 +12,7 @@ use crate::protocol::{Command, Event, Failure, Implementation, Reply, Request, S
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
 /// worker of the new version.
-pub(crate) const MESSAGES_VERSION: u32 = 4;
+pub(crate) const MESSAGES_VERSION: u32 = 5;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]

@@ -1,4 +1,4 @@
-//! Text for people: bytes, counts, durations, percentages, tables, and escaping. No other module formats them.
+//! Text for people: bytes, counts, durations, percentages, tables, escaping and quoting. No other module formats them.
 //!
 //! What a user types (`6.5GiB`, `8h`) is read and printed by `config`.
 
@@ -15,6 +15,23 @@ pub(crate) const GIB: f64 = 1_073_741_824.0;
 pub(crate) const MINUTE: f64 = 60.0;
 pub(crate) const HOUR: f64 = 3600.0;
 pub(crate) const DAY: f64 = 86_400.0;
+
+/// Quotes a word for the shell if necessary: as POSIX shells do, or on Windows in a way that both of its
+/// shells read.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain =
+        |c: char| c.is_alphanumeric() || "_-./:,+@%=".contains(c) || (cfg!(windows) && c == '\\');
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_string();
+    }
+    if cfg!(windows) {
+        // A single backslash before a quote escapes it.
+        let end = if word.ends_with('\\') { "\\" } else { "" };
+        format!("\"{word}{end}\"")
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
 
 /// Formats a number of bytes in GiB or MiB: `10.80 GiB`.
 pub(crate) fn bytes(count: u64) -> String {

@@ -14,8 +14,10 @@ pub(super) fn answer(
     reply: &mut dyn FnMut(Reply),
 ) -> Result<Option<Reply>, Failure> {
     Ok(Some(match request {
-        Request::DescribeData { spec } => Reply::Data { data: data::describe(&spec), spec },
-        Request::Prepare { texts, folder } => data::prepare(texts, &folder, reply)?,
+        Request::DescribeData { spec } => Reply::Data { data: data::describe_fully(&spec), spec },
+        Request::Prepare { texts, folder, model } => {
+            data::prepare(texts, &folder, model.as_deref(), reply)?
+        }
         Request::ListRuns { folder } => {
             Reply::Runs { runs: runs::list(&folder).unwrap_or_default(), folder }
         }

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{BUILTIN_STORIES, file_name};
 use crate::data::{
-    self, DataError, Dataset, PrepareOptions, PrepareProgress, TokenizerKind, stories,
+    self, DataError, Dataset, PrepareOptions, PrepareProgress, TOKENIZER_FILE, TokenizerChoice,
+    TokenizerKind, stories,
 };
 use crate::disk;
 use crate::protocol::{DataInfo, Failure, Reply, Texts};
+use crate::runs::ModelSource;
 
 /// Tokens at the beginning of the training split that a preview shows.
 const EXCERPT: u64 = 240;
@@ -22,6 +24,7 @@ pub(crate) fn describe(spec: &str) -> Result<DataInfo, String> {
             val_tokens: stories::VAL_TOKENS,
             tokenizer: Some(TokenizerKind::Char),
             excerpt: stories::excerpt(EXCERPT as usize),
+            markov_bits: None,
         });
     }
     match Dataset::open(spec, 1) {
@@ -31,6 +34,7 @@ pub(crate) fn describe(spec: &str) -> Result<DataInfo, String> {
             val_tokens: data.val.len(),
             tokenizer: data.tokenizer.as_ref().map(|tokenizer| tokenizer.base().kind()),
             excerpt: excerpt(&data).map_err(|error| advised(&error))?,
+            markov_bits: None,
         }),
         // The hint of the error is a command, which a browser does not have.
         Err(error) if error.is_missing && cfg!(target_arch = "wasm32") => {
@@ -38,6 +42,17 @@ pub(crate) fn describe(spec: &str) -> Result<DataInfo, String> {
         }
         Err(error) => Err(advised(&error)),
     }
+}
+
+/// Reads the same, and how well a Markov model predicts the data, which takes longer.
+pub(super) fn describe_fully(spec: &str) -> Result<DataInfo, String> {
+    let info = describe(spec)?;
+    if spec == BUILTIN_STORIES {
+        return Ok(info);
+    }
+    let data = Dataset::open(spec, 1).map_err(|error| advised(&error))?;
+    let markov_bits = data::markov_bits(&data).map_err(|error| advised(&error))?;
+    Ok(DataInfo { markov_bits, ..info })
 }
 
 /// Returns the text of an error with its hint.
@@ -53,12 +68,14 @@ fn excerpt(data: &Dataset) -> Result<String, DataError> {
     Ok(tokenizer.decode(&tokens).trim_end_matches('\u{fffd}').to_string())
 }
 
-/// Tokenizes texts into a new folder below `folder`. Returns the last reply.
+/// Tokenizes texts into a new folder below `folder`, as `model` does if there is one. Returns the last reply.
 pub(super) fn prepare(
     texts: Texts,
     folder: &Path,
+    model: Option<&Path>,
     reply: &mut dyn FnMut(Reply),
 ) -> Result<Reply, Failure> {
+    let tokenizer = model.map_or(Ok(TokenizerChoice::Auto), tokenizer_of)?;
     let (inputs, written) = match texts {
         Texts::Files(files) => (files, None),
         Texts::Text { name, text } => {
@@ -69,7 +86,7 @@ pub(super) fn prepare(
         }
     };
     let stem = inputs.first().and_then(|first| first.file_stem()).unwrap_or_default();
-    let prepared = prepare_files(&inputs, &stem.to_string_lossy(), folder, reply);
+    let prepared = prepare_files(&inputs, &stem.to_string_lossy(), folder, tokenizer, reply);
     if let Some(file) = written {
         // If that fails, it only takes space.
         let _ = disk::remove_file(&file);
@@ -77,18 +94,32 @@ pub(super) fn prepare(
     Ok(prepared?)
 }
 
+/// Returns the tokenizer of a run, a checkpoint or a model.
+fn tokenizer_of(model: &Path) -> Result<TokenizerChoice, Failure> {
+    let source = ModelSource::open(model)?;
+    if disk::exists(&source.path.join(TOKENIZER_FILE)) {
+        return Ok(TokenizerChoice::File(source.path.clone()));
+    }
+    match source.tokenizer.as_ref().map(|tokenizer| tokenizer.base().kind()) {
+        Some(TokenizerKind::Gpt2) => Ok(TokenizerChoice::Gpt2),
+        Some(TokenizerKind::Byte) => Ok(TokenizerChoice::Byte),
+        _ => Err(source.no_tokenizer()),
+    }
+}
+
 /// Tokenizes files into a new folder below `folder`, called `name` if that is free.
 pub(super) fn prepare_files(
     inputs: &[PathBuf],
     name: &str,
     folder: &Path,
+    tokenizer: TokenizerChoice,
     reply: &mut dyn FnMut(Reply),
 ) -> Result<Reply, DataError> {
     let out = free_path(folder, name, "");
     let mut progress = |at: PrepareProgress| {
         reply(Reply::Preparing { name: name.into(), share: at.share() });
     };
-    let options = PrepareOptions::default();
+    let options = PrepareOptions { tokenizer, ..PrepareOptions::default() };
     let warnings = data::prepare(inputs, &out, &options, &mut progress)?.warnings;
     Ok(Reply::Prepared { spec: out.display().to_string(), warnings })
 }
@@ -116,7 +147,7 @@ mod tests {
         let mut shares = Vec::new();
         for expected in ["a-b", "a-b-2"] {
             let texts = Texts::Text { name: "a b".into(), text: text.clone() };
-            let spec = prepare(texts, &folder, &mut |reply| match reply {
+            let spec = prepare(texts, &folder, None, &mut |reply| match reply {
                 Reply::Preparing { share, .. } => shares.push(share),
                 reply => panic!("{reply:?}"),
             });

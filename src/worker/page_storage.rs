@@ -16,7 +16,7 @@ pub(super) fn export_zip(checkpoint: &Path) -> Result<Reply, Failure> {
     archive::pack(&source.path, &mut zip)?;
     let iteration = source.state.map(|state| format!("-{}", state.iteration));
     let file = format!("{}{}.zip", name_of(checkpoint), iteration.unwrap_or_default());
-    Ok(Reply::Exported { to: file.into(), zip: zip.into_inner() })
+    Ok(Reply::Exported { to: file.into(), next: String::new(), zip: zip.into_inner() })
 }
 
 /// Unpacks a model into `folder`, which is removed again if the zip has no model.
@@ -67,7 +67,7 @@ mod tests {
         let text = "The fox saw nine red baskets and went home.\n".repeat(200);
         let texts = Texts::Text { name: "foxes".into(), text };
         let Ok(Reply::Prepared { spec, .. }) =
-            prepare(texts, &root.path().join("data"), &mut |_| {})
+            prepare(texts, &root.path().join("data"), None, &mut |_| {})
         else {
             panic!("no data")
         };

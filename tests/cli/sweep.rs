@@ -176,7 +176,7 @@ fn a_model_that_is_here_is_offered_for_fine_tuning() {
     let args = ["plan", "--data=data", "--target=RTX 3060", "--json"];
     let json: Value = serde_json::from_str(&ok(path, &args)).unwrap();
     let first = &json["recipes"][0];
-    assert_eq!(first["expect"], "paragraphs in the style of the data", "{json}");
+    assert_eq!(first["expect"], "what the model writes now, in the style of the data", "{json}");
     assert_eq!(first["settings"]["learning_rate"], "5.0e-5", "{json}");
     let table = ok(path, &args[..3]);
     assert!(table.lines().nth(1).unwrap().contains(": fine-tune models/fox "), "{table}");

@@ -1,18 +1,16 @@
-//! Everything of the window that is not drawn: its state, its panels' places, its requests.
+//! Everything of the window that is not drawn: its state and its requests.
 
 use super::requests::Requests;
-use crate::gui::finished;
-use crate::gui::layout::{Pane, PanelLayout};
 use crate::gui::options::WindowOptions;
 use crate::gui::platform::Platform;
-use crate::gui::state::Shared;
-use crate::protocol::{Command, Event, RunError, StopReason};
+use crate::gui::run::finished;
+use crate::gui::state::{Notice, Shared};
+use crate::protocol::{Command, Event, Level, RunError, StopReason};
 use crate::text::capitalize;
 
 pub struct Controller {
     pub options: WindowOptions,
     pub shared: Shared,
-    pub panels: PanelLayout,
     pub requests: Requests,
     pub platform: Platform,
 }
@@ -26,11 +24,7 @@ impl Controller {
             match event {
                 Event::Start { .. } => shown.has_finished = false,
                 Event::Paused { .. } | Event::Resumed { .. } => {}
-                Event::Error(error) => {
-                    // The log has the error and what to do next.
-                    self.panels.bring_up(Pane::Log.title());
-                    self.notify("has failed", &error.text);
-                }
+                Event::Error(error) => self.notify("has failed", &error.text),
                 Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
                     shown.has_finished = true;
                     let result = finished::result(&shown.progress);
@@ -53,19 +47,18 @@ impl Controller {
         }
     }
 
+    /// Ends the shown run with an error that its trainer could not report.
     pub fn fail(&mut self, text: String) {
-        let hint = "\"Copy details\" in the log copies what a bug report needs; Continue resumes a run that has a checkpoint";
+        let hint = "continue it; \"Copy details\" copies what a bug report needs";
         self.apply(&[Event::Error(RunError { text, hint: hint.into(), cause: None })]);
     }
 
-    pub fn warn(&mut self, text: String) {
-        self.panels.bring_up(Pane::Log.title());
-        self.apply(&[Event::Warning { text }]);
+    pub fn warn(&mut self, text: &str) {
+        self.shared.tell(Notice::new(Level::Warning, capitalize(text)));
     }
 
-    pub fn note(&mut self, text: String) {
-        self.panels.bring_up(Pane::Log.title());
-        self.shared.shown.progress.remark(text);
+    pub fn note(&mut self, text: &str) {
+        self.shared.tell(Notice::new(Level::Info, capitalize(text)));
     }
 
     /// Sends a command to the trainer if this window has started it.
@@ -78,7 +71,7 @@ impl Controller {
     pub fn send_command(&mut self, command: &Command) {
         let trainer = self.shared.shown.trainer.as_mut();
         if let Err(error) = trainer.map_or(Ok(()), |trainer| trainer.send(command)) {
-            self.warn(format!("the trainer did not receive the command: {error}"));
+            self.warn(&format!("the trainer did not receive the command: {error}"));
         }
     }
 

@@ -1,14 +1,16 @@
-//! Carries out the intents of panels, dialogs and the system.
+//! Carries out the intents of rooms, dialogs and the system.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use web_time::SystemTime;
 
 use super::controller::Controller;
 use crate::disk::absolute;
 use crate::gui::intent::{Intent, Overrides};
-use crate::gui::layout::Pane;
-use crate::gui::state::{Closing, DataJob, Overlay, PathEntry, SettingsForm, TextOptions};
+use crate::gui::state::{
+    Closing, DataJob, Overlay, PathEntry, Room, SettingsForm, Shared, TextOptions, What,
+};
+use crate::gui::target::IS_PAGE;
 use crate::protocol::{Progress, Request, RunView, Sample, SampleInput, SampleRequest, Texts};
 
 /// The CPU, as a value of `--device`.
@@ -18,22 +20,37 @@ impl Controller {
     pub fn carry_out(&mut self, intent: Intent) {
         match intent {
             Intent::Send(_) if !self.shared.shown.is_live() => {
-                self.warn("the shown run is not training".into());
+                self.warn("the shown run is not training");
             }
             Intent::Send(command) => self.send_command(&command),
             Intent::SendToOwnRun(command) => self.send_to_own_run(&command),
             Intent::Ask(request) => self.requests.client.send(request),
-            Intent::Start => self.start_run(),
-            Intent::ListTexts => self.shared.dialogs.lists_texts = true,
-            Intent::Demo => {
-                self.shared.settings.form = SettingsForm::of_preset("demo");
-                self.start_run();
+            // What is not seen is not started.
+            Intent::Start if self.shared.room != Room::Start => self.carry_out(Intent::New),
+            Intent::Start if !self.shared.is_set_up() => {
+                self.warn("choose what to train and for how long, then start");
             }
+            Intent::Start => self.start_run(&self.shared.settings.form.clone()),
+            Intent::New => self.shared.room = Room::Start,
+            Intent::Enter(room) => self.shared.room = room,
+            Intent::FineTune(model) => {
+                let checkpoint = absolute(&model);
+                self.requests.client.send(Request::Fork { checkpoint });
+            }
+            Intent::List(catalog) => self.shared.dialogs.list = Some(catalog),
+            Intent::Demo => self.start_run(&SettingsForm::of_preset("demo")),
             Intent::Continue(run) => self.continue_run(absolute(&run)),
+            // Reading its record again would miss what arrives meanwhile.
+            Intent::Show(run)
+                if self.shared.shown.is_live()
+                    && self.shared.shown.folder.as_ref() == Some(&absolute(&run)) =>
+            {
+                self.shared.room = Room::Run;
+            }
             Intent::Show(run) => self.requests.show(absolute(&run)),
             Intent::Overlay(runs) => self.overlay(runs),
             Intent::Try => {
-                self.panels.bring_up(Pane::Samples.title());
+                self.shared.room = Room::Model;
                 self.shared.samples.focus = true;
             }
             Intent::Generate(input) => self.generate(input),
@@ -43,9 +60,12 @@ impl Controller {
                 self.shared.dialogs.path = Some(entry);
             }
             Intent::UseData(data) => {
-                self.shared.settings.form.set("data", data.display().to_string());
+                self.use_data(&data.display().to_string());
+                self.shared.room = Room::Start;
             }
-            Intent::Reading(name) => self.shared.data.job = Some(DataJob::preparing(name, 0.0)),
+            Intent::Reading(name) => {
+                self.shared.start.data.job = Some(DataJob::preparing(name, 0.0));
+            }
             Intent::Prepare(texts) => self.prepare(texts),
             Intent::ListRuns(folder) => {
                 self.shared.settings.runs = folder;
@@ -53,12 +73,12 @@ impl Controller {
             }
             Intent::Override(overrides) => self.apply_overrides(overrides),
             Intent::Unreadable(problem) => {
-                self.shared.data.job = None;
-                self.warn(problem);
+                self.shared.start.data.job = None;
+                self.warn(&problem);
             }
             Intent::OpenFolder(folder) => {
                 if let Err(error) = self.platform.open_folder(&absolute(&folder)) {
-                    self.warn(format!("{} could not be opened: {error}", folder.display()));
+                    self.warn(&format!("{} could not be opened: {error}", folder.display()));
                 }
             }
             Intent::Close => self.shared.dialogs.closing = Closing::Yes,
@@ -71,18 +91,35 @@ impl Controller {
             self.requests.client.send(Request::Devices);
         }
         if self.options.demo {
-            self.shared.settings.form = SettingsForm::of_preset("demo");
+            self.shared.settings.replace_form(SettingsForm::of_preset("demo"));
         }
+        self.requests.stored_data = Some(self.shared.settings.form.text("data"));
         let overrides = std::mem::take(&mut self.options.overrides);
         self.apply_overrides(overrides);
+        let Shared { start, settings, .. } = &mut self.shared;
+        // The form of a new window is the demo's, which has a button of its own.
+        let is_new = settings.form.settings() == SettingsForm::default().settings();
+        start.what = What::of(&settings.form).filter(|_| !is_new || self.options.demo);
+    }
+
+    /// Puts data into the form. A folder has its whole path, so that a window in another folder finds it.
+    pub fn use_data(&mut self, spec: &str) {
+        let Shared { start, settings, .. } = &mut self.shared;
+        let path = Path::new(spec);
+        let is_folder = !IS_PAGE && path.components().count() > 1 && path.is_relative();
+        let spec = if is_folder { absolute(path).display().to_string() } else { spec.into() };
+        settings.form.set("data", spec);
+        start.what = What::of(&settings.form);
     }
 
     /// Puts overrides into the form, where they can be seen and changed.
     pub fn apply_overrides(&mut self, overrides: Overrides) {
-        let settings = &mut self.shared.settings;
+        let Shared { settings, start, .. } = &mut self.shared;
         if overrides.replace_all {
-            settings.form = SettingsForm::default();
-            self.requests.data = None;
+            settings.replace_form(SettingsForm::default());
+        }
+        if overrides.preset.is_some() || !overrides.settings.is_empty() {
+            start.times.leave_to_settings();
         }
         if let Some(device) = overrides.device {
             settings.device = device;
@@ -93,7 +130,8 @@ impl Controller {
         for (key, text) in overrides.settings {
             settings.form.set(&key, text);
         }
-        overrides.problems.into_iter().for_each(|problem| self.warn(problem));
+        start.what = What::of(&settings.form).or(start.what);
+        overrides.problems.iter().for_each(|problem| self.warn(problem));
     }
 
     /// Overlays the curves of these runs and no others. Requests those that are not known.
@@ -117,9 +155,19 @@ impl Controller {
             Texts::Text { name, .. } => Some(name.as_ref()),
         };
         let name = name.map(|name| name.to_string_lossy().into_owned());
-        self.shared.data.job = name.map(|name| DataJob::preparing(name, 0.0));
-        let folder = self.shared.settings.data_folder();
-        self.requests.client.send(Request::Prepare { texts, folder });
+        let Shared { start, settings, room, .. } = &mut self.shared;
+        start.data.job = name.map(|name| DataJob::preparing(name, 0.0));
+        *room = Room::Start;
+        // A trained model reads its own tokens.
+        let model = settings.form.model().map(PathBuf::from);
+        let model = model.filter(|_| start.what == Some(What::FineTune));
+        if start.what.is_none() {
+            // The demo's data.
+            settings.form.set("data", "");
+            start.what = Some(What::Text);
+        }
+        let folder = settings.data_folder();
+        self.requests.client.send(Request::Prepare { texts, folder, model });
     }
 
     fn generate(&mut self, input: SampleInput) {

@@ -5,16 +5,22 @@ use std::path::PathBuf;
 use super::controller::Controller;
 use crate::disk::absolute;
 use crate::gui::intent::Intent;
-use crate::gui::state::{ChatState, DataJob, Shared, ShownRun};
+use crate::gui::state::{
+    ChatState, DataJob, Notice, Room, SettingsForm, Shared, ShownRun, TimeState, What,
+};
 use crate::gui::target::IS_PAGE;
 use crate::plan::DeviceKind;
-use crate::protocol::{Obstacle, Reply, RequestKind, RunPhase, RunView, Sample};
+use crate::protocol::{Level, Obstacle, Reply, RequestKind, RunPhase, RunView, Sample};
 use crate::runs::{self, RunState, RunSummary};
 
 impl Controller {
-    /// Shows a new model, to be prompted, unless that would hide a run that trains.
-    fn try_model(&mut self, model: PathBuf) {
-        if !self.shared.shown.is_live() {
+    /// Begins a run with a new model if one is set up, else shows the model, to be prompted, unless that
+    /// would hide a run that trains.
+    fn begin_with(&mut self, model: PathBuf) {
+        let Shared { room, start, shown, .. } = &self.shared;
+        if *room == Room::Start && start.what == Some(What::FineTune) {
+            self.carry_out(Intent::FineTune(model));
+        } else if !shown.is_live() {
             self.requests.show(model);
         }
     }
@@ -31,19 +37,28 @@ impl Controller {
                 shared.obstacles.retain(Obstacle::can_train);
                 shared.devices = devices;
             }
-            Reply::Device { device } => shared.fit.set_device(device),
+            Reply::Device { device } => shared.start.fit.set_device(device),
             Reply::Data { spec, data } => {
+                let is_stored = self.requests.stored_data.take().as_ref() == Some(&spec);
                 if self.requests.data.as_ref() == Some(&spec) {
-                    shared.settings.form.data = Some(data);
+                    let form = &mut shared.settings.form;
+                    if is_stored && data.is_err() {
+                        // The last window's data are gone. That is nothing to begin with.
+                        form.set("data", "");
+                        shared.start.what = What::of(form);
+                    } else {
+                        form.data = Some(data);
+                    }
                 }
             }
             Reply::Preparing { name, share } => {
-                shared.data.job = Some(DataJob::preparing(name, share));
+                shared.start.data.job = Some(DataJob::preparing(name, share));
             }
             Reply::Prepared { spec, warnings } => {
-                shared.data.job = None;
-                shared.settings.form.set("data", spec.as_str());
-                shared.data.warnings = (spec, warnings);
+                shared.start.data.job = None;
+                self.use_data(&spec);
+                let Shared { start, settings, .. } = &mut self.shared;
+                start.data.warnings = (settings.form.text("data"), warnings);
             }
             // Another folder may have been chosen meanwhile.
             Reply::Runs { folder, .. } if folder != absolute(&shared.settings.runs) => {}
@@ -52,7 +67,8 @@ impl Controller {
                 // A window that is opened again shows the run that trains, else the newest.
                 let is_live = |run: &&RunSummary| run.state == RunState::Running;
                 let runs = &shared.library.runs;
-                if shared.shown.is_empty()
+                if std::mem::take(&mut self.requests.shows_newest)
+                    && shared.shown.is_empty()
                     && self.requests.run.is_none()
                     && let Some(first) = runs.iter().find(is_live).or(runs.first())
                 {
@@ -83,35 +99,46 @@ impl Controller {
                 }
             }
             Reply::Config { checkpoint, config } => {
-                shared.settings.form.fill_from(&config);
-                shared.settings.form.set("init_from", checkpoint.display().to_string());
+                let model = checkpoint.display().to_string();
+                shared.settings.replace_form(SettingsForm::of_model(model, &config));
+                shared.start.what = Some(What::FineTune);
+                shared.start.times = TimeState::default();
+                shared.room = Room::Start;
             }
             // The worker has kept it, for the profile of the device.
             Reply::Measured { .. } => self.requests.device = None,
             Reply::Described => self.requests.listed = None,
             Reply::Removed { path } => {
-                let Shared { shown, library, samples, .. } = shared;
+                let Shared { shown, library, samples, room, .. } = shared;
                 self.requests.listed = None;
                 library.overlays.retain(|overlay| overlay.run != path);
+                library.opened.retain(|opened| *opened != path);
                 if shown.folder.as_ref() == Some(&path) && !shown.is_live() {
                     *shown = ShownRun { trainer: shown.trainer.take(), ..ShownRun::default() };
+                    *room = Room::Start;
                     self.requests.run = None;
                     samples.chat = ChatState::default();
                 }
             }
-            Reply::Exported { to, .. } => self.note(format!("exported to {}", to.display())),
+            Reply::Exported { to, next, .. } => {
+                let text = format!("Exported to {}", to.display());
+                shared.tell(Notice { commands: next, ..Notice::new(Level::Info, text) });
+            }
             Reply::Reported { page } => self.carry_out(Intent::OpenFolder(page)),
             Reply::Imported { model } => {
-                self.try_model(model.path);
-                self.note(format!("{} is imported: it is listed under Runs", model.name));
+                self.begin_with(model.path);
+                self.note(&format!("{} is imported: it is in the list on the left", model.name));
             }
             Reply::Fetching { name, done, all } => {
-                shared.data.job = Some(DataJob::fetching(name, done, all));
+                shared.start.data.job = Some(DataJob::fetching(name, done, all));
             }
             Reply::Fetched { name, folder } => {
-                shared.data.job = None;
-                self.try_model(folder);
-                self.note(format!("{name} is here: set init_from = {name} to train it further"));
+                shared.start.data.job = None;
+                if !IS_PAGE && !shared.library.opened.contains(&folder) {
+                    shared.library.opened.insert(0, folder.clone());
+                }
+                self.begin_with(folder);
+                self.note(&format!("{name} is here: it is in the list on the left"));
             }
             // The run of a text that was stopped may no longer be shown.
             Reply::Sampled { .. } if shared.samples.prompt.writing.is_none() => {}
@@ -150,11 +177,11 @@ impl Controller {
                 let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
                 let problem = match job {
                     RequestKind::Prepare => {
-                        shared.data.job = None;
+                        shared.start.data.job = None;
                         "the text could not be prepared: "
                     }
                     RequestKind::Get => {
-                        shared.data.job = None;
+                        shared.start.data.job = None;
                         ""
                     }
                     RequestKind::Export => "nothing was exported: ",
@@ -167,7 +194,7 @@ impl Controller {
                     }
                     RequestKind::Other => "",
                 };
-                self.warn(format!("{problem}{text}"));
+                self.warn(&format!("{problem}{text}"));
             }
         }
     }

@@ -31,7 +31,11 @@ pub struct Requests {
     /// Threads of the service read it.
     pace: Arc<AtomicU64>,
     pub run: Option<PathBuf>,
+    /// True to show a run once they are listed.
+    pub shows_newest: bool,
     pub data: Option<String>,
+    /// The data that the last window had, until they are described.
+    pub stored_data: Option<String>,
     /// The device, and when it was requested, in seconds of the window's clock; `None` reads it
     /// again.
     pub device: Option<(String, f64)>,
@@ -49,7 +53,9 @@ impl Requests {
             client,
             pace,
             run: None,
+            shows_newest: true,
             data: None,
+            stored_data: None,
             device: None,
             comparison: Vec::new(),
             listed: None,

@@ -1,22 +1,15 @@
-//! The settings and the layout that are stored when the window closes.
+//! The settings that are stored when the window closes.
 
 use eframe::Storage;
 
-use crate::gui::layout::PanelLayout;
-use crate::gui::state::{Settings, SettingsForm};
+use crate::gui::state::{Settings, SettingsForm, Shared};
 use crate::protocol::RunSettings;
 
 const SETTINGS: &str = "wgpt";
 
-/// The key of the layout. It is stored separately: if another version cannot read the layout, it keeps the
-/// settings.
-const LAYOUT: &str = "panels";
-
 /// Reads what the last window has stored; what another version wrote may not be readable.
-pub fn load(storage: Option<&dyn Storage>) -> (Settings, PanelLayout) {
-    let settings = storage.and_then(|storage| eframe::get_value(storage, SETTINGS));
-    let panels = storage.and_then(|storage| eframe::get_value(storage, LAYOUT));
-    (settings.unwrap_or_default(), panels.unwrap_or_default())
+pub fn load(storage: Option<&dyn Storage>) -> Settings {
+    storage.and_then(|storage| eframe::get_value(storage, SETTINGS)).unwrap_or_default()
 }
 
 /// A form that options have replaced. It is stored until the user edits the new one.
@@ -34,18 +27,13 @@ impl ReplacedForm {
     }
 }
 
-pub fn save(
-    storage: &mut dyn Storage,
-    settings: &mut Settings,
-    panels: &PanelLayout,
-    replaced: &mut Option<ReplacedForm>,
-) {
-    let form = &mut settings.form;
-    replaced.take_if(|replaced| replaced.by != form.settings());
-    let edited = replaced.as_ref().map(|own| std::mem::replace(form, own.form.clone()));
+/// Stores the settings. What a chosen time has put into the form is not stored, and would look typed later.
+pub fn save(storage: &mut dyn Storage, shared: &mut Shared, replaced: &mut Option<ReplacedForm>) {
+    let Shared { settings, start, .. } = shared;
+    replaced.take_if(|replaced| replaced.by != settings.form.settings());
+    let typed = start.times.without_recipe(&settings.form);
+    let own = replaced.as_ref().map_or(typed, |own| own.form.clone());
+    let edited = std::mem::replace(&mut settings.form, own);
     eframe::set_value(storage, SETTINGS, settings);
-    eframe::set_value(storage, LAYOUT, panels);
-    if let Some(edited) = edited {
-        settings.form = edited;
-    }
+    settings.form = edited;
 }

@@ -6,9 +6,10 @@ use egui_kittest::Harness;
 use egui_kittest::kittest::{NodeT, Queryable};
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, Precision};
 use crate::disk::absolute;
-use crate::plan::{Backend, DeviceKind, DeviceProfile};
+use crate::gui::state::SettingsForm;
+use crate::plan::{Backend, DeviceKind, DeviceProfile, DeviceSpeed, gpu_named};
 use crate::protocol::ScoredToken;
 use crate::protocol::{DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample};
 
@@ -83,7 +84,7 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
     assert!(has(&mut window, "Preparing foxes"));
     let warnings = vec!["a.png was skipped".to_string()];
     window.state_mut().controller.take(Reply::Prepared { spec: "data/foxes".into(), warnings });
-    assert!(has(&mut window, "data/foxes") && has(&mut window, "a.png was skipped"));
+    assert!(has(&mut window, "foxes") && has(&mut window, "a.png was skipped"));
     assert!(!has(&mut window, "Preparing foxes"));
     window.state_mut().controller.take(Reply::Preparing { name: "bears".into(), share: 0.5 });
     let text = "no text".to_string();
@@ -96,6 +97,9 @@ fn texts_become_the_data_of_the_form_once_they_are_prepared() {
 #[test]
 fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
     let mut window = window();
+    window.run_steps(2);
+    window.get_by_label("Your text").click();
+    window.run_steps(2);
     let fetching = |done| Reply::Fetching { name: "hf:me/texts".into(), done, all: Some(8 << 20) };
     window.state_mut().controller.take(fetching(2 << 20));
     assert!(has(&mut window, "Fetching hf:me/texts") && has(&mut window, "2.00 of 8.00 MiB"));
@@ -109,7 +113,7 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
     let text = "the download was stopped".into();
     let hint = "Download continues it".into();
     window.state_mut().controller.take(Reply::Failed { job: RequestKind::Get, text, hint });
-    assert!(has(&mut window, "the download was stopped: Download continues it"));
+    assert!(has(&mut window, "The download was stopped: Download continues it"));
     assert!(!has(&mut window, "Fetching hf:me/texts") && !is_off(&window));
 
     window.state_mut().controller.take(fetching(8 << 20));
@@ -119,7 +123,7 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
         .state_mut()
         .controller
         .take(Reply::Prepared { spec: "data/texts".into(), warnings: Vec::new() });
-    assert!(has(&mut window, "data/texts"));
+    assert!(has(&mut window, "texts"));
 
     let name = "hf:me/tiny".to_string();
     let folder = missing("tiny");
@@ -217,13 +221,108 @@ fn tokens_add_up_and_those_of_a_text_that_ended_are_left_out() {
     assert_eq!(app.shared.samples.inside.tokens, tokens("Once"));
 }
 
-#[test]
-fn a_new_run_begins_with_the_settings_and_the_weights_of_another() {
+/// A window whose device has a known speed.
+fn window_with_device() -> Harness<'static, App> {
     let mut window = window();
-    let config = Box::new(Config { n_layer: 3.try_into().unwrap(), ..Config::default() });
-    window.state_mut().controller.take(Reply::Config { checkpoint: "out/a".into(), config });
-    let form = &window.state_mut().controller.shared.settings.form;
-    assert_eq!([form.text("init_from"), form.text("n_layer")], ["out/a", "3"]);
+    let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap(), Precision::FLOAT32);
+    let device = DeviceProfile { speed, ..DeviceProfile::default() };
+    window.state_mut().controller.take(Reply::Device { device });
+    window
+}
+
+/// Clicks, and counts it.
+fn click(window: &mut Harness<'static, App>, label: &str, clicks: &mut u32) {
+    window.run_steps(3);
+    window.get_by_label(label).click();
+    window.run_steps(3);
+    *clicks += 1;
+}
+
+/// Counts a click on a button that opens a dialog of the system, which no test opens.
+fn choose_in_dialog(window: &mut Harness<'static, App>, label: &str, clicks: &mut u32) {
+    window.run_steps(3);
+    assert!(!window.get_by_label(label).accesskit_node().is_disabled());
+    *clicks += 1;
+}
+
+/// The replies to texts that were chosen in a dialog of the system.
+fn prepared(window: &mut Harness<'static, App>, vocab_size: u32) {
+    let warnings = Vec::new();
+    let app = &mut window.state_mut().controller;
+    app.take(Reply::Prepared { spec: "data/mine".into(), warnings });
+    let spec = app.shared.settings.form.text("data");
+    app.requests.data = Some(spec.clone());
+    let size = DataInfo { train_tokens: 300_000_000, val_tokens: 3_000_000, ..data(vocab_size) };
+    app.take(Reply::Data { spec, data: Ok(size) });
+}
+
+fn can_start(window: &mut Harness<'static, App>) -> bool {
+    window.run_steps(3);
+    !window.get_by_label("Start training").accesskit_node().is_disabled()
+}
+
+#[test]
+fn a_book_for_ten_minutes_is_four_clicks_away() {
+    let mut window = window_with_device();
+    // The last one is "Start training".
+    let mut clicks = 1;
+    click(&mut window, "Your text", &mut clicks);
+    assert!(!has(&mut window, "built-in stories"), "the demo's data");
+    choose_in_dialog(&mut window, "Files...", &mut clicks);
+    prepared(&mut window, 65);
+    click(&mut window, "10 minutes", &mut clicks);
+    assert!(can_start(&mut window) && clicks == 4);
+    let form = &window.state().controller.shared.settings.form;
+    assert_eq!([form.text("max_time"), form.text("init_from")], ["10m", "scratch"]);
+    assert!(Path::new(&form.text("data")).is_absolute());
+}
+
+#[test]
+fn fine_tuning_is_five_clicks_away() {
+    let mut window = window_with_device();
+    // The last one is "Start training".
+    let mut clicks = 1;
+    click(&mut window, "Fine-tune a model", &mut clicks);
+    assert!(window.query_by_label("Files...").is_none(), "data before the model");
+    choose_in_dialog(&mut window, "Choose a model...", &mut clicks);
+    let config = Box::new(Config::of_preset("smollm2-135m", &[]));
+    let vocab = config.vocab_size;
+    window.state_mut().controller.take(Reply::Config { checkpoint: missing("smol"), config });
+    choose_in_dialog(&mut window, "Files...", &mut clicks);
+    prepared(&mut window, vocab);
+    click(&mut window, "10 minutes", &mut clicks);
+    assert!(can_start(&mut window) && clicks == 5);
+    let form = &window.state().controller.shared.settings.form;
+    let texts = ["arch", "n_embd", "lora_rank"].map(|key| form.text(key));
+    assert_eq!(texts, ["llama", "576", "16"]);
+    assert_eq!(form.model(), Some(missing("smol").display().to_string()));
+}
+
+/// What is known about data belongs to the data, and not to the form that names them.
+#[test]
+fn a_form_that_is_replaced_keeps_what_is_known_about_its_data() {
+    let mut window = window();
+    let settings = &mut window.state_mut().controller.shared.settings;
+    settings.form.data = Some(Ok(data(32)));
+    settings.replace_form(SettingsForm::of_preset("demo"));
+    assert_eq!(settings.form.vocab_size(), Some(32));
+    settings.replace_form(SettingsForm::of_preset("gpt2"));
+    assert_eq!(settings.form.vocab_size(), None);
+}
+
+/// Of a window that was opened in another folder, or whose data were deleted.
+#[test]
+fn stored_data_that_are_gone_are_no_error() {
+    let mut window = window();
+    for (is_stored, has_error) in [(true, false), (false, true)] {
+        let app = &mut window.state_mut().controller;
+        app.use_data("data/gone");
+        let spec = app.shared.settings.form.text("data");
+        app.requests.data = Some(spec.clone());
+        app.requests.stored_data = is_stored.then(|| spec.clone());
+        app.take(Reply::Data { spec, data: Err("data/gone does not exist".into()) });
+        assert_eq!(has(&mut window, "does not exist"), has_error);
+    }
 }
 
 #[test]
@@ -252,6 +351,10 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
     app.take(Reply::Runs { folder: missing("old"), runs: Vec::new() });
     assert!(app.requests.listed.is_none());
     app.take(Reply::Device { device: DeviceProfile::default() });
+    // With settings, all questions have answers.
+    window.state_mut().set("n_layer", "3");
+    window.run_steps(3);
+    window.get_by_label("Details").click();
     assert!(has(&mut window, "Set a budget by hand"));
     let devices = vec![DeviceLine {
         id: "vulkan:0".into(),

@@ -7,10 +7,9 @@ use eframe::egui;
 
 use super::controller::Controller;
 use crate::disk::absolute;
-use crate::gui::layout::Pane;
-use crate::gui::state::{ChatState, Shared, WhenClosed};
+use crate::gui::state::{ChatState, Room, RunRoom, SettingsForm, Shared, WhenClosed};
 use crate::gui::target::IS_PAGE;
-use crate::protocol::{Progress, RunPhase, RunSettings, SelfTestOptions, StartRun};
+use crate::protocol::{Progress, RunPhase, RunSettings, SelfTestOptions, StartRun, StopReason};
 use crate::runs::Tail;
 use crate::worker::Ended;
 
@@ -39,6 +38,7 @@ impl Controller {
             self.end_text();
             self.shared.samples.chat.clear();
             self.shared.samples.inside.clear();
+            self.shared.run = RunRoom { tab: self.shared.run.tab, ..RunRoom::default() };
         }
         let followed = self.requests.client.follow(&run, tail);
         let is_followed = followed.is_some();
@@ -58,50 +58,61 @@ impl Controller {
         // Its curves are drawn in any case.
         self.shared.library.overlays.retain(|overlay| overlay.run != run);
         self.requests.describe_model(&self.shared.shown);
-        match self.shared.shown.progress.state {
-            RunPhase::Idle => {
-                // A model without a record can only be tried.
-                self.panels.bring_up(Pane::Samples.title());
-                self.shared.samples.focus = true;
+        let Shared { shown, room, samples, library, .. } = &mut self.shared;
+        *room = match shown.progress.state {
+            RunPhase::Idle if shown.trainer.is_none() => {
+                // A model without a record.
+                samples.focus = true;
+                let is_listed = library.runs.iter().any(|known| known.path == run)
+                    || library.models.iter().any(|known| known.path == run);
+                if !is_listed && !library.opened.contains(&run) {
+                    library.opened.insert(0, run.clone());
+                }
+                Room::Model
             }
-            RunPhase::Interrupted if self.options.resume => self.continue_run(run),
-            _ => {}
+            RunPhase::Finished(StopReason::Finished) => Room::Model,
+            _ => Room::Run,
+        };
+        let is_interrupted = shown.progress.state == RunPhase::Interrupted;
+        if std::mem::take(&mut self.options.resume) && is_interrupted {
+            self.continue_run(run);
         }
-        self.options.resume = false;
     }
 
     /// Returns true if another run can start, and warns if not. Stops following the run of another
     /// process.
     fn can_start(&mut self) -> bool {
         if self.shared.shown.has_own_trainer() {
-            self.warn("a run of this window is training: stop it first".into());
+            self.warn("a run of this window is training: stop it first");
             return false;
         }
         self.shared.shown.trainer = None;
         true
     }
 
-    pub fn start_run(&mut self) {
-        if let Some(refusal) = self.shared.refusal() {
-            return self.warn(format!("not started: {}", refusal.reason));
-        }
+    /// Starts a run with the settings of `form`.
+    pub fn start_run(&mut self, form: &SettingsForm) {
         if !self.can_start() {
             return;
         }
-        let settings = self.shared.settings.form.settings();
-        let Some(run) = self.new_run_folder() else { return };
+        let problem = form.problem().or_else(|| Some(self.shared.start.fit.refusal(form)?.reason));
+        if let Some(reason) = problem {
+            return self.warn(&format!("not started: {reason}"));
+        }
+        let settings = form.settings();
+        let Some(run) = self.new_run_folder(form) else { return };
         self.shared.shown.progress = Progress::default();
         self.requests.run = None;
         self.launch(absolute(&run), settings);
     }
 
     /// Returns the folder that `out_dir` names, else one that does not exist yet.
-    fn new_run_folder(&self) -> Option<PathBuf> {
+    fn new_run_folder(&self, form: &SettingsForm) -> Option<PathBuf> {
         let Shared { settings, library, .. } = &self.shared;
-        let name = settings.form.run_name();
+        let name = form.run_name();
         let numbered = |number: u32| settings.runs.join(format!("{name}-{number}"));
         let is_listed = |run: &Path| library.runs.iter().any(|known| known.path == run);
-        match settings.form.text("out_dir").trim() {
+        match form.text("out_dir").trim() {
             "" => (1..).map(numbered).find(|run| !run.exists() && !is_listed(run)),
             // The storage of a page has one folder for all runs.
             name if IS_PAGE => Some(settings.runs.join(name.replace('/', "-"))),
@@ -123,7 +134,9 @@ impl Controller {
 
     fn launch(&mut self, run: PathBuf, run_settings: RunSettings) {
         self.end_text();
-        let Shared { settings, shown, .. } = &mut self.shared;
+        let Shared { settings, shown, room, run: view, .. } = &mut self.shared;
+        *room = Room::Run;
+        *view = RunRoom::default();
         let device = settings.device.clone();
         let stop_on_close = settings.when_closed == WhenClosed::Stop;
         shown.progress.starting();
@@ -163,7 +176,7 @@ impl Controller {
         if is_shown {
             self.fail(text);
         } else if !matches!(ended, Ended::Code(0) | Ended::Silent) {
-            self.warn(text);
+            self.warn(&text);
         }
     }
 }

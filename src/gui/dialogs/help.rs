@@ -5,15 +5,16 @@ use std::path::Path;
 use eframe::egui::{self, Grid, Key, KeyboardShortcut, Label, Modifiers, RichText, ScrollArea, Ui};
 
 use crate::gui::intent::{FileChoice, Intent};
+use crate::gui::run::control;
 use crate::gui::state::{HelpState, ShownRun};
 use crate::gui::target::IS_PAGE;
 use crate::gui::widgets::button;
-use crate::gui::{control, export, platform};
+use crate::gui::{export, platform};
 use crate::protocol::{Command, Request};
 
 const HEIGHT: f32 = 240.0;
 
-const DESKTOP: &str = "Everything here also works without a window: wgpt --help lists the commands. \
+const DESKTOP: &str = "Everything here also works without a window: \"wgpt help\" lists the commands. \
                        A run is a folder, and commands continue, sample and export it by its path.";
 const PAGE: &str = "Everything stays on this machine: the texts, the runs, the models. An export is \
                     a Hugging Face folder in a zip, which this page and wgpt on the desktop import.";
@@ -21,7 +22,8 @@ const PAGE: &str = "Everything stays on this machine: the texts, the runs, the m
 const CTRL: Modifiers = Modifiers::COMMAND;
 
 const KEYS: &[(&str, &str)] = &[
-    ("Ctrl+Enter", "start training"),
+    ("Ctrl+N", "set up a run"),
+    ("Ctrl+Enter", "start the run that is set up"),
     ("Space", "pause or resume; continue the shown run"),
     ("Ctrl+.", "stop, with a checkpoint"),
     ("Ctrl+S", "write a checkpoint now"),
@@ -51,6 +53,8 @@ pub fn shortcuts(ui: &Ui, help: &mut HelpState, shown: &ShownRun) -> Vec<Intent>
     let has_focus = ctx.memory(|memory| memory.focused().is_some());
     let space = control::pause_or_continue(&shown.progress, shown.is_live());
     let keys = [
+        // Browsers open a window with it.
+        (CTRL, Key::N, (!IS_PAGE).then_some(Intent::New)),
         (CTRL, Key::Enter, Some(Intent::Start)),
         (CTRL, Key::O, Some(Intent::Choose(FileChoice::Texts))),
         (CTRL, Key::S, live(Command::Checkpoint)),
@@ -67,12 +71,13 @@ pub fn shortcuts(ui: &Ui, help: &mut HelpState, shown: &ShownRun) -> Vec<Intent>
 /// Draws the help, if it is open. `runs` is the folder of the runs.
 pub fn show(ui: &Ui, help: &mut HelpState, runs: &Path) -> Option<Intent> {
     let mut is_open = help.is_open;
-    let window =
-        egui::Window::new("Help").open(&mut is_open).resizable(false).show(ui.ctx(), |ui| {
-            ui.label("Drop a text on the window, check that it fits, and start.");
-            ui.add_space(4.0);
+    let window = egui::Window::new("Help")
+        .open(&mut is_open)
+        .resizable(false)
+        .anchor(egui::Align2::CENTER_CENTER, [0.0, 0.0])
+        .show(ui.ctx(), |ui| {
             Grid::new("keys").striped(true).show(ui, |ui| {
-                for (key, action) in KEYS {
+                for (key, action) in KEYS.iter().filter(|(key, _)| !IS_PAGE || *key != "Ctrl+N") {
                     ui.monospace(*key);
                     ui.label(*action);
                     ui.end_row();

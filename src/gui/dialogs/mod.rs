@@ -1,4 +1,4 @@
-//! The dialogs above the panels.
+//! The dialogs above the rooms.
 
 mod closing;
 mod help;

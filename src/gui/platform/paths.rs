@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::gui::intent::{FileChoice, Intent};
+use crate::model::has_weights;
 use crate::protocol::{Request, Texts};
 use crate::{disk, runs};
 
@@ -13,7 +14,8 @@ pub fn chosen(choice: FileChoice, paths: Vec<PathBuf>) -> Option<Intent> {
         FileChoice::Texts | FileChoice::DataFolder => recognize(paths),
         FileChoice::RunsFolder => Some(Intent::ListRuns(first)),
         FileChoice::Model if is_run_or_model(&first) => Some(Intent::Show(first)),
-        FileChoice::Model => {
+        FileChoice::Base if is_run_or_model(&first) => Some(Intent::FineTune(first)),
+        FileChoice::Model | FileChoice::Base => {
             let text =
                 format!("{} has no model: no model.safetensors, no ckpt.pt", first.display());
             Some(Intent::Unreadable(text))
@@ -45,6 +47,5 @@ pub fn recognize(paths: Vec<PathBuf>) -> Option<Intent> {
 
 /// Returns true if a folder holds a run, a checkpoint, a Hugging Face model or one of nanoGPT.
 fn is_run_or_model(folder: &Path) -> bool {
-    let is_model = |name: &&str| disk::is_file(&folder.join(name));
-    runs::is_run(folder) || ["model.safetensors", "ckpt.pt"].iter().any(is_model)
+    runs::is_run(folder) || has_weights(folder) || disk::is_file(&folder.join("ckpt.pt"))
 }

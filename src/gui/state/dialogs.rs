@@ -11,8 +11,16 @@ pub struct Dialogs {
     pub closing: Closing,
     /// A path that is being typed, on systems that have no file dialog.
     pub path: Option<PathEntry>,
-    /// True while the list of texts to fetch is open.
-    pub lists_texts: bool,
+    /// The list of what can be fetched, while it is open, and the name that is chosen in it.
+    pub list: Option<Catalog>,
+    pub listed: Option<&'static str>,
+}
+
+/// What the list of downloads shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Catalog {
+    Texts,
+    Models,
 }
 
 #[derive(Default)]

@@ -14,8 +14,6 @@ pub struct FitState {
     /// The selected device; `None` until it was queried.
     pub device: Option<DeviceProfile>,
     cached: Option<Planned>,
-    /// A budget that was set by hand but not yet sent to the active run.
-    pub unsent: Option<u64>,
 }
 
 /// Everything that a plan is made from, except for the device's speed. A new speed drops the cache.
@@ -63,12 +61,6 @@ impl FitState {
     /// Returns the speed of the device, if it is known.
     pub fn speed(&self) -> Option<&DeviceSpeed> {
         self.device.as_ref()?.speed.as_ref()
-    }
-
-    /// Returns the time that the run of the form is expected to take, in seconds.
-    pub fn seconds(&mut self, form: &SettingsForm) -> Option<f64> {
-        let (_, totals) = self.plan(form)?.forecast.as_ref()?;
-        Some(totals.time.as_ref()?.seconds)
     }
 
     /// Returns why the run that the form describes does not fit. `None` if it fits, and while the

@@ -1,12 +1,12 @@
-//! The form behind the setup panel: a preset and the settings that differ from it.
+//! The form of a new run: a preset and the settings that differ from it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    Config, ConfigError, ConfigSource, InvalidValue, KEYS, Key, Layer, preset_names, resolve,
-    run_name,
+    Arch, Config, ConfigError, ConfigSource, InitFrom, InvalidValue, KEYS, Key, Layer,
+    preset_names, resolve, run_name,
 };
 use crate::protocol::{DataInfo, RunSettings};
 use crate::text::capitalize;
@@ -45,6 +45,31 @@ struct SavedForm {
 /// The preset of a new form: it needs no data, download or GPU.
 const DEFAULT_PRESET: &str = "demo";
 
+/// The preset of a run that begins with a trained model, and the longest of its sequences.
+const FINE_TUNING_PRESET: &str = "gpt2";
+const FINE_TUNING_CONTEXT: u32 = 1024;
+
+/// The rank of an adapter, if one is trained.
+pub const ADAPTER_RANK: &str = "16";
+
+/// The settings that the weights of a model determine.
+const SHAPE: &[&str] = &[
+    "arch",
+    "n_layer",
+    "n_head",
+    "n_kv_head",
+    "head_size",
+    "n_embd",
+    "ffn_size",
+    "vocab_size",
+    "bias",
+    "gelu",
+    "rope_theta",
+    "rope_scaling",
+    "norm_eps",
+    "tie_embeddings",
+];
+
 /// Settings of the data and the run rather than the model: selecting a preset keeps them.
 const KEPT_ACROSS_PRESETS: &[&str] = &["data", "vocab_size", "out_dir", "init_from", "seed"];
 
@@ -81,19 +106,20 @@ impl SettingsForm {
         Self::new(preset, Typed::new())
     }
 
-    /// Fills the form from the configuration of a run, except for its folder. Selects the preset
-    /// that leaves the fewest changed settings.
-    pub fn fill_from(&mut self, config: &Config) {
-        let mut wanted = values(config);
-        wanted.remove("out_dir");
-        let nearest = preset_names().min_by_key(|preset| {
-            let base = base(preset);
-            wanted.iter().filter(|(name, text)| base.get(*name) != Some(*text)).count()
-        });
-        let preset = nearest.unwrap_or(DEFAULT_PRESET);
-        let base = base(preset);
-        wanted.retain(|name, text| base.get(name) != Some(text));
-        *self = Self { data: self.data.take(), ..Self::new(preset, wanted) };
+    /// Returns the settings of a run that begins with the weights of a model, whose shape is in `config`. The
+    /// data are those of the run that has trained it; empty for another model.
+    pub fn of_model(model: String, config: &Config) -> Self {
+        let mut form = Self::of_preset(FINE_TUNING_PRESET);
+        let shape = values(config);
+        SHAPE.iter().for_each(|key| form.set(key, shape[*key].as_str()));
+        form.set("block_size", config.block_size.get().min(FINE_TUNING_CONTEXT).to_string());
+        form.set("data", config.data.as_str());
+        form.set("init_from", model);
+        // The weights of others are trained with an adapter, those of one's own run as before.
+        if config.data.is_empty() && config.arch != Arch::Gpt2 {
+            form.set("lora_rank", ADAPTER_RANK);
+        }
+        form
     }
 
     pub fn preset(&self) -> &'static str {
@@ -117,6 +143,14 @@ impl SettingsForm {
 
     pub fn run_name(&self) -> String {
         self.config().map_or(self.preset.into(), |config| run_name(self.preset, config))
+    }
+
+    /// Returns the model whose weights the run begins with, if there is one.
+    pub fn model(&self) -> Option<String> {
+        match &self.config().ok()?.init_from {
+            InitFrom::Path(path) => Some(path.clone()),
+            InitFrom::Scratch | InitFrom::Resume => None,
+        }
     }
 
     /// Returns the size of the vocabulary, once the settings or the data give it.
@@ -345,19 +379,27 @@ mod tests {
     }
 
     #[test]
-    fn a_form_filled_from_a_run_starts_the_same_run() {
-        let mut first = SettingsForm::of_preset("card-12gb");
-        for (key, text) in [("data", "mine"), ("max_time", "90min"), ("learning_rate", "2e-3")] {
-            first.set(key, text);
-        }
-        let config = first.config().unwrap();
-        let mut again = SettingsForm::default();
-        again.fill_from(&Config { out_dir: "out/1".into(), ..config.clone() });
-        assert_eq!(again.preset(), "card-12gb");
-        assert_eq!(again.config().unwrap(), config);
-        let changes: Vec<_> = again.changes().collect();
-        assert_eq!(changes.len(), 3, "{changes:?}");
-        assert_eq!(Config::of_preset("card-12gb", &changes), *config);
+    fn a_trained_model_keeps_its_shape() {
+        let llama = Config::of_preset("qwen3-0.6b", &[]);
+        let form = SettingsForm::of_model("models/a".into(), &llama);
+        let config = form.config().unwrap();
+        assert_eq!(form.model().as_deref(), Some("models/a"));
+        assert_eq!(shape(config), shape(&llama));
+        assert_eq!(
+            (config.lora_rank.to_string().as_str(), config.data.as_str()),
+            (ADAPTER_RANK, "")
+        );
+        let own = Config::of_preset("demo", &[("n_layer", "3")]);
+        let form = SettingsForm::of_model("out/a".into(), &own);
+        let config = form.config().unwrap();
+        assert_eq!((config.lora_rank, &config.data), (0, &own.data));
+        assert_eq!(config.block_size, own.block_size);
+        assert_eq!(shape(config), shape(&own));
+    }
+
+    fn shape(config: &Config) -> Vec<String> {
+        let values = values(config);
+        SHAPE.iter().map(|key| values[*key].clone()).collect()
     }
 
     #[test]

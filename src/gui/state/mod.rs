@@ -1,4 +1,5 @@
-//! The state of the window. Replies and events change it, and panels draw and edit it.
+//! The state of the window: which room is shown, and a value for each room. Replies and events change it,
+//! and rooms draw and edit it.
 
 mod charts;
 mod chat;
@@ -8,11 +9,12 @@ mod fit;
 mod form;
 mod inside;
 mod prompt;
+mod rooms;
 mod samples;
+mod start;
 mod times;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,39 +27,34 @@ use crate::worker::Trainer;
 
 pub use charts::{ChartState, VisibleRange, XAxis};
 pub use chat::ChatState;
-pub use data::{DataJob, DataState, Paste};
-pub use dialogs::{Closing, Dialogs, HelpState, PathEntry, RunDialog};
+pub use data::{DataJob, Paste};
+pub use dialogs::{Catalog, Closing, Dialogs, HelpState, PathEntry, RunDialog};
 pub use fit::{FitState, Planned, Refusal, in_words};
-pub use form::{SettingsForm, is_same, values};
+pub use form::{ADAPTER_RANK, SettingsForm, is_same, values};
 pub use inside::InsideState;
 pub use prompt::{PromptState, TextOptions};
+pub use rooms::{LogView, Notice, Room, RunRoom, RunTab};
 pub use samples::{SampleState, SampleView, Selection};
+pub use start::{StartState, What};
 pub use times::TimeState;
 
 #[derive(Default)]
 pub struct Shared {
+    pub room: Room,
     pub settings: Settings,
-    pub shown: ShownRun,
     pub library: Library,
     pub devices: Vec<DeviceLine>,
     pub obstacles: Vec<Obstacle>,
-    pub data: DataState,
-    pub times: TimeState,
-    pub fit: FitState,
+    /// What has happened besides the run, the newest last, until a person has closed it.
+    pub notices: Vec<Notice>,
+    pub start: StartState,
+    /// The run or model of the rooms `Run` and `Model`.
+    pub shown: ShownRun,
+    pub run: RunRoom,
     pub samples: SampleState,
-    pub log: LogView,
     pub dialogs: Dialogs,
-    /// Search text for the settings; empty shows all.
-    pub setting_filter: String,
     /// True if the window system has no drag and drop.
     pub no_drop: bool,
-}
-
-/// The lines of the log that are drawn.
-#[derive(Default)]
-pub struct LogView {
-    pub only_problems: bool,
-    pub earlier_pages: usize,
 }
 
 impl Shared {
@@ -73,9 +70,41 @@ impl Shared {
         }
         let form = &self.settings.form;
         let problem = form.problem().map(|reason| Refusal { reason, fixes: Vec::new() });
-        problem.or_else(|| self.fit.refusal(form))
+        problem.or_else(|| self.start.fit.refusal(form))
+    }
+
+    /// Begins to set up another kind of run, with other data.
+    pub fn set_up(&mut self, what: What) {
+        let Self { start, settings, .. } = self;
+        if start.what == Some(what) {
+            return;
+        }
+        if start.what == Some(What::FineTune) {
+            settings.replace_form(SettingsForm::default());
+            start.times = TimeState::default();
+        }
+        settings.form.set("data", "");
+        start.what = Some(what);
+    }
+
+    /// Returns true if it is known what to train and how long. A time is chosen for the data that were read.
+    pub fn is_set_up(&self) -> bool {
+        let times = &self.start.times;
+        let is_read = matches!(self.settings.form.data, Some(Ok(_)));
+        self.start.what.is_some() && times.is_answered() && (is_read || times.by_settings)
+    }
+
+    /// Tells a person what has happened. A notice that is shown already is not repeated.
+    pub fn tell(&mut self, notice: Notice) {
+        self.notices.retain(|known| known.text != notice.text);
+        self.notices.push(notice);
+        let excess = self.notices.len().saturating_sub(MOST_NOTICES);
+        self.notices.drain(..excess);
     }
 }
+
+/// More notices would leave no room for what they are about.
+const MOST_NOTICES: usize = 3;
 
 /// The value of `--device` and `--vram_budget` that chooses automatically.
 pub const AUTO: &str = "auto";
@@ -117,6 +146,14 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Replaces the form. What is known about its data stays, if that is the same.
+    pub fn replace_form(&mut self, mut form: SettingsForm) {
+        if form.text("data") == self.form.text("data") {
+            form.data = self.form.data.take();
+        }
+        self.form = form;
+    }
+
     /// Returns the folder of data: next to the folder of the runs, as nanoGPT's `data` is next to its
     /// `out`.
     pub fn data_folder(&self) -> PathBuf {
@@ -124,7 +161,7 @@ impl Settings {
     }
 }
 
-/// The run that the panels show, and the trainer.
+/// The run or model that is shown, and the trainer.
 #[derive(Default)]
 pub struct ShownRun {
     pub folder: Option<PathBuf>,
@@ -167,9 +204,8 @@ pub struct Library {
     /// Settings in which the shown run and the last overlay differ, as key and both values; `None`
     /// until loaded.
     pub difference: Option<Vec<(&'static str, String, String)>>,
-    /// Crashed runs that are no longer offered, with their time of change: a new crash is offered
-    /// again.
-    pub dismissed: Vec<(PathBuf, Duration)>,
+    /// Models without a run that were opened, the newest first.
+    pub opened: Vec<PathBuf>,
     pub dialog: Option<RunDialog>,
     pub data: Vec<StoredData>,
     pub models: Vec<StoredModel>,

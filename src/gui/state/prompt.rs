@@ -25,7 +25,7 @@ pub struct TextOptions {
 }
 
 impl Default for TextOptions {
-    /// The options of a run's own samples, with as many tokens as fill the panel.
+    /// The options of a run's own samples, with as many tokens as fill a screen.
     fn default() -> Self {
         Self { temperature: 0.8, top_k: 200, tokens: 300, probabilities: false }
     }
@@ -41,7 +41,7 @@ impl PromptState {
             RunPhase::Running | RunPhase::Paused => {
                 self.requested.map(|_| "The run is generating a text.")
             }
-            _ if progress.run.is_none() => Some("Show a run or a model first, under Runs."),
+            _ if progress.run.is_none() => Some("Choose a run on the left, or open a model."),
             _ if progress.has_ended() && progress.checkpoints.is_empty() => {
                 Some("This run has no checkpoint to generate from.")
             }
@@ -59,7 +59,7 @@ mod tests {
     fn a_text_needs_a_model() {
         let state = PromptState::default();
         let mut progress = Progress::default();
-        assert_eq!(state.obstacle(&progress), Some("Show a run or a model first, under Runs."));
+        assert_eq!(state.obstacle(&progress), Some("Choose a run on the left, or open a model."));
         progress.run = Some("models/gpt2".into());
         assert_eq!(state.obstacle(&progress), None);
         progress.state = RunPhase::Finished(StopReason::Finished);

@@ -17,7 +17,7 @@ pub struct SampleState {
     pub focus: bool,
 }
 
-/// The content of the panel.
+/// What is shown of a model's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleView {
     Conversation,
@@ -37,7 +37,7 @@ impl SampleState {
     }
 }
 
-/// The sample that the panels show: the sample under the pointer, else the chosen sample, else the
+/// The sample that is shown: the sample under the pointer, else the chosen sample, else the
 /// newest. Samples are counted from 0.
 #[derive(Debug, Default)]
 pub struct Selection {
@@ -61,8 +61,8 @@ impl Selection {
         self.chosen = Some(index).filter(|&index| index + 1 < count);
     }
 
-    /// Ends a pass over all panels. The sample under the pointer is shown from the next pass on, so
-    /// that panels drawn earlier and later agree.
+    /// Ends a pass over the window. The sample under the pointer is shown from the next pass on, so
+    /// that what is drawn earlier and later agrees.
     pub fn end_pass(&mut self, ctx: &egui::Context) {
         let next = self.next.take();
         if self.pointed_at != next {

@@ -19,6 +19,8 @@ const MOMENT: usize = TIMES.len();
 #[derive(Default)]
 pub struct TimeState {
     pub chosen: Option<usize>,
+    /// True if the settings say how long the run is, and not a chosen time.
+    pub by_settings: bool,
     /// The choice that was clicked or typed in the last frame.
     pub clicked: Option<usize>,
     pub moment: String,
@@ -36,6 +38,7 @@ pub struct TimeState {
 pub struct RecipeInputs {
     data: DataSize,
     vocab: u32,
+    markov_bits: Option<f64>,
     limits: Limits,
     pub speed: Option<DeviceSpeed>,
     /// The settings that a person has typed.
@@ -54,7 +57,7 @@ impl RecipeInputs {
             is_set: &|key| self.typed.iter().any(|(typed, _)| typed == key),
             vocab: self.vocab,
             data: self.data,
-            markov_bits: None,
+            markov_bits: self.markov_bits,
             limits: &self.limits,
             speed: self.speed.as_ref().unwrap_or(&assumed),
             time: Duration::from_secs(seconds),
@@ -76,6 +79,7 @@ impl TimeState {
         Some(RecipeInputs {
             data: DataSize { train: info.train_tokens, val: info.val_tokens },
             vocab: form.vocab_size()?,
+            markov_bits: info.markov_bits,
             limits: fit.limits(config.vram_budget, config.dtype),
             speed: fit.speed().cloned(),
             typed: typed.map(|(key, text)| (key.to_string(), text.to_string())).collect(),
@@ -108,6 +112,7 @@ impl TimeState {
         }
         let clicked = clicked.filter(|choice| self.recipes[*choice].is_some());
         self.chosen = clicked.or(self.chosen);
+        self.by_settings &= self.chosen.is_none();
         if is_new || clicked.is_some() || is_later && self.chosen == Some(MOMENT) {
             self.apply(form);
         }
@@ -130,10 +135,25 @@ impl TimeState {
         self.applied = recipe.set;
     }
 
-    /// Forgets the chosen time: a person has chosen a preset.
-    pub fn clear(&mut self) {
+    /// Leaves the length of the run to the settings.
+    pub fn leave_to_settings(&mut self) {
         self.chosen = None;
+        self.by_settings = true;
         self.applied.clear();
+    }
+
+    /// Returns true if it is known how long the run is to be.
+    pub fn is_answered(&self) -> bool {
+        self.by_settings || self.recipe().is_some()
+    }
+
+    /// Returns `form` without the settings of the recipe.
+    pub fn without_recipe(&self, form: &SettingsForm) -> SettingsForm {
+        let mut form = form.clone();
+        let is_of_recipe = |(key, text): &&(&str, String)| form.text(key) == *text;
+        let keys: Vec<_> = self.applied.iter().filter(is_of_recipe).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| form.reset(key));
+        form
     }
 
     /// Describes the settings of the chosen recipe.

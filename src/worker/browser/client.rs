@@ -337,9 +337,9 @@ fn request_persistence() {
 }
 
 fn save_zip(reply: Reply) -> Reply {
-    let Reply::Exported { to, zip } = reply else { return reply };
+    let Reply::Exported { to, next, zip } = reply else { return reply };
     match browser::download(&to.display().to_string(), &zip) {
-        Ok(()) => Reply::Exported { to, zip: Vec::new() },
+        Ok(()) => Reply::Exported { to, next, zip: Vec::new() },
         Err(error) => {
             let text = format!("{}: {}", to.display(), browser::error_text(&error));
             Reply::failed(RequestKind::Export, Failure::new(text, ""))

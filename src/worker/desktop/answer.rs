@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::export::export;
+use super::export::{export, ollama_commands};
 use super::listing::{list_devices, select};
 use crate::config::{Cublas, Dtype};
+use crate::data::TokenizerChoice;
 use crate::doctor::DoctorReport;
 use crate::gpu::{self, DeviceInfo, Search};
 use crate::hub::{self, Fetched, Offer};
 use crate::ops::OpsMode;
-use crate::protocol::{Failure, Reply, Request};
+use crate::protocol::{ExportFormat, Failure, Reply, Request};
 use crate::report;
 use crate::runs;
 use crate::worker::answer;
@@ -51,7 +52,10 @@ fn last_reply(request: Request, reply: &mut dyn FnMut(Reply)) -> Result<Option<R
         }
         Request::Get { name, folder } => get(&name, &folder, reply)?,
         Request::Export { checkpoint, format, folder } => {
-            Reply::Exported { to: export(&checkpoint, format, folder)?, zip: Vec::new() }
+            let to = export(&checkpoint, format, folder)?;
+            let is_for_ollama = format == ExportFormat::Ollama;
+            let next = if is_for_ollama { ollama_commands(&to) } else { String::new() };
+            Reply::Exported { to, next, zip: Vec::new() }
         }
         Request::Report { run } => {
             let page = run.join(report::REPORT_FILE);
@@ -87,7 +91,7 @@ fn get(source: &str, folder: &Path, reply: &mut dyn FnMut(Reply)) -> Result<Repl
             (path.file_stem().unwrap_or_default().to_string_lossy().into_owned(), vec![path])
         }
     };
-    Ok(prepare_files(&files, &name, folder, reply)?)
+    Ok(prepare_files(&files, &name, folder, TokenizerChoice::Auto, reply)?)
 }
 
 fn remove(path: &Path) -> Result<(), Failure> {

@@ -18,7 +18,7 @@ use crate::report::{CARD, write_model_card};
 use crate::runs::{ModelSource, archive, checkpoint};
 use crate::worker::answer::name_of;
 use crate::worker::data_requests::free_path;
-pub(crate) use ollama::write_ollama;
+pub(crate) use ollama::{ollama_commands, write_ollama};
 
 /// Writes a run, a checkpoint or a model for a window. Returns the path of the folder or file.
 pub(super) fn export(

@@ -34,7 +34,7 @@ pub(crate) use super::config_source::{flag_or_variable, read_text};
 pub(crate) use super::data_requests::describe;
 pub(crate) use commands::Control;
 pub(crate) use export::{
-    safe_name, write_adapter_folder, write_gguf, write_model_folder, write_ollama, write_page,
+    ollama_commands, write_adapter_folder, write_gguf, write_model_folder, write_ollama, write_page,
 };
 pub(crate) use listing::{list_devices, select};
 #[cfg(windows)]

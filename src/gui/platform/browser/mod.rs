@@ -85,7 +85,10 @@ impl Platform {
     pub fn choose(&mut self, choice: FileChoice) {
         let accept = match choice {
             FileChoice::Texts => files::TEXTS,
-            FileChoice::DataFolder | FileChoice::RunsFolder | FileChoice::Model => files::ZIPS,
+            FileChoice::DataFolder
+            | FileChoice::RunsFolder
+            | FileChoice::Model
+            | FileChoice::Base => files::ZIPS,
             // The best checkpoint of the run, or a model, as a zip for the browser's downloads.
             FileChoice::Export(checkpoint, format) => {
                 // `runs/NAME` of a checkpoint in it.

@@ -20,7 +20,7 @@ const ICON: &[u8] = include_bytes!("../../../../assets/icon.png");
 
 /// The size of the first window and its smallest size, in points.
 const SIZE: [f32; 2] = [1360.0, 860.0];
-const MIN_SIZE: [f32; 2] = [1024.0, 640.0];
+const MIN_SIZE: [f32; 2] = [900.0, 600.0];
 
 /// Opens a window that shows the app that `create` returns, until it is closed.
 pub fn open<A: eframe::App + 'static>(

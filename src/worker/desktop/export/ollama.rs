@@ -9,6 +9,7 @@ use crate::disk;
 use crate::model::GgufType;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
+use crate::text::quoted;
 
 const MODELFILE: &str = "Modelfile";
 
@@ -40,6 +41,18 @@ pub(crate) fn write_ollama(
             .push("the chat template writes the date; Ollama will keep the date of this export");
     }
     Ok(warnings)
+}
+
+/// Returns the commands that use such a folder in Ollama, LM Studio and llama.cpp, a line each.
+pub(crate) fn ollama_commands(folder: &Path) -> String {
+    let name = safe_name(folder);
+    let path = |file: &str| quoted(&folder.join(file).display().to_string());
+    let modelfile = path(MODELFILE);
+    let gguf = path(&format!("{name}.gguf"));
+    format!(
+        "Ollama:     ollama create {name} -f {modelfile}\n            ollama run {name}\n\
+         LM Studio:  lms import {gguf}\nllama.cpp:  llama-server -m {gguf}"
+    )
 }
 
 /// Returns a Modelfile for the file `name.gguf` next to it.

@@ -2,10 +2,10 @@
 
 use eframe::egui::{self, RichText, Ui};
 
-use super::intent::{FileChoice, Intent};
-use super::state::Shared;
-use super::widgets::button;
-use super::{export, theme};
+use crate::gui::intent::Intent;
+use crate::gui::state::Shared;
+use crate::gui::widgets::button;
+use crate::gui::{export, theme};
 use crate::protocol::Progress;
 use crate::text::grouped;
 
@@ -24,10 +24,11 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
             // All are drawn, also those after the one that is clicked.
             let help = "Type a prompt, and the model continues it";
             let again = button(ui, "Try it", missing, help).then_some(Some(Intent::Try));
-            let export = export::menu(ui, progress, checkpoint.as_deref(), missing).map(Some);
-            let help = "Choose your own text files for the next run";
+            let export =
+                export::menu(ui, progress.run.as_deref(), checkpoint.as_deref(), missing).map(Some);
+            let help = "Set up a run on your own text";
             let texts = button(ui, "Train on your text...", None, help);
-            let texts = texts.then_some(Some(Intent::Choose(FileChoice::Texts)));
+            let texts = texts.then_some(Some(Intent::New));
             let close = button(ui, "Close", None, "Close this notice").then_some(None);
             again.or(export).or(texts).or(close)
         })
@@ -38,7 +39,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     intent
 }
 
-pub(super) fn result(progress: &Progress) -> String {
+pub fn result(progress: &Progress) -> String {
     let mut text = format!("after {} iterations", grouped(progress.iteration as f64, 0));
     if let Some(loss) = progress.val_loss.or(progress.loss) {
         let name = if progress.val_loss.is_some() { "validation loss" } else { "loss" };

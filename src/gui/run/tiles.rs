@@ -2,14 +2,15 @@
 
 use eframe::egui::{self, Align, Color32, Layout, Response, Ui};
 
-use super::intent::Intent;
-use super::state::Shared;
-use super::{finished, theme};
+use super::{charts, finished};
+use crate::gui::intent::Intent;
+use crate::gui::state::Shared;
+use crate::gui::theme;
 use crate::protocol::Progress;
 use crate::text::{bytes, clock, grouped, known};
 
 /// The height of the row, in points. It stays the same when the run finishes: nothing below it may move.
-pub(super) const HEIGHT: f32 = 52.0;
+const HEIGHT: f32 = 52.0;
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let row = |ui: &mut Ui| {
@@ -32,9 +33,11 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         let speed = known(progress.tokens_per_s, |speed| grouped(speed, 0));
         tile(ui, "tokens per second", &speed, 124.0, color);
         memory(ui, progress);
+        heat(ui, progress);
         None
     };
-    ui.with_layout(Layout::left_to_right(Align::Center), row).inner
+    let size = egui::vec2(ui.available_width(), HEIGHT);
+    ui.allocate_ui_with_layout(size, Layout::left_to_right(Align::Center), row).inner
 }
 
 fn memory(ui: &mut Ui, progress: &Progress) {
@@ -50,8 +53,25 @@ fn memory(ui: &mut Ui, progress: &Progress) {
         .on_hover_text("GPU memory that the run holds, and its budget.");
 }
 
+/// Draws how hot the device is and how much power it takes, as far as the system reports them.
+fn heat(ui: &mut Ui, progress: &Progress) {
+    let now = progress.last_step.as_ref().filter(|_| !progress.has_ended());
+    let Some(health) = now.and_then(|step| step.health) else { return };
+    let degrees = health.celsius.map(|degrees| format!("{degrees:.0} °C"));
+    let watts = health.watts.map(|watts| format!("{watts:.0} W"));
+    let text: Vec<String> = degrees.into_iter().chain(watts).collect();
+    if !text.is_empty() {
+        let color = charts::health_color(ui, health, ui.visuals().strong_text_color());
+        tile(ui, "GPU", &text.join(", "), 104.0, color).on_hover_text(health.to_string());
+    }
+}
+
 /// Draws a value below its name. The width is fixed, so nothing moves. Both are one label.
 fn tile(ui: &mut Ui, name: &str, value: &str, width: f32, color: Color32) -> Response {
+    // In a narrow window the last ones are left out.
+    if ui.available_width() < width + 16.0 {
+        return ui.allocate_response(egui::Vec2::ZERO, egui::Sense::hover());
+    }
     let frame = egui::Frame::new().fill(ui.visuals().faint_bg_color).corner_radius(4.0);
     let shown = frame.inner_margin(egui::Margin::symmetric(8, 3)).show(ui, |ui| {
         ui.set_width(width);

@@ -9,10 +9,9 @@ use crate::gui::intent::Intent;
 use crate::gui::state::{Overlay, RunDialog};
 use crate::gui::target::IS_PAGE;
 use crate::gui::widgets::button;
-use crate::protocol::Request;
 use crate::runs::{RunState, RunSummary};
 
-/// Draws the entries for `run`. `shown` is the run that the other panels show.
+/// Draws the entries for `run`. `shown` is the run that is shown.
 pub(super) fn items(
     ui: &mut Ui,
     run: &RunSummary,
@@ -29,10 +28,13 @@ pub(super) fn items(
     };
     let help = "Continue from its newest checkpoint";
     let resume = Intent::Continue(path());
-    let mut intent = entry(ui, "Continue", running.or(no_checkpoint), help, resume);
-    let help = "Set up a new run with its settings that starts with its weights";
-    let fork = Intent::Ask(Request::Fork { checkpoint: path() });
-    intent = intent.or(entry(ui, "New run from it", no_checkpoint, help, fork));
+    let finished = matches!(run.state, RunState::Finished);
+    let finished =
+        finished.then_some("It has finished: \"Train it further\" begins with its weights.");
+    let mut intent = entry(ui, "Continue", running.or(finished).or(no_checkpoint), help, resume);
+    let help = "Set up a new run that begins with its weights";
+    let further = Intent::FineTune(path());
+    intent = intent.or(entry(ui, "Train it further...", no_checkpoint, help, further));
     let is_overlaid = overlays.iter().any(|known| known.run == run.path);
     let is_shown = shown == Some(run.path.as_path());
     let (text, help) = if is_overlaid {
@@ -48,7 +50,7 @@ pub(super) fn items(
     intent = intent.or(entry(ui, text, disabled, help, overlay));
     ui.separator();
     if run.has_checkpoint {
-        intent = intent.or(export::entries(ui, &run.path, &run.path));
+        intent = intent.or(export::entries(ui, &run.path, Some(&run.path)));
         ui.separator();
     }
     if button(ui, "Rename...", None, "Give it another name in this list, and a note") {
@@ -76,7 +78,7 @@ pub(super) fn items(
 }
 
 /// Removes `run` from the overlaid runs if it is among them, else adds it.
-fn toggled(overlays: &[Overlay], run: &Path) -> Vec<PathBuf> {
+pub(super) fn toggled(overlays: &[Overlay], run: &Path) -> Vec<PathBuf> {
     let others = overlays.iter().map(|known| known.run.clone()).filter(|known| known != run);
     let mut runs: Vec<PathBuf> = others.collect();
     if runs.len() == overlays.len() {

@@ -116,7 +116,8 @@ pub fn legend(ui: &mut Ui) {
     let color = ui.visuals().strong_text_color();
     for class in ProbabilityClass::ALL {
         let text = RichText::new(format!(" {class} ")).small().color(color);
-        ui.label(text.background_color(background(dark, class)));
+        // In one piece: no line may break between a color and what it means.
+        ui.add(Label::new(text.background_color(background(dark, class))).extend());
     }
 }
 

@@ -6,17 +6,17 @@ mod ribbon;
 
 use std::f64::consts::LN_2;
 
-use eframe::egui::{RichText, Ui};
+use eframe::egui::{Color32, RichText, Ui};
 use egui_plot::{Corner, PlotPoint};
 
 use self::axes::{Scale, Unit};
 use self::plot::{Chart, Curve, ReferenceLine};
 use self::ribbon::{RibbonSpace, SampleMark};
-use super::intent::Intent;
-use super::state::{ChartState, Overlay, Shared, XAxis};
-use super::widgets::combo;
-use super::{theme, welcome};
-use crate::plan::Throttle;
+use crate::gui::intent::Intent;
+use crate::gui::state::{ChartState, Overlay, Shared, XAxis};
+use crate::gui::theme;
+use crate::gui::widgets::combo;
+use crate::plan::{DeviceHealth, Throttle};
 use crate::protocol::{Progress, RunPhase, Series, Smoothed, automatic_half_life};
 use crate::text::{bytes, grouped};
 
@@ -29,9 +29,6 @@ const HALF_LIVES: [Option<u32>; 5] = [None, Some(0), Some(10), Some(100), Some(1
 /// Draws training and validation loss, with the lowest possible loss where it is known, below the
 /// samples.
 pub(super) fn loss(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    if shared.shown.is_empty() {
-        return welcome::show(ui);
-    }
     let Shared { settings, shown, library, samples, .. } = shared;
     let progress = &shown.progress;
     let overlays = &library.overlays;
@@ -164,13 +161,18 @@ pub(super) fn speed(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     None
 }
 
+/// Returns the color of a device's health: `usual`, unless the device is slowed down.
+pub(super) fn health_color(ui: &Ui, health: DeviceHealth, usual: Color32) -> Color32 {
+    let is_slowed = health.throttled.is_some_and(|reason| reason != Throttle::PowerLimit);
+    if is_slowed { theme::warning(ui) } else { usual }
+}
+
 /// Writes what the system reported last of the device of an active run, if it did.
 fn health(ui: &mut Ui, progress: &Progress) {
     let now = progress.last_step.as_ref().filter(|_| !progress.has_ended());
     let Some(health) = now.and_then(|step| step.health) else { return };
     let text = RichText::new(format!("GPU: {health}"));
-    let is_slowed = health.throttled.is_some_and(|reason| reason != Throttle::PowerLimit);
-    let color = if is_slowed { theme::warning(ui) } else { ui.visuals().weak_text_color() };
+    let color = health_color(ui, health, ui.visuals().weak_text_color());
     ui.label(text.color(color)).on_hover_text(
         "Utilization, temperature, power and clock at the last log line, as far as the system reports \
          them.",

@@ -1,24 +1,23 @@
-//! The control bar: progress of the run, and its buttons. The headline: device and state of the run,
-//! and the title of the window.
+//! The control bar: progress of the run, and its buttons. Above the run: its state and its device.
 
 use std::time::Duration;
 
 use eframe::egui::{self, Button, RichText, Ui};
 
-use super::intent::Intent;
-use super::status::status;
-use super::widgets::{action, dot, entered};
-use super::{export, theme};
 use crate::config::DecayLength;
+use crate::gui::intent::Intent;
+use crate::gui::status::status;
+use crate::gui::widgets::{action, button, dot, entered};
+use crate::gui::{export, theme};
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{
-    Command, DeviceLine, Progress, RunError, RunPhase, Setting, StopReason, Waiting,
+    Command, DeviceLine, Level, Progress, RunPhase, Setting, StopReason, Waiting,
 };
 use crate::text::grouped;
 
 /// The control bar, with input that the trainer has not acknowledged yet.
 #[derive(Debug, Default)]
-pub(super) struct ControlBar {
+pub struct ControlBar {
     rate: RateField,
     stopping: bool,
     /// The attempt that the run waits for, and since when, in seconds of the window's clock.
@@ -66,6 +65,9 @@ impl ControlBar {
         let bar = egui::ProgressBar::new(progress.fraction()).corner_radius(2);
         ui.add(bar.text(RichText::new(text).monospace()));
         let row = ui.horizontal_wrapped(|ui| {
+            if progress.has_ended() {
+                return after_the_end(ui, progress, live);
+            }
             let clicked = self.buttons(ui, progress, live);
             ui.separator();
             clicked.or(self.rate.show(ui, progress, live))
@@ -77,32 +79,30 @@ impl ControlBar {
     fn buttons(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let reason = match &progress.state {
             _ if self.stopping => Some("The run is stopping."),
-            RunPhase::Idle => Some("No run yet. Start one on the left."),
-            _ if progress.has_ended() => Some("The run has ended."),
+            RunPhase::Idle => Some("No run yet."),
             _ if !live => Some("This run is not active."),
             RunPhase::Waiting(_) => Some("The run is waiting for its device."),
             RunPhase::Running | RunPhase::Paused => None,
             _ => Some("The run is starting."),
         };
-        let button = |ui: &mut Ui, text: &str, reason: Option<&str>, help: &str| {
-            // One width for Pause, Resume and Continue keeps the buttons after it in place.
+        let sized = |ui: &mut Ui, text: &str, reason: Option<&str>, help: &str| {
+            // One width for Pause and Resume keeps the buttons after it in place.
             action(ui, Button::new(text).min_size(egui::vec2(62.0, 0.0)), reason, help)
         };
         let next = pause_or_continue(progress, live);
         let (text, help) = match &next {
-            Some(Intent::Continue(_)) => ("Continue", "Continue from the last checkpoint (Space)."),
             Some(Intent::Send(Command::Resume)) => ("Resume", "Resume training (Space)."),
             _ => ("Pause", "Pause after this iteration (Space). The run keeps its memory."),
         };
         let disabled = reason.filter(|_| self.stopping || next.is_none());
-        let mut intent = if button(ui, text, disabled, help) { next } else { None };
+        let mut intent = if sized(ui, text, disabled, help) { next } else { None };
         let is_waiting = matches!(progress.state, RunPhase::Waiting(_));
         let (disabled, help) = if live && !self.stopping && is_waiting {
             (None, "Stop waiting (Ctrl+.). The run can be continued from its last checkpoint.")
         } else {
             (reason, "Write a checkpoint and stop (Ctrl+.). The run can be continued from there.")
         };
-        if button(ui, "Stop and save", disabled, help) {
+        if sized(ui, "Stop and save", disabled, help) {
             self.stopping = true;
             intent = Some(Intent::Send(Command::Stop));
         }
@@ -111,18 +111,33 @@ impl ControlBar {
         let finishing = is_finishing.then_some("The run is finishing.");
         let help = "Lower the learning rate over a tenth of the updates made, then stop: that makes a \
                     better model than stopping at once.";
-        if button(ui, "Finish now", reason.or(finishing), help) {
+        if sized(ui, "Finish now", reason.or(finishing), help) {
             intent = Some(Intent::Send(Command::Finish { decay: DecayLength::default() }));
         }
-        if button(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
+        if sized(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
             intent = Some(Intent::Send(Command::Checkpoint));
         }
         let newest = progress.checkpoints.last();
         let missing = newest.is_none().then_some("There is no checkpoint yet.");
-        let exported =
-            export::menu(ui, progress, newest.map(|newest| newest.path.as_path()), missing);
+        let exported = export::menu(
+            ui,
+            progress.run.as_deref(),
+            newest.map(|newest| newest.path.as_path()),
+            missing,
+        );
         exported.or(intent)
     }
+}
+
+/// Draws what can be done with a run that has ended.
+fn after_the_end(ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
+    let next = pause_or_continue(progress, live);
+    let help = "Continue from the last checkpoint (Space).";
+    let continued = next.filter(|_| button(ui, "Continue", None, help));
+    let newest = progress.checkpoints.last();
+    let missing = newest.is_none().then_some("It has no checkpoint.");
+    let checkpoint = newest.map(|newest| newest.path.as_path());
+    continued.or(export::menu(ui, progress.run.as_deref(), checkpoint, missing))
 }
 
 impl RateField {
@@ -170,7 +185,7 @@ impl RateField {
 
 /// Returns the intent of the pause button and the space bar: pauses or resumes a `live` run,
 /// continues one that ended early and has a checkpoint.
-pub(super) fn pause_or_continue(progress: &Progress, live: bool) -> Option<Intent> {
+pub fn pause_or_continue(progress: &Progress, live: bool) -> Option<Intent> {
     match &progress.state {
         RunPhase::Running if live => Some(Intent::Send(Command::Pause)),
         RunPhase::Paused if live => Some(Intent::Send(Command::Resume)),
@@ -191,20 +206,13 @@ fn parse_rate(typed: &str) -> Option<f64> {
     ((value as f32) > 0.0 && (value as f32).is_finite()).then_some(value)
 }
 
-/// Width reserved for the buttons to the right of the headline, in points.
-const MENU_WIDTH: f32 = 140.0;
-
-pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar) {
-    if let Some(device) = &progress.device {
-        ui.label(device.name.as_str()).on_hover_text(device.id.as_str());
-        // A browser may reveal only the kind, which is then also the name.
-        let kind = kind(device);
-        if !device.name.starts_with(&kind) {
-            ui.weak(kind);
-        }
-        ui.separator();
-    }
-    let (mut words, level) = status(progress);
+/// Draws the state of the run, and its device.
+pub(super) fn status_line(ui: &mut Ui, progress: &Progress, state: &mut ControlBar) {
+    let (mut words, level) = match &progress.state {
+        // The reason is below.
+        RunPhase::Failed(_) => ("failed".into(), Level::Error),
+        _ => status(progress),
+    };
     if let Some(seconds) = state.countdown(progress, ui.input(|input| input.time)) {
         words += &format!(" in {seconds} s");
         ui.ctx().request_repaint_after(Duration::from_secs(1));
@@ -214,13 +222,14 @@ pub(super) fn headline(ui: &mut Ui, progress: &Progress, state: &mut ControlBar)
         _ => theme::level_color(ui, level),
     };
     dot(ui, color);
-    let width = (ui.available_width() - MENU_WIDTH).max(60.0);
-    let label = ui.scope(|ui| {
-        ui.set_max_width(width);
-        ui.add(egui::Label::new(words).truncate())
-    });
-    if let RunPhase::Failed(RunError { text, hint, .. }) = &progress.state {
-        label.inner.on_hover_text(format!("{text}\n\n{hint}"));
+    ui.add(egui::Label::new(words).truncate());
+    if let Some(device) = &progress.device {
+        // A browser may reveal only the kind, which is then also the name.
+        let kind = kind(device);
+        let kind =
+            if device.name.starts_with(&kind) { String::new() } else { format!(" ({kind})") };
+        let text = RichText::new(format!("on {}{kind}", device.name)).weak();
+        ui.add(egui::Label::new(text).truncate()).on_hover_text(device.id.as_str());
     }
 }
 

@@ -1,16 +1,18 @@
-//! The data of the next run: buttons that choose it, and a preview.
+//! The data of the next run: buttons that choose them, and a preview.
+
+use std::path::Path;
 
 use eframe::egui::{self, Ui, text::LayoutJob};
 
-use crate::config::{BUILTIN_STORIES, Config};
+use crate::config::BUILTIN_STORIES;
 use crate::data::TokenizerKind;
 use crate::gui::intent::{FileChoice, Intent};
-use crate::gui::state::{DataJob, Paste, SettingsForm, Shared};
+use crate::gui::state::{Catalog, DataJob, Paste, SettingsForm, Shared};
 use crate::gui::target::IS_PAGE;
 use crate::gui::widgets::{button, labelled_row, note, weak_note};
 use crate::gui::{platform, theme};
 use crate::protocol::{Request, StoredData, Texts};
-use crate::text::{count_in_words, percent};
+use crate::text::count_in_words;
 
 /// Time to wait for the clipboard, in seconds. A clipboard without text never answers.
 const PASTE_TIMEOUT: f64 = 0.5;
@@ -18,7 +20,7 @@ const PASTE_TIMEOUT: f64 = 0.5;
 const EXCERPT_LINES: usize = 3;
 
 /// Draws the progress of a job. Returns the request of the stop button.
-fn progress(ui: &mut Ui, DataJob { name, share, fetched }: &DataJob) -> Option<Intent> {
+pub(super) fn progress(ui: &mut Ui, DataJob { name, share, fetched }: &DataJob) -> Option<Intent> {
     let text = fetched.clone().unwrap_or_else(|| format!("Preparing {name}"));
     ui.add(egui::ProgressBar::new(*share).text(egui::RichText::new(text).small()));
     fetched.as_ref()?;
@@ -29,24 +31,29 @@ fn progress(ui: &mut Ui, DataJob { name, share, fetched }: &DataJob) -> Option<I
 }
 
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    let pasted = shared.data.paste.text(ui);
+    let pasted = shared.start.data.paste.text(ui);
     let form = &shared.settings.form;
     let selected = form.text("data");
     labelled_row(ui, "Data", |ui, _| match selected.as_str() {
+        "" if form.model().is_some() => ui.weak("none yet: conversations (.jsonl) or texts"),
         "" => ui.weak("none yet"),
         BUILTIN_STORIES => ui.label("built-in stories"),
-        path => ui.add(egui::Label::new(path).truncate()),
+        path => {
+            let name =
+                Path::new(path).file_name().map_or(path.into(), |name| name.to_string_lossy());
+            ui.add(egui::Label::new(name).truncate()).on_hover_text(path)
+        }
     });
     preview(ui, form, &selected);
-    let (prepared, warnings) = &shared.data.warnings;
+    let state = &shared.start.data;
+    let (prepared, warnings) = &state.warnings;
     for warning in warnings.iter().filter(|_| *prepared == selected) {
         note(ui, warning, theme::warning(ui));
     }
-    let stopped = shared.data.job.as_ref().and_then(|job| progress(ui, job));
-    let is_idle = shared.data.job.is_none();
+    let is_idle = state.job.is_none();
     let buttons = |ui: &mut Ui| buttons(ui, shared);
     let intent = ui.add_enabled_ui(is_idle, |ui| ui.horizontal_wrapped(buttons).inner).inner;
-    let hint = if shared.data.paste.was_empty {
+    let hint = if shared.start.data.paste.was_empty {
         "The clipboard has no text."
     } else if shared.no_drop {
         ""
@@ -54,16 +61,18 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         platform::DROP_HINT
     };
     weak_note(ui, hint);
-    intent.or(pasted).or(stopped)
+    intent.or(pasted)
 }
 
 fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    // Other data are not in the tokens of a model.
+    let is_new = shared.settings.form.model().is_none();
     let help = "Simple generated stories: nothing to download";
-    let stories = button(ui, "Built-in stories", None, help);
+    let stories = is_new && button(ui, "Built-in stories", None, help);
     let mut chosen = stories.then(|| BUILTIN_STORIES.to_string());
     let files = button(ui, "Files...", None, platform::TEXTS_HINT);
     let files = files.then_some(Intent::Choose(FileChoice::Texts));
-    if !shared.library.data.is_empty() {
+    if is_new && !shared.library.data.is_empty() {
         ui.menu_button("Stored", |ui| {
             for StoredData { spec, name } in &shared.library.data {
                 if ui.button(name).clicked() {
@@ -83,16 +92,16 @@ fn buttons(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     if button(ui, "Paste", None, "Train on the text on the clipboard") {
         ui.ctx().send_viewport_cmd(egui::ViewportCommand::RequestPaste);
         let requested = Some(ui.input(|input| input.time));
-        shared.data.paste = Paste { requested, was_empty: false };
+        shared.start.data.paste = Paste { requested, was_empty: false };
     }
     let help = "A list of good texts to fetch, with their licences";
-    let list = button(ui, "Get a text...", None, help).then_some(Intent::ListTexts);
+    let list = is_new && button(ui, "Get a text...", None, help);
+    let list = list.then_some(Intent::List(Catalog::Texts));
     files.or(folder.then_some(Intent::Choose(FileChoice::DataFolder))).or(list)
 }
 
 fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
     match &form.data {
-        // The start button says that there is no data.
         _ if selected.is_empty() => {}
         None => weak_note(ui, "Reading..."),
         Some(Err(error)) => {
@@ -114,9 +123,6 @@ fn preview(ui: &mut Ui, form: &SettingsForm, selected: &str) {
                  {vocab}"
             );
             weak_note(ui, text);
-            if let Ok(config) = form.config() {
-                weak_note(ui, epochs_in_words(epochs(config, info.train_tokens)));
-            }
         }
     }
 }
@@ -135,20 +141,6 @@ fn excerpt(ui: &mut Ui, text: &str) {
         job.wrap.max_rows = EXCERPT_LINES;
         ui.add(egui::Label::new(job).wrap()).on_hover_text("The beginning of the data");
     });
-}
-
-/// Returns the number of passes of `config` over `tokens` training tokens.
-fn epochs(config: &Config, tokens: u64) -> f64 {
-    let per_update = config.global_batch() as f64 * f64::from(config.block_size.get());
-    config.max_iters.get() as f64 * per_update / tokens.max(1) as f64
-}
-
-fn epochs_in_words(epochs: f64) -> String {
-    match epochs {
-        0.0..0.995 => format!("The run reads {} of the data.", percent(epochs.max(0.01), 0)),
-        0.995..10.0 => format!("{epochs:.1} passes over the data."),
-        _ => format!("{} passes over the data.", count_in_words(epochs.round() as u64)),
-    }
 }
 
 impl Paste {
@@ -176,24 +168,5 @@ impl Paste {
         let text = text.filter(|text| !text.trim().is_empty());
         self.was_empty = self.requested.take().is_some() && text.is_none();
         text.map(|text| Intent::Prepare(Texts::Text { name: "pasted".into(), text }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passes_over_the_data_are_counted() {
-        let found = epochs(&Config::of_preset("shakespeare-char", &[]), 1_003_854);
-        assert!((found - 5000.0 * 64.0 * 256.0 / 1_003_854.0).abs() < 1e-9);
-        for (count, words) in [
-            (found, "82 passes over the data."),
-            (1.0, "1.0 passes over the data."),
-            (0.25, "The run reads 25% of the data."),
-            (294_912.0, "295 thousand passes over the data."),
-        ] {
-            assert_eq!(epochs_in_words(count), words);
-        }
     }
 }

@@ -2,10 +2,10 @@
 
 use eframe::egui::{Button, ScrollArea, TextEdit, Ui, text::LayoutJob};
 
-use super::intent::Intent;
-use super::state::InsideState;
 use super::token_text;
-use super::widgets::{action, button};
+use crate::gui::intent::Intent;
+use crate::gui::state::InsideState;
+use crate::gui::widgets::{action, button};
 use crate::protocol::Request;
 
 /// Draws the field for the text, and its tokens. `obstacle` is why the model cannot read it now.

@@ -5,8 +5,8 @@ use eframe::egui::text::{LayoutJob, TextWrapping};
 use eframe::egui::{self, Color32, Pos2, Rect, Stroke, TextFormat, TextStyle, Ui, pos2, vec2};
 use egui_plot::{PlotPoint, PlotResponse};
 
+use crate::gui::model::token_text::readable;
 use crate::gui::state::Selection;
-use crate::gui::token_text::readable;
 use crate::protocol::Sample;
 use crate::text::grouped;
 
@@ -20,6 +20,9 @@ const PADDING: f32 = 5.0;
 
 /// Room between cards and plot, for the lines.
 const LINES: f32 = 9.0;
+
+/// The seconds after which a pointer that has not moved points at nothing.
+const RESTS: f32 = 8.0;
 
 /// A chart that is less high than this has no ribbon, in points.
 const LOWEST_CHART: f32 = 200.0;
@@ -88,6 +91,13 @@ pub(super) fn show(
     ribbon.point(&drawn.response, selection);
     if let Some(space) = space {
         ribbon.cards(ui, space, selection);
+    }
+    let resting = ui.input(|input| input.pointer.time_since_last_movement());
+    if resting > RESTS {
+        // Whoever left it there looks at the newest sample.
+        selection.next = None;
+    } else if selection.next.is_some() {
+        ui.ctx().request_repaint_after_secs(RESTS - resting + 0.1);
     }
     ribbon.circles(ui);
 }

@@ -2,10 +2,10 @@
 
 use eframe::egui::{DragValue, TextEdit, Ui};
 
-use super::intent::Intent;
-use super::state::{PromptState, TextOptions};
-use super::widgets::{button, entered, field};
 use crate::config::GPT2_VOCABULARY;
+use crate::gui::intent::Intent;
+use crate::gui::state::{PromptState, TextOptions};
+use crate::gui::widgets::{button, entered, field};
 use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
 
 /// The largest options: text that takes minutes, and GPT-2's vocabulary.

@@ -2,14 +2,14 @@
 
 use eframe::egui::{self, Ui};
 
-use super::intent::Intent;
-use super::state::{PromptState, SampleState, SampleView, Selection, Shared};
-use super::widgets::button;
 use super::{conversation, inside, prompt, token_text};
+use crate::gui::intent::Intent;
+use crate::gui::state::{PromptState, SampleState, SampleView, Selection, Shared};
+use crate::gui::widgets::button;
 use crate::protocol::{Progress, RunPhase, Sample, ScoredToken};
 use crate::text::grouped;
 
-/// Draws the choice of what the panel shows.
+/// Draws the choice of what is shown.
 fn select_view(ui: &mut Ui, state: &mut SampleState) {
     let mut view = state.view();
     if state.chat.is_offered {
@@ -81,7 +81,7 @@ fn inside_obstacle(prompt: &PromptState, progress: &Progress) -> Option<&'static
 }
 
 /// Draws the conversation with a model that was trained on some, else texts.
-pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { shown, samples: state, .. } = shared;
     let progress = &shown.progress;
     let on_cpu = shown.generates_on_cpu();
@@ -149,7 +149,7 @@ fn draw(ui: &mut Ui, prompt: &str, text: &str, tokens: &[ScoredToken], by_probab
 fn placeholder(progress: &Progress) -> &'static str {
     match &progress.state {
         RunPhase::Idle if progress.run.is_some() => "Type a prompt, and this model continues it.",
-        RunPhase::Idle => "No run yet. Start one on the left.",
+        RunPhase::Idle => "No run is shown.",
         _ if progress.has_ended() => "This run generated no samples.",
         RunPhase::Running | RunPhase::Paused => match &progress.config {
             Some(config) if config.sample_tokens == 0 => {

@@ -2,12 +2,12 @@
 
 use eframe::egui::{self, Button, Frame, Key, Label, Margin, Modifiers, RichText, TextEdit, Ui};
 
-use super::intent::Intent;
 use super::prompt;
-use super::state::{ChatState, SampleState};
 use super::token_text::readable;
-use super::widgets::{action, button, field, wrapped};
 use crate::data::Role;
+use crate::gui::intent::Intent;
+use crate::gui::state::{ChatState, SampleState};
+use crate::gui::widgets::{action, button, field, wrapped};
 use crate::protocol::{Progress, Request, RunPhase, SampleInput};
 use crate::runs::Introduction;
 

@@ -1,14 +1,14 @@
-//! The log of a run, and what to do if it failed.
+//! The log of a run.
 
 use std::fmt::Write as _;
 
 use eframe::egui::{self, Align, Label, RichText, Ui};
 
-use super::intent::Intent;
-use super::state::{LogView, Shared};
-use super::target::IS_PAGE;
-use super::theme;
-use super::widgets::{button, cell};
+use crate::gui::intent::Intent;
+use crate::gui::state::{LogView, RunRoom, Shared};
+use crate::gui::target::IS_PAGE;
+use crate::gui::theme;
+use crate::gui::widgets::{button, cell};
 use crate::protocol::{Cause, DeviceLine, Level, LogLine, Progress, RunError, RunPhase};
 use crate::version;
 
@@ -16,21 +16,13 @@ use crate::version;
 /// time.
 const PAGE: usize = 100;
 
-pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    let Shared { shown, log: LogView { only_problems, earlier_pages }, .. } = shared;
+pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let Shared { shown, run: RunRoom { log, .. }, .. } = shared;
+    let LogView { only_problems, earlier_pages } = log;
     let progress = &shown.progress;
     let mut intent = None;
+    // After a failure they are above the run.
     let has_failed = matches!(progress.state, RunPhase::Failed(_));
-    if let RunPhase::Failed(RunError { text, hint, cause }) = &progress.state {
-        let color = theme::error(ui);
-        ui.label(RichText::new(summary(*cause)).strong().color(color));
-        ui.colored_label(color, text);
-        if !hint.is_empty() {
-            ui.label(format!("What to do: {hint}"));
-        }
-        intent = ui.horizontal_wrapped(|ui| buttons(ui, progress)).inner;
-        ui.separator();
-    }
     ui.horizontal_wrapped(|ui| {
         ui.checkbox(only_problems, "only warnings and errors");
         if !has_failed {
@@ -61,7 +53,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     intent
 }
 
-fn summary(cause: Option<Cause>) -> &'static str {
+pub(super) fn summary(cause: Option<Cause>) -> &'static str {
     match cause {
         None => "The run failed.",
         Some(Cause::OutOfMemory) => "The run failed: the graphics card ran out of memory.",
@@ -70,7 +62,7 @@ fn summary(cause: Option<Cause>) -> &'static str {
     }
 }
 
-fn buttons(ui: &mut Ui, progress: &Progress) -> Option<Intent> {
+pub(super) fn buttons(ui: &mut Ui, progress: &Progress) -> Option<Intent> {
     let help = "Copy the log, device, plan and settings, for a bug report";
     if button(ui, "Copy details", None, help) {
         ui.ctx().copy_text(details(progress));

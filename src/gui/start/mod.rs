@@ -1,0 +1,162 @@
+//! The room for a new run: what to train, how long, and whether it fits.
+
+use eframe::egui::{self, RichText, Ui};
+
+use crate::config::preset_names;
+use crate::gui::intent::Intent;
+use crate::gui::state::{SettingsForm, Shared};
+use crate::gui::widgets::{action, labelled_row, weak_note};
+
+mod data;
+mod device;
+mod fit;
+mod setting_rows;
+mod times;
+mod what;
+
+/// A line for each preset: its name and its title.
+const TITLES: &str = include_str!("../../../assets/presets/titles.txt");
+
+/// The width of the questions, in points.
+const WIDTH: f32 = 660.0;
+
+pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let area = egui::ScrollArea::vertical().id_salt("start").auto_shrink(false);
+    area.show(ui, |ui| {
+        let width = WIDTH.min(ui.available_width() - 8.0);
+        let margin = (0.5 * (ui.available_width() - width)).floor().max(0.0);
+        ui.horizontal_top(|ui| {
+            ui.add_space(margin);
+            ui.vertical(|ui| {
+                ui.set_width(width);
+                questions(ui, shared)
+            })
+            .inner
+        })
+        .inner
+    })
+    .inner
+}
+
+fn questions(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    ui.add_space(12.0);
+    let is_first = shared.library.runs.is_empty() && shared.start.what.is_none();
+    let title = if is_first { "Train a language model on this computer" } else { "A new run" };
+    ui.label(RichText::new(title).size(22.0).strong());
+    ui.add_space(10.0);
+    let mut intent = what::show(ui, shared);
+    let form = &shared.settings.form;
+    let is_readable = !form.text("data").is_empty() && !matches!(form.data, Some(Err(_)));
+    let has_data = is_readable && shared.start.what.is_some();
+    question(ui, 2, "How long may it take?", has_data, |ui| {
+        intent = intent.take().or(times::show(ui, shared));
+    });
+    let is_answered = has_data && shared.is_set_up();
+    question(ui, 3, "Will it fit?", is_answered, |ui| {
+        fit::show(ui, shared);
+        ui.add_space(4.0);
+        settings(ui, shared);
+        ui.add_space(8.0);
+        intent = intent.take().or(start(ui, shared));
+    });
+    intent
+}
+
+/// Draws a question with its number. Its answers appear once the questions before it have one.
+fn question(ui: &mut Ui, number: u32, text: &str, is_open: bool, add: impl FnOnce(&mut Ui)) {
+    ui.add_space(18.0);
+    let text = RichText::new(format!("{number}.  {text}")).size(16.0);
+    if !is_open {
+        ui.label(text.weak());
+        return;
+    }
+    ui.label(text.strong());
+    ui.add_space(4.0);
+    add(ui);
+}
+
+fn settings(ui: &mut Ui, shared: &mut Shared) {
+    let settings = egui::CollapsingHeader::new("All settings").default_open(false);
+    settings.show_unindented(ui, |ui| {
+        let form = &mut shared.settings.form;
+        if preset(ui, form, shared.start.times.title()) {
+            shared.start.times.leave_to_settings();
+        }
+        setting_rows::show(ui, form, &mut shared.start.setting_filter);
+    });
+}
+
+fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let refusal = shared.refusal();
+    let is_busy = shared.shown.has_own_trainer();
+    let busy = is_busy.then_some("A run of this window trains. Stop it to start another.");
+    // Without a tooltip: question 3 has the reason.
+    let disabled = busy.or(refusal.as_ref().map(|_| ""));
+    let mut button = egui::Button::new(RichText::new("Start training").strong().size(15.0));
+    if disabled.is_none() {
+        button = button.fill(ui.visuals().selection.bg_fill);
+    }
+    let button = button.min_size(egui::vec2(150.0, 30.0));
+    let help = "Start the run in a new folder (Ctrl+Enter)";
+    let is_clicked = ui.horizontal(|ui| action(ui, button, disabled, help)).inner;
+    if let Some(reason) = busy {
+        weak_note(ui, reason);
+    }
+    ui.add_space(12.0);
+    is_clicked.then_some(Intent::Start)
+}
+
+/// Draws the list of presets, with `instead` as the chosen one. Returns true if another one was chosen.
+fn preset(ui: &mut Ui, form: &mut SettingsForm, instead: Option<String>) -> bool {
+    let mut selected = form.preset();
+    let help = "Starting values for every setting that you do not change below.";
+    let shown = instead.unwrap_or_else(|| match form.changes().count() {
+        0 => title(selected).to_string(),
+        1 => format!("{}, 1 setting changed", title(selected)),
+        changed => format!("{}, {changed} settings changed", title(selected)),
+    });
+    select(ui, "Preset", &shown, help, 320.0, |ui| {
+        for name in preset_names() {
+            ui.selectable_value(&mut selected, name, title(name));
+        }
+    });
+    let is_new = selected != form.preset();
+    if is_new {
+        form.set_preset(selected);
+    }
+    is_new
+}
+
+/// Draws a labelled list of this height, in points, as wide as the room.
+fn select(
+    ui: &mut Ui,
+    name: &str,
+    selected: &str,
+    help: &str,
+    height: f32,
+    choices: impl FnOnce(&mut Ui),
+) {
+    labelled_row(ui, name, |ui, label| {
+        let combo = egui::ComboBox::from_id_salt(name).selected_text(selected).height(height);
+        let shown = combo.width(ui.available_width()).truncate().show_ui(ui, choices);
+        shown.response.labelled_by(label).on_hover_text(help);
+    });
+}
+
+fn title(preset: &str) -> &str {
+    let mut titles = TITLES.lines().filter_map(|line| line.split_once(' '));
+    titles.find(|(name, _)| *name == preset).map_or(preset, |(_, title)| title)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_has_a_title() {
+        for name in preset_names() {
+            assert_ne!(title(name), name);
+        }
+        assert_eq!(TITLES.lines().count(), preset_names().count());
+    }
+}

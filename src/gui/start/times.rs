@@ -1,0 +1,180 @@
+//! "How long?": the times that a run may take, with what is best trained in each.
+
+use eframe::egui::{self, Label, Response, RichText, TextEdit, Ui};
+
+use crate::gui::intent::Intent;
+use crate::gui::state::{SettingsForm, Shared, StartState, TimeState};
+use crate::gui::target::IS_PAGE;
+use crate::gui::theme;
+use crate::gui::widgets::{note, weak_note};
+use crate::plan::{Recipe, TIMES};
+use crate::protocol::{Implementation, Request};
+use crate::text::{capitalize, count, estimate, grouped, two_digits};
+
+/// The width of the field for a moment, in points. A date makes it wider.
+const MOMENT_WIDTH: f32 = 80.0;
+
+pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let Shared { settings, start: StartState { times, fit, .. }, shown, .. } = shared;
+    let form = &mut settings.form;
+    let inputs = times.inputs(form, fit)?;
+    times.update(form, inputs, shown.has_own_trainer());
+    rows(ui, times, form);
+    let intent = if fit.speed().is_none() { measure(ui, shared) } else { None };
+    let times = &shared.start.times;
+    if times.until.is_none() && !times.moment.is_empty() {
+        weak_note(ui, "Type a time in the future, like 07:30 or 2030-01-31 07:30.");
+    }
+    if let Some(recipe) = times.recipe() {
+        let takes = recipe.totals.time.as_ref().filter(|_| recipe.is_limited_by_data);
+        let takes = takes.map(|time| format!("{} are enough, ", estimate(time.seconds)));
+        let why = format!("{}{}", takes.unwrap_or_default(), recipe.why());
+        weak_note(ui, format!("{}.", capitalize(&why)));
+    }
+    intent
+}
+
+/// Draws a line for each time, with what will come of it. Where more time would change nothing, there is one line
+/// for all longer times.
+fn rows(ui: &mut Ui, times: &mut TimeState, form: &mut SettingsForm) {
+    let longest = longest(&times.recipes);
+    let is_new = form.model().is_none();
+    egui::Grid::new("times").num_columns(3).spacing([16.0, 6.0]).show(ui, |ui| {
+        for (choice, (name, _)) in TIMES.iter().enumerate() {
+            let Some(recipe) = times.recipes.get(choice).and_then(Option::as_ref) else { continue };
+            let is_longest = Some(choice) == longest;
+            let or_longer = if is_longest { " or longer" } else { "" };
+            let is_chosen = times.chosen == Some(choice);
+            let name = capitalize(&format!("{name}{or_longer}"));
+            if ui.radio(is_chosen, name).on_hover_text(details(recipe)).clicked() {
+                times.clicked = Some(choice);
+            }
+            outcome(ui, recipe);
+            ui.end_row();
+            if is_longest {
+                break;
+            }
+        }
+        let is_chosen = times.chosen == Some(TIMES.len());
+        let first = ui.horizontal(|ui| {
+            let radio = ui.radio(is_chosen, "Until").on_hover_text("The moment when it ends");
+            if radio.clicked() {
+                ui.memory_mut(|memory| memory.request_focus(egui::Id::unique("moment")));
+            }
+            radio | moment_field(ui, &mut times.moment)
+        });
+        if first.inner.clicked() || first.inner.changed() {
+            times.clicked = Some(TIMES.len());
+        }
+        if let Some(Some(recipe)) = times.recipes.get(TIMES.len()) {
+            first.inner.on_hover_text(details(recipe));
+            outcome(ui, recipe);
+        }
+        ui.end_row();
+        // The preset of a trained model has the length of a new one.
+        if !is_new && !times.by_settings {
+            return;
+        }
+        let help = "As long as the preset and the settings below say";
+        if ui.radio(times.by_settings, "By the settings").on_hover_text(help).clicked() {
+            *form = times.without_recipe(form);
+            times.leave_to_settings();
+        }
+        if let Ok(config) = form.config() {
+            ui.label("");
+            ui.weak(format!("{} updates", grouped(config.max_iters.get() as f64, 0)));
+        }
+        ui.end_row();
+    });
+}
+
+/// Returns the first of the times after which more time changes nothing, because the data are used up.
+fn longest(recipes: &[Option<Recipe>]) -> Option<usize> {
+    let of_times = &recipes[..TIMES.len().min(recipes.len())];
+    let size = |recipe: &Recipe| (recipe.totals.parameters, recipe.totals.tokens);
+    of_times.iter().enumerate().find_map(|(choice, recipe)| {
+        let recipe = recipe.as_ref().filter(|recipe| recipe.is_limited_by_data)?;
+        let mut later = of_times[choice + 1..].iter().flatten();
+        later.all(|later| size(later) == size(recipe)).then_some(choice)
+    })
+}
+
+/// Draws the size of the model, and what to expect of it.
+fn outcome(ui: &mut Ui, recipe: &Recipe) {
+    let parameters = format!("{} parameters", count(recipe.totals.parameters));
+    ui.label(parameters).on_hover_text("The size of the model");
+    let text = RichText::new(capitalize(&recipe.expectation())).weak();
+    ui.add(Label::new(text).truncate()).on_hover_text("What to expect");
+}
+
+fn moment_field(ui: &mut Ui, text: &mut String) -> Response {
+    let edit = TextEdit::singleline(text).id(egui::Id::unique("moment")).hint_text("07:30");
+    ui.add(edit.desired_width(MOMENT_WIDTH).clip_text(false)).accessible_name("The moment")
+}
+
+fn details(recipe: &Recipe) -> String {
+    let totals = &recipe.totals;
+    format!(
+        "{} tokens, {} for each parameter, in {} updates; {} passes over the data",
+        count(totals.tokens),
+        two_digits(recipe.tokens_per_parameter()),
+        grouped(totals.updates as f64, 0),
+        two_digits(totals.epochs.unwrap_or(0.0))
+    )
+}
+
+/// Requests the speed of the device once a time is chosen. A page learns it from its runs.
+fn measure(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
+    let Shared { settings, start: StartState { times, .. }, .. } = shared;
+    if IS_PAGE || times.chosen.is_none() {
+        return None;
+    }
+    note(ui, "Measuring the speed of the device...", theme::warning(ui));
+    if std::mem::replace(&mut times.is_measured, true) {
+        return None;
+    }
+    let config = Box::new(times.recipe()?.measured(settings.form.vocab_size()?));
+    let device = settings.device.clone();
+    Some(Intent::Ask(Request::Measure { config, device, implementation: Implementation::Auto }))
+}
+
+#[cfg(test)]
+mod tests {
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
+
+    use super::*;
+    use crate::config::Precision;
+    use crate::plan::{DeviceProfile, DeviceSpeed, gpu_named};
+    use crate::protocol::DataInfo;
+
+    fn shared() -> Shared {
+        let mut shared = Shared::default();
+        shared.settings.form.set("data", "data/mine");
+        let train_tokens = 1_000_000_000;
+        let val_tokens = train_tokens / 10;
+        let data = DataInfo { vocab_size: 65, train_tokens, val_tokens, ..DataInfo::default() };
+        shared.settings.form.data = Some(Ok(data));
+        let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap(), Precision::FLOAT32);
+        shared.start.fit.set_device(DeviceProfile { speed, ..DeviceProfile::default() });
+        shared
+    }
+
+    #[test]
+    fn a_moment_is_chosen_once_it_is_typed() {
+        let draw = |ui: &mut Ui, shared: &mut Shared| drop(show(ui, shared));
+        let mut panel = Harness::builder().build_ui_state(draw, shared());
+        panel.step();
+        panel.get_by_label("The moment").focus();
+        panel.step();
+        for (typed, title) in [("12", None), (":00", Some("Chosen until 12:00")), ("0", None)] {
+            panel.get_by_label("The moment").type_text(typed);
+            panel.run_steps(4);
+            let Shared { start: StartState { times, .. }, settings, .. } = panel.state();
+            assert_eq!(times.title().as_deref(), title);
+            assert_eq!(settings.form.is_changed("end_at"), typed != "12");
+            let is_refused = panel.query_by_label_contains("Type a time").is_some();
+            assert_eq!(is_refused, title.is_none());
+        }
+    }
+}
