@@ -167,6 +167,7 @@ pub const KEYS: &[Key] = &[
     key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
     key("always_save_checkpoint", Bool, OUTPUT, "true", "save at every evaluation, not only when the validation loss improves"),
     key("keep_checkpoints", count(1, U32), OUTPUT, "2", "newest checkpoints to keep besides the best"),
+    key("keep_awake", Bool, OUTPUT, "true", "keep the computer from suspending by itself while the run trains"),
 ];
 
 /// nanoGPT's key for the data: `dataset = 'openwebtext'` means `data = 'data/openwebtext'`. It is

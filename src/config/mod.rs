@@ -185,6 +185,7 @@ pub struct Config {
     pub log: String,
     pub always_save_checkpoint: bool,
     pub keep_checkpoints: NonZeroU32,
+    pub keep_awake: bool,
 }
 
 impl Config {

@@ -8,7 +8,7 @@ use crate::disk;
 use crate::ops::OpsMode;
 use crate::protocol::{Failure, RunSettings, StartRun};
 use crate::ranks::within;
-use crate::runs::{CONFIG_FILE, has_checkpoint};
+use crate::runs::{self, CONFIG_FILE, has_checkpoint};
 use crate::train::TrainRequest;
 
 impl StartRun {
@@ -20,6 +20,15 @@ impl StartRun {
         let config = Box::new(resolved.config);
         self.settings = RunSettings::Resolved { config, plans_schedule };
         Ok(resolved.warnings)
+    }
+
+    /// Returns true if the system is to be kept awake meanwhile. The settings are resolved.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn keeps_awake(&self) -> bool {
+        match &self.settings {
+            RunSettings::Resolved { config, .. } => config.keep_awake,
+            _ => runs::config(&self.run).is_none_or(|config| config.keep_awake),
+        }
     }
 
     /// Returns the request to train in this process, and the warnings about its settings.

@@ -1,6 +1,8 @@
 //! The program as users run it: real processes, real files.
 
 mod adapters;
+#[cfg(target_os = "linux")]
+mod awake;
 mod chat;
 mod chats;
 mod control;

@@ -1,6 +1,7 @@
 //! The service on the desktop: a thread for each request, a process for each run.
 
 mod answer;
+mod awake;
 mod commands;
 mod export;
 mod integrated;

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use super::awake::Awake;
 use super::commands::Control;
 use super::integrated::faster_cpu;
 use super::listing::list_devices;
@@ -74,6 +75,7 @@ pub(crate) fn host(
 ) -> Result<u8, Failure> {
     let device: DeviceChoice = start.device.parse()?;
     start.resolve()?.into_iter().for_each(|text| output.warn(text));
+    let _awake = start.keeps_awake().then(Awake::new);
     let (selected, is_cpu) = match device {
         DeviceChoice::Named(id) => (None, id.backend == Backend::Cpu),
         DeviceChoice::Auto => {
@@ -109,6 +111,8 @@ pub(crate) fn train(
     output: &mut dyn RunOutput,
 ) -> Result<u8, Failure> {
     let device = start.device.parse()?;
+    // A rank may be on another machine than the process that has started it.
+    let _awake = (rank.is_some() && start.keeps_awake()).then(Awake::new);
     let (request, warnings) = start.clone().into_request()?;
     warnings.into_iter().for_each(|text| output.warn(text));
     let setting_up = output.set_up();
