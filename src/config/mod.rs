@@ -96,7 +96,7 @@ pub struct Config {
     pub rope_scaling: RopeScaling,
     #[serde(default = "norm_eps")]
     pub norm_eps: f64,
-    #[serde(default = "tied")]
+    #[serde(default = "yes")]
     pub tie_embeddings: bool,
     /// 0 for `block_size`.
     #[serde(default)]
@@ -185,6 +185,8 @@ pub struct Config {
     pub log: String,
     pub always_save_checkpoint: bool,
     pub keep_checkpoints: NonZeroU32,
+    /// Absent in the records of older versions.
+    #[serde(default = "yes")]
     pub keep_awake: bool,
 }
 
@@ -296,7 +298,7 @@ fn norm_eps() -> f64 {
     1e-5
 }
 
-fn tied() -> bool {
+fn yes() -> bool {
     true
 }
 
