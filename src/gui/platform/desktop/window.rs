@@ -7,6 +7,7 @@ use eframe::egui;
 use winit::event_loop::ControlFlow;
 
 use super::display::{APP, FIRST_COMMANDS, cannot_open, connect, reason};
+use crate::disk;
 use crate::gpu::{Backend, Search, apis};
 use crate::gui::options::WindowOptions;
 use crate::protocol::Failure;
@@ -41,10 +42,12 @@ pub fn open<A: eframe::App + 'static>(
         .with_drag_and_drop(true);
     // A screenshot looks the same on every machine: it takes nothing from earlier windows.
     let persist = options.screenshot.is_none();
+    // eframe stores the places of panels even so.
+    let unused = std::env::temp_dir().join(format!("wgpt-screenshot-{}.ron", std::process::id()));
     let mut native = eframe::NativeOptions {
         viewport,
         persist_window: persist,
-        persistence_path: (!persist).then(|| std::env::temp_dir().join("wgpt-screenshot.ron")),
+        persistence_path: (!persist).then(|| unused.clone()),
         ..Default::default()
     };
     // The window loads drivers to draw, and one that crashes would end it.
@@ -58,6 +61,7 @@ pub fn open<A: eframe::App + 'static>(
     });
     let mut window = eframe::create_native(APP, native, creator, &event_loop);
     let run = event_loop.run_app(&mut window);
+    let _ = disk::remove_file(&unused);
     run.map_err(|error| cannot_open(&reason(&error), FIRST_COMMANDS))?;
     if has_drawn.get() {
         return Ok(());
