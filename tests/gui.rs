@@ -238,6 +238,9 @@ fn runs_are_listed_and_a_crashed_one_can_be_continued() {
     harness.get_by_role_and_label(Role::Button, "first").click();
     wait(&mut harness, |harness| harness.query_by_label_contains("500 updates").is_some());
     assert!(harness.query_by_label(offer).is_none(), "it has finished");
+    let width = harness.get_by_label("New").rect().width();
+    harness.run_steps(40);
+    assert_eq!(harness.get_by_label("New").rect().width(), width, "the list grows");
     harness.get_by_label("Training").click();
     wait(&mut harness, |harness| harness.query_by_label_contains("500 of 500").is_some());
 }

@@ -182,7 +182,8 @@ impl eframe::App for App {
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
         let shared = &mut self.controller.shared;
-        let mut intents = dialogs::shortcuts(ui, &mut shared.dialogs.help, &shared.shown);
+        let room = shared.room;
+        let mut intents = dialogs::shortcuts(ui, &mut shared.dialogs.help, &shared.shown, room);
         intents.extend(self.draw(ui));
         intents.extend(dialogs::show(ui, &mut self.controller.shared));
         for intent in intents {

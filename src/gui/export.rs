@@ -26,44 +26,44 @@ const FORMATS: [(&str, ExportFormat, &str); 4] = [
 
 const ZIP_HELP: &str = "Download it as a zip with a Hugging Face folder";
 
-/// Draws the button of the menu for a checkpoint of `run`, or for a model without a run. It is disabled if there
-/// is a reason for it. A page has one format and no menu.
+/// Draws the button of the menu for a run, whose best checkpoint is exported, or for a model without a run. It is
+/// disabled if there is a reason for it. A page has one format and no menu.
 pub(super) fn menu(
     ui: &mut Ui,
-    run: Option<&Path>,
-    checkpoint: Option<&Path>,
+    path: Option<&Path>,
+    is_run: bool,
     disabled: Option<&str>,
 ) -> Option<Intent> {
     if IS_PAGE {
         let is_clicked = button(ui, "Export", disabled, ZIP_HELP);
-        return checkpoint.filter(|_| is_clicked).map(|path| hugging_face(path.into()));
+        return path.filter(|_| is_clicked).map(|path| hugging_face(path.into()));
     }
     let response = ui.add_enabled(disabled.is_none(), egui::Button::new("Export"));
     let response = response.on_disabled_hover_text(disabled.unwrap_or_default());
-    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, checkpoint?, run));
+    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, path?, is_run));
     shown?.inner
 }
 
-/// Draws the entries of the menu for a run, one of its checkpoints, or a model without a run.
-pub(super) fn entries(ui: &mut Ui, checkpoint: &Path, run: Option<&Path>) -> Option<Intent> {
+/// Draws the entries of the menu.
+pub(super) fn entries(ui: &mut Ui, path: &Path, is_run: bool) -> Option<Intent> {
     if IS_PAGE {
-        return button(ui, "Export", None, ZIP_HELP).then(|| hugging_face(checkpoint.into()));
+        return button(ui, "Export", None, ZIP_HELP).then(|| hugging_face(path.into()));
     }
     let mut intent = None;
     for (text, format, help) in FORMATS {
         if ui.button(text).on_hover_text(help).clicked() {
-            intent = Some(Intent::Choose(FileChoice::Export(checkpoint.into(), format)));
+            intent = Some(Intent::Choose(FileChoice::Export(path.into(), format)));
         }
     }
-    if let Some(run) = run
+    if is_run
         && ui.button("Report").on_hover_text("A page with curves, samples and settings").clicked()
     {
-        intent = Some(Intent::Ask(Request::Report { run: run.into() }));
+        intent = Some(Intent::Ask(Request::Report { run: path.into() }));
     }
     intent
 }
 
 /// Returns the intent of an export as a Hugging Face folder.
-pub(super) fn hugging_face(checkpoint: PathBuf) -> Intent {
-    Intent::Choose(FileChoice::Export(checkpoint, ExportFormat::HuggingFace))
+pub(super) fn hugging_face(path: PathBuf) -> Intent {
+    Intent::Choose(FileChoice::Export(path, ExportFormat::HuggingFace))
 }

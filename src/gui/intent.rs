@@ -54,9 +54,9 @@ pub enum Intent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileChoice {
     Texts,
-    /// A folder with tokens or texts. On a page, the zip of a model.
+    /// A folder with tokens or texts.
     DataFolder,
-    /// A folder with runs. On a page, the zip of a model.
+    /// A folder with runs.
     RunsFolder,
     /// The folder or file of a model. On a page, its zip.
     Model,

@@ -88,7 +88,7 @@ fn the_control_bar_sends_commands_to_a_live_run() {
         ("GGUF file...", ExportFormat::Gguf),
         ("Web page...", ExportFormat::Page),
     ] {
-        let export = Intent::Choose(FileChoice::Export(CHECKPOINT.into(), format));
+        let export = Intent::Choose(FileChoice::Export("out/a".into(), format));
         assert_eq!(bar.click(label), [export]);
         bar.click("Export");
     }

@@ -80,6 +80,8 @@ pub fn apply(ctx: &egui::Context, is_dark: Option<bool>) {
         style.spacing.item_spacing = egui::vec2(6.0, 4.0);
         style.spacing.button_padding = egui::vec2(6.0, 2.0);
         style.spacing.indent = 12.0;
+        // Without it, only the color of the text shows the focus.
+        style.visuals.collapsing_header_frame = true;
         // The default of 9 points is hard to read, and whole sentences are set in this style.
         if let Some(small) = style.text_styles.get_mut(&egui::TextStyle::Small) {
             small.size = 10.5;

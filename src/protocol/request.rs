@@ -290,6 +290,7 @@ pub(crate) enum RequestKind {
     Export,
     Import,
     Sample,
+    Measure,
     Other,
 }
 
@@ -356,6 +357,7 @@ impl Request {
             Request::Report { .. } => RequestKind::Export,
             Request::Import { .. } => RequestKind::Import,
             Request::Sample(_) | Request::StopSample => RequestKind::Sample,
+            Request::Measure { .. } => RequestKind::Measure,
             _ => RequestKind::Other,
         }
     }

@@ -49,7 +49,7 @@ impl Controller {
 
     /// Ends the shown run with an error that its trainer could not report.
     pub fn fail(&mut self, text: String) {
-        let hint = "continue it; \"Copy details\" copies what a bug report needs";
+        let hint = "\"Copy details\" copies what a bug report needs";
         self.apply(&[Event::Error(RunError { text, hint: hint.into(), cause: None })]);
     }
 

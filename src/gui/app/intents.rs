@@ -31,7 +31,11 @@ impl Controller {
                 self.warn("choose what to train and for how long, then start");
             }
             Intent::Start => self.start_run(&self.shared.settings.form.clone()),
-            Intent::New => self.shared.room = Room::Start,
+            Intent::New => {
+                // A run that is still being read does not leave this room again.
+                (self.requests.run, self.requests.shows_newest) = (None, false);
+                self.shared.room = Room::Start;
+            }
             Intent::Enter(room) => self.shared.room = room,
             Intent::FineTune(model) => {
                 let checkpoint = absolute(&model);
@@ -50,14 +54,20 @@ impl Controller {
             Intent::Show(run) => self.requests.show(absolute(&run)),
             Intent::Overlay(runs) => self.overlay(runs),
             Intent::Try => {
-                self.shared.room = Room::Model;
-                self.shared.samples.focus = true;
+                let Shared { room, samples, .. } = &mut self.shared;
+                *room = Room::Model;
+                (samples.chat.is_open, samples.inside.is_open) = (true, false);
+                samples.focus = true;
             }
             Intent::Generate(input) => self.generate(input),
             Intent::Choose(choice) => self.platform.choose(choice),
             Intent::TypePath(choice) => {
                 let entry = PathEntry { choice, text: String::new(), error: None };
                 self.shared.dialogs.path = Some(entry);
+            }
+            Intent::UseData(_) | Intent::Prepare(_) if self.shared.lacks_model() => {
+                self.shared.start.data.job = None;
+                self.warn("choose the model first: its tokenizer prepares the texts");
             }
             Intent::UseData(data) => {
                 self.use_data(&data.display().to_string());
@@ -146,6 +156,9 @@ impl Controller {
                 Overlay { name: library.title(&run).into(), run, progress: Progress::default() }
             });
             library.overlays.push(overlay);
+        }
+        if !library.overlays.is_empty() && self.shared.shown.progress.config.is_some() {
+            self.shared.room = Room::Run;
         }
     }
 

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use super::controller::Controller;
 use crate::disk::absolute;
 use crate::gui::intent::Intent;
-use crate::gui::state::{
-    ChatState, DataJob, Notice, Room, SettingsForm, Shared, ShownRun, TimeState, What,
-};
+use crate::gui::state::{DataJob, Notice, Room, SettingsForm, Shared, ShownRun, TimeState, What};
 use crate::gui::target::IS_PAGE;
 use crate::plan::DeviceKind;
 use crate::protocol::{Level, Obstacle, Reply, RequestKind, RunPhase, RunView, Sample};
@@ -106,7 +104,10 @@ impl Controller {
                 shared.room = Room::Start;
             }
             // The worker has kept it, for the profile of the device.
-            Reply::Measured { .. } => self.requests.device = None,
+            Reply::Measured { .. } => {
+                shared.start.times.is_measuring = false;
+                self.requests.device = None;
+            }
             Reply::Described => self.requests.listed = None,
             Reply::Removed { path } => {
                 let Shared { shown, library, samples, room, .. } = shared;
@@ -117,7 +118,7 @@ impl Controller {
                     *shown = ShownRun { trainer: shown.trainer.take(), ..ShownRun::default() };
                     *room = Room::Start;
                     self.requests.run = None;
-                    samples.chat = ChatState::default();
+                    samples.forget();
                 }
             }
             Reply::Exported { to, next, .. } => {
@@ -127,7 +128,7 @@ impl Controller {
             Reply::Reported { page } => self.carry_out(Intent::OpenFolder(page)),
             Reply::Imported { model } => {
                 self.begin_with(model.path);
-                self.note(&format!("{} is imported: it is in the list on the left", model.name));
+                self.note(&format!("{} was imported, and is in the list on the left", model.name));
             }
             Reply::Fetching { name, done, all } => {
                 shared.start.data.job = Some(DataJob::fetching(name, done, all));
@@ -138,7 +139,7 @@ impl Controller {
                     shared.library.opened.insert(0, folder.clone());
                 }
                 self.begin_with(folder);
-                self.note(&format!("{name} is here: it is in the list on the left"));
+                self.note(&format!("{name} was downloaded, and is in the list on the left"));
             }
             // The run of a text that was stopped may no longer be shown.
             Reply::Sampled { .. } if shared.samples.prompt.writing.is_none() => {}
@@ -158,7 +159,8 @@ impl Controller {
             Reply::Model { path, has_chat, introduction } => {
                 if shared.shown.folder.as_ref() == Some(&path) {
                     shared.samples.chat.introduction = introduction;
-                    shared.samples.chat.offer(has_chat, shared.shown.is_live());
+                    let is_training = shared.shown.is_live() && !shared.shown.progress.has_ended();
+                    shared.samples.chat.offer(has_chat, is_training);
                     // A model without a record was shown to be tried.
                     if has_chat && shared.shown.progress.state == RunPhase::Idle {
                         shared.samples.focus = true;
@@ -191,6 +193,10 @@ impl Controller {
                         shared.samples.inside.end();
                         shared.samples.chat.take_back();
                         ""
+                    }
+                    RequestKind::Measure => {
+                        shared.start.times.is_measuring = false;
+                        "the speed of the device could not be measured: "
                     }
                     RequestKind::Other => "",
                 };

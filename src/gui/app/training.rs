@@ -7,9 +7,11 @@ use eframe::egui;
 
 use super::controller::Controller;
 use crate::disk::absolute;
-use crate::gui::state::{ChatState, Room, RunRoom, SettingsForm, Shared, WhenClosed};
+use crate::gui::state::{Room, RunRoom, SettingsForm, Shared, WhenClosed};
 use crate::gui::target::IS_PAGE;
-use crate::protocol::{Progress, RunPhase, RunSettings, SelfTestOptions, StartRun, StopReason};
+use crate::protocol::{
+    Event, Progress, RunPhase, RunSettings, SelfTestOptions, StartRun, StopReason,
+};
 use crate::runs::Tail;
 use crate::worker::Ended;
 
@@ -26,18 +28,35 @@ impl Controller {
         ctx.request_repaint_after(again);
         if self.shared.shown.is_live() {
             self.apply(&events);
+        } else {
+            events.iter().for_each(|event| self.announce(event));
         }
         if let Some(ended) = ended {
             self.ended(ended);
         }
     }
 
+    /// Says that the run of this window has ended while another one is shown.
+    fn announce(&mut self, event: &Event) {
+        let Shared { shown, library, .. } = &self.shared;
+        let Some(trainer) = &shown.trainer else { return };
+        let name = library.title(&trainer.run);
+        let (title, text) = match event {
+            Event::Error(error) => (format!("{name} has failed"), error.text.clone()),
+            Event::Done { reason: StopReason::Finished | StopReason::MaxTime, .. } => {
+                (format!("{name} has finished"), String::new())
+            }
+            _ => return,
+        };
+        self.platform.notify(&title, &text);
+        self.note(&if text.is_empty() { title } else { format!("{title}: {text}") });
+    }
+
     /// Shows the record of a run, and follows the run if another process trains it.
     pub fn show(&mut self, run: PathBuf, progress: Progress, tail: Tail) {
         if self.shared.shown.folder.as_ref() != Some(&run) {
             self.end_text();
-            self.shared.samples.chat.clear();
-            self.shared.samples.inside.clear();
+            self.shared.samples.forget();
             self.shared.run = RunRoom { tab: self.shared.run.tab, ..RunRoom::default() };
         }
         let followed = self.requests.client.follow(&run, tail);
@@ -79,14 +98,12 @@ impl Controller {
         }
     }
 
-    /// Returns true if another run can start, and warns if not. Stops following the run of another
-    /// process.
+    /// Returns true if another run can start, and warns if not.
     fn can_start(&mut self) -> bool {
         if self.shared.shown.has_own_trainer() {
             self.warn("a run of this window is training: stop it first");
             return false;
         }
-        self.shared.shown.trainer = None;
         true
     }
 
@@ -140,7 +157,10 @@ impl Controller {
         let device = settings.device.clone();
         let stop_on_close = settings.when_closed == WhenClosed::Stop;
         shown.progress.starting();
+        shown.progress.run = Some(run.clone());
         shown.has_finished = false;
+        // Another process's run is no longer followed.
+        shown.trainer = None;
         let self_test =
             SelfTestOptions { skip: self.options.no_self_test, ..SelfTestOptions::default() };
         let start = StartRun::new(run.clone(), run_settings);
@@ -150,7 +170,7 @@ impl Controller {
             Err(error) => self.fail(format!("the trainer could not be started: {error}")),
         }
         if self.shared.shown.folder.as_ref() != Some(&run) {
-            self.shared.samples.chat = ChatState::default();
+            self.shared.samples.forget();
         }
         self.shared.shown.folder = Some(run);
         self.requests.listed = None;

@@ -6,7 +6,7 @@ use eframe::egui::{self, Grid, Key, KeyboardShortcut, Label, Modifiers, RichText
 
 use crate::gui::intent::{FileChoice, Intent};
 use crate::gui::run::control;
-use crate::gui::state::{HelpState, ShownRun};
+use crate::gui::state::{HelpState, Room, ShownRun};
 use crate::gui::target::IS_PAGE;
 use crate::gui::widgets::button;
 use crate::gui::{export, platform};
@@ -27,14 +27,14 @@ const KEYS: &[(&str, &str)] = &[
     ("Space", "pause or resume; continue the shown run"),
     ("Ctrl+.", "stop, with a checkpoint"),
     ("Ctrl+S", "write a checkpoint now"),
-    ("Ctrl+E", "export the newest checkpoint"),
+    ("Ctrl+E", "export the shown run"),
     ("Ctrl+O", "choose texts to train on"),
     ("Escape", "close a dialog, or this help"),
     ("F1", "this help"),
 ];
 
 /// Returns the intents of pressed keys. Space goes to the widget that has the focus, if any.
-pub fn shortcuts(ui: &Ui, help: &mut HelpState, shown: &ShownRun) -> Vec<Intent> {
+pub fn shortcuts(ui: &Ui, help: &mut HelpState, shown: &ShownRun, room: Room) -> Vec<Intent> {
     let ctx = ui.ctx();
     let pressed = |modifiers, key| {
         ctx.input_mut(|input| input.consume_shortcut(&KeyboardShortcut::new(modifiers, key)))
@@ -48,8 +48,11 @@ pub fn shortcuts(ui: &Ui, help: &mut HelpState, shown: &ShownRun) -> Vec<Intent>
     if is_top && pressed(Modifiers::NONE, Key::Escape) {
         help.is_open = false;
     }
+    if has_dialog {
+        return Vec::new();
+    }
     let live = |command: Command| shown.is_live().then_some(Intent::Send(command));
-    let newest = shown.progress.checkpoints.last();
+    let run = shown.folder.clone().filter(|_| !shown.progress.checkpoints.is_empty());
     let has_focus = ctx.memory(|memory| memory.focused().is_some());
     let space = control::pause_or_continue(&shown.progress, shown.is_live());
     let keys = [
@@ -59,8 +62,8 @@ pub fn shortcuts(ui: &Ui, help: &mut HelpState, shown: &ShownRun) -> Vec<Intent>
         (CTRL, Key::O, Some(Intent::Choose(FileChoice::Texts))),
         (CTRL, Key::S, live(Command::Checkpoint)),
         (CTRL, Key::Period, live(Command::Stop)),
-        (CTRL, Key::E, newest.map(|newest| export::hugging_face(newest.path.clone()))),
-        (Modifiers::NONE, Key::Space, space.filter(|_| !has_focus)),
+        (CTRL, Key::E, run.map(export::hugging_face)),
+        (Modifiers::NONE, Key::Space, space.filter(|_| !has_focus && room != Room::Start)),
     ];
     let of_pressed = |(modifiers, key, intent): (_, _, Option<Intent>)| {
         intent.filter(|_| pressed(modifiers, key))

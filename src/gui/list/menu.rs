@@ -20,7 +20,7 @@ pub(super) fn items(
     dialog: &mut Option<RunDialog>,
 ) -> Option<Intent> {
     let path = || run.path.clone();
-    let no_checkpoint = (!run.has_checkpoint).then_some("It has no checkpoint yet.");
+    let no_checkpoint = (!run.has_checkpoint).then_some("It has no checkpoint.");
     let is_live = matches!(run.state, RunState::Running | RunState::Paused);
     let running = is_live.then_some("It is running: stop it first.");
     let entry = |ui: &mut Ui, text: &str, disabled: Option<&str>, help: &str, intent: Intent| {
@@ -38,7 +38,7 @@ pub(super) fn items(
     let is_overlaid = overlays.iter().any(|known| known.run == run.path);
     let is_shown = shown == Some(run.path.as_path());
     let (text, help) = if is_overlaid {
-        ("Hide its curves", "Draw only the curves of the shown run")
+        ("Hide its curves", "Take its curves away again")
     } else {
         ("Compare", "Draw its curves with the curves of the shown run")
     };
@@ -50,7 +50,7 @@ pub(super) fn items(
     intent = intent.or(entry(ui, text, disabled, help, overlay));
     ui.separator();
     if run.has_checkpoint {
-        intent = intent.or(export::entries(ui, &run.path, Some(&run.path)));
+        intent = intent.or(export::entries(ui, &run.path, true));
         ui.separator();
     }
     if button(ui, "Rename...", None, "Give it another name in this list, and a note") {

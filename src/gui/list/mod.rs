@@ -49,7 +49,7 @@ pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         }
         if library.runs.is_empty() && library.models.is_empty() && library.opened.is_empty() {
             ui.add_space(4.0);
-            weak_note(ui, "Your runs and models will be here.");
+            weak_note(ui, "Your runs and models will appear here.");
         }
     });
     intent

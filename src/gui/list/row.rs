@@ -42,7 +42,7 @@ pub(super) fn runs(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> 
 /// The distance of the text from the left edge, behind the dot of the state, and the room for the button of the
 /// menu, in points.
 const TEXT: f32 = 22.0;
-const MENU: f32 = 22.0;
+const MENU: f32 = 28.0;
 const PADDING: f32 = 4.0;
 
 /// Draws a run: its name, and below it how far it is. `series` is the color of its curves, if they are drawn with
@@ -76,7 +76,8 @@ fn row(
         dot(ui, pos2(rect.left() + 12.0, rect.top() + PADDING + body / 2.0), &run.state);
     }
     let right = Rect::from_min_max(pos2(rect.right() - MENU, rect.top()), rect.max);
-    let more = ui.put(right.shrink2(vec2(1.0, 6.0)), egui::Button::new("…").frame(false));
+    let more =
+        ui.put(right.shrink2(vec2(1.0, 6.0)), egui::Button::new("…").frame_when_inactive(false));
     ui.advance_cursor_after_rect(rect);
     let more = more.on_hover_text("What can be done with this run");
     let more = more.accessible_name(format!("Menu of {}", run.title()));
@@ -179,5 +180,5 @@ fn details(ui: &mut Ui, run: &RunSummary) {
     if let Some(device) = &run.device {
         ui.label(format!("on {} ({})", device.name, device.id));
     }
-    ui.weak("Ctrl and a click compares it with the shown run.");
+    ui.weak("Ctrl+click to compare it with the shown run.");
 }

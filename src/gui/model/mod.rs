@@ -47,12 +47,9 @@ fn head(ui: &mut Ui, shared: &Shared) -> Option<Intent> {
     }
     ui.add_space(4.0);
     let clicked = ui.horizontal_wrapped(|ui| {
-        let checkpoints = &progress.checkpoints;
-        let best = checkpoints.iter().rev().find(|checkpoint| checkpoint.best);
-        let checkpoint = best.or(checkpoints.last()).map_or(folder, |best| &best.path);
-        let missing = (has_record && checkpoints.is_empty()).then_some("It has no checkpoint.");
-        let run = has_record.then_some(folder);
-        let exported = export::menu(ui, run, Some(checkpoint), missing);
+        let is_missing = has_record && progress.checkpoints.is_empty();
+        let missing = is_missing.then_some("It has no checkpoint.");
+        let exported = export::menu(ui, Some(folder), has_record, missing);
         let help = "Set up a run that begins with these weights";
         let tuned = button(ui, "Train it further...", missing, help);
         let tuned = tuned.then(|| Intent::FineTune(folder.into()));

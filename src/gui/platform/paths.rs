@@ -45,7 +45,8 @@ pub fn recognize(paths: Vec<PathBuf>) -> Option<Intent> {
     })
 }
 
-/// Returns true if a folder holds a run, a checkpoint, a Hugging Face model or one of nanoGPT.
+/// Returns true if a folder holds a run, a checkpoint, a Hugging Face model or one of nanoGPT, and for a GGUF file.
 fn is_run_or_model(folder: &Path) -> bool {
-    runs::is_run(folder) || has_weights(folder) || disk::is_file(&folder.join("ckpt.pt"))
+    let is_gguf = folder.extension().is_some_and(|extension| extension == "gguf");
+    is_gguf || runs::is_run(folder) || has_weights(folder) || disk::is_file(&folder.join("ckpt.pt"))
 }

@@ -117,14 +117,9 @@ impl ControlBar {
         if sized(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
             intent = Some(Intent::Send(Command::Checkpoint));
         }
-        let newest = progress.checkpoints.last();
-        let missing = newest.is_none().then_some("There is no checkpoint yet.");
-        let exported = export::menu(
-            ui,
-            progress.run.as_deref(),
-            newest.map(|newest| newest.path.as_path()),
-            missing,
-        );
+        let is_missing = progress.checkpoints.is_empty();
+        let missing = is_missing.then_some("There is no checkpoint yet.");
+        let exported = export::menu(ui, progress.run.as_deref(), true, missing);
         exported.or(intent)
     }
 }
@@ -134,10 +129,8 @@ fn after_the_end(ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent>
     let next = pause_or_continue(progress, live);
     let help = "Continue from the last checkpoint (Space).";
     let continued = next.filter(|_| button(ui, "Continue", None, help));
-    let newest = progress.checkpoints.last();
-    let missing = newest.is_none().then_some("It has no checkpoint.");
-    let checkpoint = newest.map(|newest| newest.path.as_path());
-    continued.or(export::menu(ui, progress.run.as_deref(), checkpoint, missing))
+    let missing = progress.checkpoints.is_empty().then_some("It has no checkpoint.");
+    continued.or(export::menu(ui, progress.run.as_deref(), true, missing))
 }
 
 impl RateField {

@@ -70,7 +70,7 @@ fn head(ui: &mut Ui, shared: &mut Shared, control: &mut ControlBar) -> Option<In
         control::status_line(ui, progress, control);
     };
     let right = |ui: &mut Ui| {
-        let missing = progress.checkpoints.is_empty().then_some("It has no checkpoint yet.");
+        let missing = progress.checkpoints.is_empty().then_some("It has no checkpoint.");
         room_switch(ui, Room::Run, missing)
     };
     let mut intent = egui::Sides::new().shrink_left().truncate().show(ui, left, right).1;
@@ -79,7 +79,10 @@ fn head(ui: &mut Ui, shared: &mut Shared, control: &mut ControlBar) -> Option<In
             intent = failure(ui, progress, shown.is_live(), error).or(intent)
         }
         RunPhase::Interrupted => {
-            let text = "It was interrupted: its process was ended, or the power went out.";
+            let text = match progress.checkpoints.is_empty() {
+                true => "It was interrupted, and has no checkpoint: set it up again.",
+                false => "It was interrupted.",
+            };
             ui.horizontal_wrapped(|ui| {
                 ui.colored_label(theme::warning(ui), text);
                 intent = continues(ui, progress, shown.is_live()).or(intent.take());

@@ -79,8 +79,11 @@ fn settings(ui: &mut Ui, shared: &mut Shared) {
     let settings = egui::CollapsingHeader::new("All settings").default_open(false);
     settings.show_unindented(ui, |ui| {
         let form = &mut shared.settings.form;
-        if preset(ui, form, shared.start.times.title()) {
-            shared.start.times.leave_to_settings();
+        let times = &mut shared.start.times;
+        if let Some(name) = preset(ui, form, times.title()) {
+            *form = times.without_recipe(form);
+            form.set_preset(name);
+            times.leave_to_settings();
         }
         setting_rows::show(ui, form, &mut shared.start.setting_filter);
     });
@@ -106,25 +109,26 @@ fn start(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     is_clicked.then_some(Intent::Start)
 }
 
-/// Draws the list of presets, with `instead` as the chosen one. Returns true if another one was chosen.
-fn preset(ui: &mut Ui, form: &mut SettingsForm, instead: Option<String>) -> bool {
-    let mut selected = form.preset();
+/// Draws the list of presets. A time that was chosen stands in place of the form's preset. Returns the preset that
+/// was clicked.
+fn preset(ui: &mut Ui, form: &SettingsForm, time: Option<String>) -> Option<&'static str> {
+    let selected = form.preset();
+    let has_time = time.is_some();
+    let mut clicked = None;
     let help = "Starting values for every setting that you do not change below.";
-    let shown = instead.unwrap_or_else(|| match form.changes().count() {
+    let shown = time.unwrap_or_else(|| match form.changes().count() {
         0 => title(selected).to_string(),
         1 => format!("{}, 1 setting changed", title(selected)),
         changed => format!("{}, {changed} settings changed", title(selected)),
     });
     select(ui, "Preset", &shown, help, 320.0, |ui| {
         for name in preset_names() {
-            ui.selectable_value(&mut selected, name, title(name));
+            if ui.selectable_label(!has_time && name == selected, title(name)).clicked() {
+                clicked = Some(name);
+            }
         }
     });
-    let is_new = selected != form.preset();
-    if is_new {
-        form.set_preset(selected);
-    }
-    is_new
+    clicked
 }
 
 /// Draws a labelled list of this height, in points, as wide as the room.

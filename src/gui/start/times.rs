@@ -17,9 +17,19 @@ const MOMENT_WIDTH: f32 = 80.0;
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let Shared { settings, start: StartState { times, fit, .. }, shown, .. } = shared;
     let form = &mut settings.form;
-    let inputs = times.inputs(form, fit)?;
-    times.update(form, inputs, shown.has_own_trainer());
+    // While a setting is half typed, the rows stay as they are.
+    if let Some(inputs) = times.inputs(form, fit) {
+        times.update(form, inputs, shown.has_own_trainer());
+    }
+    if times.recipes.is_empty() {
+        return None;
+    }
     rows(ui, times, form);
+    if times.recipes.iter().all(Option::is_none)
+        && let Some(refusal) = fit.refusal(form)
+    {
+        note(ui, refusal.reason, theme::error(ui));
+    }
     let intent = if fit.speed().is_none() { measure(ui, shared) } else { None };
     let times = &shared.start.times;
     if times.until.is_none() && !times.moment.is_empty() {
@@ -27,7 +37,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     }
     if let Some(recipe) = times.recipe() {
         let takes = recipe.totals.time.as_ref().filter(|_| recipe.is_limited_by_data);
-        let takes = takes.map(|time| format!("{} are enough, ", estimate(time.seconds)));
+        let takes = takes.map(|time| format!("{} is enough: ", estimate(time.seconds)));
         let why = format!("{}{}", takes.unwrap_or_default(), recipe.why());
         weak_note(ui, format!("{}.", capitalize(&why)));
     }
@@ -44,7 +54,10 @@ fn rows(ui: &mut Ui, times: &mut TimeState, form: &mut SettingsForm) {
             let Some(recipe) = times.recipes.get(choice).and_then(Option::as_ref) else { continue };
             let is_longest = Some(choice) == longest;
             let or_longer = if is_longest { " or longer" } else { "" };
-            let is_chosen = times.chosen == Some(choice);
+            let is_chosen = times.chosen.is_some_and(|chosen| {
+                // A longer one may have been chosen for other data.
+                chosen == choice || is_longest && (choice..TIMES.len()).contains(&chosen)
+            });
             let name = capitalize(&format!("{name}{or_longer}"));
             if ui.radio(is_chosen, name).on_hover_text(details(recipe)).clicked() {
                 times.clicked = Some(choice);
@@ -72,11 +85,12 @@ fn rows(ui: &mut Ui, times: &mut TimeState, form: &mut SettingsForm) {
         }
         ui.end_row();
         // The preset of a trained model has the length of a new one.
-        if !is_new && !times.by_settings {
+        let has_choice = times.recipes.iter().any(Option::is_some);
+        if !is_new && !times.by_settings && has_choice {
             return;
         }
-        let help = "As long as the preset and the settings below say";
-        if ui.radio(times.by_settings, "By the settings").on_hover_text(help).clicked() {
+        let help = "As long as the preset says, and the settings that you have typed";
+        if ui.radio(times.by_settings, "As the settings say").on_hover_text(help).clicked() {
             *form = times.without_recipe(form);
             times.leave_to_settings();
         }
@@ -102,9 +116,9 @@ fn longest(recipes: &[Option<Recipe>]) -> Option<usize> {
 /// Draws the size of the model, and what to expect of it.
 fn outcome(ui: &mut Ui, recipe: &Recipe) {
     let parameters = format!("{} parameters", count(recipe.totals.parameters));
-    ui.label(parameters).on_hover_text("The size of the model");
+    ui.label(parameters);
     let text = RichText::new(capitalize(&recipe.expectation())).weak();
-    ui.add(Label::new(text).truncate()).on_hover_text("What to expect");
+    ui.add(Label::new(text).truncate());
 }
 
 fn moment_field(ui: &mut Ui, text: &mut String) -> Response {
@@ -129,12 +143,15 @@ fn measure(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     if IS_PAGE || times.chosen.is_none() {
         return None;
     }
-    note(ui, "Measuring the speed of the device...", theme::warning(ui));
-    if std::mem::replace(&mut times.is_measured, true) {
+    if times.is_measuring {
+        note(ui, "Measuring the speed of the device...", theme::warning(ui));
+    }
+    let device = settings.device.clone();
+    if times.is_measuring || times.measured.as_ref() == Some(&device) {
         return None;
     }
     let config = Box::new(times.recipe()?.measured(settings.form.vocab_size()?));
-    let device = settings.device.clone();
+    (times.measured, times.is_measuring) = (Some(device.clone()), true);
     Some(Intent::Ask(Request::Measure { config, device, implementation: Implementation::Auto }))
 }
 

@@ -1,6 +1,5 @@
 //! The first question: the demo, a text, or a trained model on a text.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use eframe::egui::text::{LayoutJob, TextFormat, TextWrapping};
@@ -8,7 +7,7 @@ use eframe::egui::{self, FontId, Label, Rect, RichText, Sense, Stroke, TextStyle
 
 use super::data;
 use crate::gui::intent::{FileChoice, Intent};
-use crate::gui::state::{ADAPTER_RANK, Catalog, Shared, What};
+use crate::gui::state::{ADAPTER_RANK, Catalog, Shared, What, name_of};
 use crate::gui::target::IS_PAGE;
 use crate::gui::widgets::{button, labelled_row};
 
@@ -152,8 +151,7 @@ fn base(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     labelled_row(ui, "Model", |ui, _| match &model {
         None => ui.weak("none yet"),
         Some(model) => {
-            let name = Path::new(model).file_name().unwrap_or(OsStr::new(model)).to_string_lossy();
-            ui.add(Label::new(name).truncate()).on_hover_text(model)
+            ui.add(Label::new(name_of(Path::new(model))).truncate()).on_hover_text(model)
         }
     });
     ui.horizontal_wrapped(|ui| {

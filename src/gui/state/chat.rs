@@ -28,12 +28,6 @@ impl ChatState {
         self.is_offered = is_offered;
     }
 
-    /// Forgets the conversation: another model is shown.
-    pub fn clear(&mut self) {
-        let Self { is_offered, is_open, .. } = *self;
-        *self = Self { is_offered, is_open, ..Self::default() };
-    }
-
     pub fn answered(&mut self, text: String, forgotten: usize, done: bool) {
         if self.writing.is_none() {
             // An answer that was ended has no conversation to belong to.

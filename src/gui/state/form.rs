@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{
-    Arch, Config, ConfigError, ConfigSource, InitFrom, InvalidValue, KEYS, Key, Layer,
-    preset_names, resolve, run_name,
+    Arch, Config, ConfigError, ConfigSource, InvalidValue, KEYS, Key, Layer, preset_names, resolve,
+    run_name,
 };
 use crate::protocol::{DataInfo, RunSettings};
 use crate::text::capitalize;
@@ -130,6 +130,9 @@ impl SettingsForm {
     /// effect.
     pub fn set_preset(&mut self, name: &str) {
         let Some(preset) = preset_names().find(|known| *known == name) else { return };
+        // A trained model keeps its shape.
+        let kept: &[&str] = if self.model().is_some() { SHAPE } else { &[] };
+        let kept: Vec<_> = kept.iter().map(|key| (*key, self.text(key))).collect();
         let before = std::mem::replace(&mut self.base, base(preset));
         let base = &self.base;
         self.typed.retain(|name, text| {
@@ -139,6 +142,7 @@ impl SettingsForm {
         });
         self.preset = preset;
         self.refresh();
+        kept.into_iter().for_each(|(key, text)| self.set(key, text));
     }
 
     pub fn run_name(&self) -> String {
@@ -147,10 +151,8 @@ impl SettingsForm {
 
     /// Returns the model whose weights the run begins with, if there is one.
     pub fn model(&self) -> Option<String> {
-        match &self.config().ok()?.init_from {
-            InitFrom::Path(path) => Some(path.clone()),
-            InitFrom::Scratch | InitFrom::Resume => None,
-        }
+        // Also while another setting is half typed.
+        Some(self.text("init_from")).filter(|text| !["", "scratch", "resume"].contains(&&**text))
     }
 
     /// Returns the size of the vocabulary, once the settings or the data give it.

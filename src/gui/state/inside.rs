@@ -26,11 +26,6 @@ impl InsideState {
         std::mem::take(&mut self.is_reading)
     }
 
-    /// Forgets the tokens: another model is shown.
-    pub fn clear(&mut self) {
-        self.tokens.clear();
-    }
-
     /// Opens this with `text`, and requests its tokens.
     pub fn look_into(&mut self, text: String) -> Intent {
         *self = Self { is_open: true, is_reading: true, text: text.clone(), tokens: Vec::new() };

@@ -87,6 +87,11 @@ impl Shared {
         start.what = Some(what);
     }
 
+    /// Returns true if a model is to be fine-tuned, and none is chosen yet.
+    pub fn lacks_model(&self) -> bool {
+        self.start.what == Some(What::FineTune) && self.settings.form.model().is_none()
+    }
+
     /// Returns true if it is known what to train and how long. A time is chosen for the data that were read.
     pub fn is_set_up(&self) -> bool {
         let times = &self.start.times;
@@ -216,8 +221,15 @@ impl Library {
     /// Returns the display name of a run, else the name of its folder.
     pub fn title<'a>(&'a self, run: &'a Path) -> &'a str {
         let listed = self.runs.iter().find(|known| known.path == run).map(RunSummary::title);
-        listed.or_else(|| run.file_name()?.to_str()).unwrap_or_default()
+        listed.unwrap_or_else(|| name_of(run))
     }
+}
+
+/// Returns the name of a folder; of a model in the cache of the Hugging Face Hub, the model's name.
+pub fn name_of(folder: &Path) -> &str {
+    let names = || folder.ancestors().filter_map(|folder| folder.file_name()?.to_str());
+    let of_hub = names().find_map(|name| name.strip_prefix("models--")?.rsplit("--").next());
+    of_hub.or_else(|| names().next()).unwrap_or_default()
 }
 
 /// A run that is compared with the shown one.

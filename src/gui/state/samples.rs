@@ -26,6 +26,13 @@ pub enum SampleView {
 }
 
 impl SampleState {
+    /// Forgets the texts of the shown model: another one is shown.
+    pub fn forget(&mut self) {
+        let PromptState { text, options, .. } = std::mem::take(&mut self.prompt);
+        *self =
+            Self { prompt: PromptState { text, options, ..Default::default() }, ..Self::default() };
+    }
+
     pub fn view(&self) -> SampleView {
         if self.inside.is_open {
             SampleView::Inside

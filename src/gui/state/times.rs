@@ -12,6 +12,9 @@ use crate::plan::{DataSize, DeviceSpeed, Limits, Recipe, RecipeQuestion, TIMES, 
 /// The preset that a recipe starts from.
 const BASE: &str = "gpt2";
 
+/// The settings of a model's size.
+const SIZE: [&str; 3] = ["n_layer", "n_head", "n_embd"];
+
 /// The choice after [`TIMES`]: until the moment that is typed.
 const MOMENT: usize = TIMES.len();
 
@@ -24,14 +27,17 @@ pub struct TimeState {
     /// The choice that was clicked or typed in the last frame.
     pub clicked: Option<usize>,
     pub moment: String,
+    /// The preset of the form before a time was chosen.
+    preset: Option<&'static str>,
     /// The seconds until the moment; `None` if it is not in the future.
     pub until: Option<u64>,
     inputs: Option<RecipeInputs>,
     pub recipes: Vec<Option<Recipe>>,
     /// The settings of the form that come from a recipe.
     applied: Vec<(&'static str, String)>,
-    /// True once the speed of the device was requested.
-    pub is_measured: bool,
+    /// The device whose speed was requested last, and true until it is known.
+    pub measured: Option<String>,
+    pub is_measuring: bool,
 }
 
 #[derive(Clone, PartialEq)]
@@ -70,10 +76,16 @@ impl TimeState {
     pub fn inputs(&self, form: &SettingsForm, fit: &FitState) -> Option<RecipeInputs> {
         let Ok(info) = form.data.as_ref()? else { return None };
         let config = form.config().ok()?;
+        let of_recipe = |key: &str, text: &str| {
+            self.applied.iter().any(|(known, value)| *known == key && value == text)
+        };
+        // A size is typed as a whole.
+        let is_sized =
+            form.changes().any(|(key, text)| SIZE.contains(&key) && !of_recipe(key, text));
         let is_typed = |(key, text): &(&str, &str)| {
-            let of_recipe = self.applied.iter().any(|(known, value)| known == key && value == text);
+            let is_own = is_sized && SIZE.contains(key) || !of_recipe(key, text);
             // A preset that brings its data is not typed.
-            !of_recipe && !["data", "max_time", "end_at"].contains(key)
+            is_own && !["data", "max_time", "end_at"].contains(key)
         };
         let typed = form.changes().filter(is_typed);
         Some(RecipeInputs {
@@ -127,6 +139,7 @@ impl TimeState {
                 form.reset(key);
             }
         }
+        self.preset.get_or_insert(form.preset());
         form.set_preset(BASE);
         form.set("data", data);
         let typed = self.inputs.iter().flat_map(|inputs| &inputs.typed);
@@ -139,6 +152,7 @@ impl TimeState {
     pub fn leave_to_settings(&mut self) {
         self.chosen = None;
         self.by_settings = true;
+        self.preset = None;
         self.applied.clear();
     }
 
@@ -147,12 +161,18 @@ impl TimeState {
         self.by_settings || self.recipe().is_some()
     }
 
-    /// Returns `form` without the settings of the recipe.
+    /// Returns `form` as it was before a time was chosen, with what was typed since.
     pub fn without_recipe(&self, form: &SettingsForm) -> SettingsForm {
         let mut form = form.clone();
         let is_of_recipe = |(key, text): &&(&str, String)| form.text(key) == *text;
         let keys: Vec<_> = self.applied.iter().filter(is_of_recipe).map(|(key, _)| *key).collect();
         keys.into_iter().for_each(|key| form.reset(key));
+        if let Some(preset) = self.preset {
+            let typed: Vec<(String, String)> =
+                form.changes().map(|(key, text)| (key.into(), text.into())).collect();
+            form.set_preset(preset);
+            typed.into_iter().for_each(|(key, text)| form.set(&key, text));
+        }
         form
     }
 

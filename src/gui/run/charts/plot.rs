@@ -210,6 +210,8 @@ impl<'a> Chart<'a> {
             .allow_drag([true, false])
             .allow_zoom([true, false])
             .allow_scroll(false)
+            // Not a stop of the Tab key: nothing in it is done by keyboard.
+            .sense(egui::Sense::CLICK | egui::Sense::DRAG)
             .include_x(first)
             .include_x(last)
             .set_margin_fraction(MARGIN)

@@ -232,7 +232,7 @@ fn card(ui: &Ui, response: &egui::Response, sample: &Sample, lines: usize, is_sh
         egui::WidgetInfo::selected(egui::Role::Button, true, is_shown, name)
     });
     let visuals = ui.visuals();
-    let is_strong = is_shown || response.hovered();
+    let is_strong = is_shown || response.hovered() || response.has_focus();
     let edge = if is_shown { strong(ui) } else { faint(ui) };
     let color = if is_strong { visuals.strong_text_color() } else { visuals.text_color() };
     let small = TextStyle::Small.resolve(ui.style());
