@@ -342,3 +342,24 @@ fn a_scalar_log_that_cannot_be_written_is_a_warning() {
     let warns = |event: &&Value| event["text"].to_string().contains("the log for csv ends here");
     assert_eq!(named(&seen, "warning").filter(warns).count(), 1, "{seen:?}");
 }
+
+/// As the window requests it before a model is trained further.
+#[test]
+fn texts_for_a_model_are_prepared_with_its_tokenizer() {
+    let folder = temporary();
+    train(folder.path(), "r", &["--max_iters=1", "--sample_tokens=0"]);
+    let file = folder.path().join("foxes.txt");
+    fs::write(&file, "a fox saw a fox\n".repeat(500)).unwrap();
+    let vocabulary = |model: Option<&str>| {
+        let request = serde_json::json!({
+            "message": "request", "request": "prepare", "texts": { "files": [file] },
+            "folder": folder.path().join("data"), "model": model,
+        });
+        let messages = ask_worker(wgpt(folder.path()), &request);
+        let spec = messages.last().unwrap()["spec"].as_str().expect("it is prepared").to_string();
+        let meta = fs::read_to_string(Path::new(&spec).join("meta.json")).unwrap();
+        serde_json::from_str::<Value>(&meta).unwrap()["vocab_size"].as_u64().unwrap()
+    };
+    assert_eq!(vocabulary(None), 8);
+    assert!(vocabulary(Some("r")) > 40, "the tokens of the stories");
+}
