@@ -1,8 +1,7 @@
 //! The window: takes events and replies, applies them, draws, and sends commands and requests.
 //!
-//! On the left is the `list` of runs, beside it one of three rooms: `start` sets up a run, `run` shows its
-//! training, `model` what came of it. A room draws and edits the `state`, and returns intents, which `app`
-//! carries out. Slow work is a request to the `worker`; the differences between a program and a page are in
+//! The `list` of runs is on the left. Next to it is one of three rooms: `start` sets up a run, `run` shows one,
+//! and `model` has its result. A room draws and edits the `state`, and returns intents, which `app` carries out. Slow work is a request to the `worker`; the differences between a program and a page are in
 //! `platform`.
 
 mod app;

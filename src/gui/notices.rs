@@ -1,4 +1,4 @@
-//! What a person has to know besides the room: obstacles of this machine, and what has happened.
+//! Messages above the room: what is wrong with this machine, and what has just happened.
 
 use eframe::egui::{self, Color32, Frame, Label, Margin, RichText, Ui};
 

@@ -298,7 +298,7 @@ fn fine_tuning_is_five_clicks_away() {
     assert_eq!(form.model(), Some(missing("smol").display().to_string()));
 }
 
-/// What is known about data belongs to the data, and not to the form that names them.
+/// The demo's form once replaced another one with the same data, and nobody read the data again.
 #[test]
 fn a_form_that_is_replaced_keeps_what_is_known_about_its_data() {
     let mut window = window();

@@ -11,8 +11,7 @@ use crate::gui::theme;
 use crate::runs::{RunState, RunSummary};
 use crate::text::{age, percent_done};
 
-/// Draws the runs. A click on one shows it; with Ctrl it adds its curves to those of the shown run, or removes
-/// them.
+/// Draws the runs. A click shows a run. Ctrl+click draws its curves with those of the shown run, or removes them again.
 pub(super) fn runs(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> Option<Intent> {
     let Library { runs, overlays, dialog, .. } = library;
     let mut intent = None;

@@ -194,4 +194,24 @@ mod tests {
             assert_eq!(is_refused, title.is_none());
         }
     }
+
+    /// On a GPU, ten minutes are more than a small text is good for.
+    #[test]
+    fn there_is_one_line_for_all_times_that_are_longer_than_the_data_need() {
+        let draw = |ui: &mut Ui, shared: &mut Shared| drop(show(ui, shared));
+        for (train_tokens, has_more) in [(300_000, false), (10_000_000_000, true)] {
+            let mut shared = shared();
+            let size = DataInfo {
+                vocab_size: 65,
+                train_tokens,
+                val_tokens: 30_000,
+                ..DataInfo::default()
+            };
+            shared.settings.form.data = Some(Ok(size));
+            let mut panel = Harness::builder().build_ui_state(draw, shared);
+            panel.run_steps(3);
+            assert_eq!(panel.query_by_label("10 minutes or longer").is_none(), has_more);
+            assert_eq!(panel.query_by_label("An hour").is_some(), has_more);
+        }
+    }
 }

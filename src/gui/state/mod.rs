@@ -239,3 +239,15 @@ pub struct Overlay {
     /// The source of its curves; empty until it was read.
     pub progress: Progress,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_downloaded_model_has_its_name_and_not_that_of_its_snapshot() {
+        let downloaded = "/home/me/hub/models--Qwen--Qwen3-0.6B/snapshots/c1899de";
+        assert_eq!(name_of(Path::new(downloaded)), "Qwen3-0.6B");
+        assert_eq!(name_of(Path::new("out/foxes-1")), "foxes-1");
+    }
+}
