@@ -27,8 +27,9 @@ fn recorded_events() -> Vec<Event> {
 }
 
 /// The number of pixels, of more than a million, that may differ from a snapshot. Rasterisers differ at
-/// the edges of text and curves. SwiftShader and lavapipe differ in up to 420 pixels.
-const MAX_FAILED_PIXELS: usize = 1500;
+/// the edges of text and curves. SwiftShader and lavapipe differ in up to 1,605 pixels, a thousand of them
+/// along the level line of a chart of memory.
+const MAX_FAILED_PIXELS: usize = 2000;
 
 fn window(theme: Theme, options: WindowOptions) -> Harness<'static, App> {
     let tolerance = SnapshotOptions::new().max_failed_pixels(MAX_FAILED_PIXELS);
