@@ -9,6 +9,7 @@ use super::options::WindowOptions;
 use super::platform::{self, Outbox, Platform};
 use super::run::control::ControlBar;
 use super::state::{Room, RunTab, Shared};
+use super::widgets::focus_ring;
 use super::{dialogs, list, model, notices, run, start, status, theme};
 use crate::protocol::Event;
 
@@ -113,6 +114,12 @@ impl App {
                 Room::Model => model::show(ui, shared),
             });
         });
+        // The handles of panels, for which egui draws no focus, are as thin as this.
+        let focused =
+            ui.memory(|memory| memory.focused()).and_then(|id| ui.ctx().read_response(id));
+        if let Some(handle) = focused.filter(|widget| widget.rect.size().min_elem() <= HANDLE) {
+            focus_ring(ui, &handle);
+        }
         shared.samples.selection.end_pass(ui.ctx());
         intents
     }
@@ -120,6 +127,9 @@ impl App {
 
 /// The width of the list of a new window, in points.
 const LIST: f32 = 220.0;
+
+/// The width of a handle between panels, in points.
+const HANDLE: f32 = 8.0;
 
 /// Draws the menu: theme, zoom, and the end of the window.
 fn menu(ui: &mut Ui, controller: &mut Controller) -> Option<Intent> {

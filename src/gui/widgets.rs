@@ -84,6 +84,14 @@ pub fn room_switch(ui: &mut Ui, room: Room, no_model: Option<&str>) -> Option<In
     chosen
 }
 
+/// Shows that a widget has the keyboard's focus, where egui does not.
+pub fn focus_ring(ui: &Ui, response: &Response) {
+    if response.has_focus() {
+        let ring = ui.visuals().selection.stroke;
+        ui.painter().rect_stroke(response.rect, 2.0, ring, egui::StrokeKind::Outside);
+    }
+}
+
 /// Returns true if Enter was pressed in a field of one line.
 pub fn entered(ui: &Ui, field: &Response) -> bool {
     field.lost_focus() && ui.input(|input| input.key_pressed(Key::Enter))

@@ -8,7 +8,8 @@ use super::controller::Controller;
 use crate::disk::absolute;
 use crate::gui::intent::{Intent, Overrides};
 use crate::gui::state::{
-    Closing, DataJob, Overlay, PathEntry, Room, SettingsForm, Shared, TextOptions, What,
+    Before, Closing, DataJob, Overlay, PathEntry, Room, SettingsForm, Shared, TextOptions, What,
+    model_before,
 };
 use crate::gui::target::IS_PAGE;
 use crate::protocol::{Progress, Request, RunView, Sample, SampleInput, SampleRequest, Texts};
@@ -197,9 +198,17 @@ impl Controller {
         let seed = now.map_or(0, |time| time.as_millis() as u64);
         let on_cpu = self.shared.shown.generates_on_cpu();
         let device = if on_cpu { CPU.into() } else { self.shared.settings.device.clone() };
-        let TextOptions { temperature, top_k, tokens, probabilities } = samples.prompt.options;
-        let request =
+        let TextOptions { temperature, top_k, tokens, probabilities, before } =
+            samples.prompt.options;
+        let trained =
             SampleRequest { path, input, tokens, temperature, top_k, seed, device, probabilities };
+        let model = model_before(&self.shared.shown.progress);
+        let model = model.filter(|_| before && !matches!(trained.input, SampleInput::Text(_)));
+        samples.before = model.is_some().then(|| Before::new(trained.clone()));
+        let request = match model {
+            Some(path) => SampleRequest { path, ..trained },
+            None => trained,
+        };
         self.requests.client.send(Request::Sample(request));
     }
 }

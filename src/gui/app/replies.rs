@@ -8,7 +8,7 @@ use crate::gui::intent::Intent;
 use crate::gui::state::{DataJob, Notice, Room, SettingsForm, Shared, ShownRun, TimeState, What};
 use crate::gui::target::IS_PAGE;
 use crate::plan::DeviceKind;
-use crate::protocol::{Level, Obstacle, Reply, RequestKind, RunPhase, RunView, Sample};
+use crate::protocol::{Level, Obstacle, Reply, Request, RequestKind, RunPhase, RunView, Sample};
 use crate::runs::{self, RunState, RunSummary};
 
 impl Controller {
@@ -110,10 +110,10 @@ impl Controller {
             }
             Reply::Described => self.requests.listed = None,
             Reply::Removed { path } => {
-                let Shared { shown, library, samples, room, .. } = shared;
+                let Shared { shown, library, samples, room, settings, .. } = shared;
                 self.requests.listed = None;
                 library.overlays.retain(|overlay| overlay.run != path);
-                library.opened.retain(|opened| *opened != path);
+                settings.opened.retain(|opened| *opened != path);
                 if shown.folder.as_ref() == Some(&path) && !shown.is_live() {
                     *shown = ShownRun { trainer: shown.trainer.take(), ..ShownRun::default() };
                     *room = Room::Start;
@@ -135,11 +135,21 @@ impl Controller {
             }
             Reply::Fetched { name, folder } => {
                 shared.start.data.job = None;
-                if !IS_PAGE && !shared.library.opened.contains(&folder) {
-                    shared.library.opened.insert(0, folder.clone());
+                if !IS_PAGE {
+                    shared.settings.list(folder.clone());
                 }
                 self.begin_with(folder);
                 self.note(&format!("{name} was downloaded, and is in the list on the left"));
+            }
+            Reply::Sampled { text, done, .. } | Reply::Answered { text, done, .. }
+                if shared.samples.before.as_ref().is_some_and(|before| before.then.is_some()) =>
+            {
+                if let Some(before) = &mut shared.samples.before {
+                    before.text = text;
+                    let next = if done { before.then.take() } else { None };
+                    next.into_iter()
+                        .for_each(|then| self.requests.client.send(Request::Sample(then)));
+                }
             }
             // The run of a text that was stopped may no longer be shown.
             Reply::Sampled { .. } if shared.samples.prompt.writing.is_none() => {}
@@ -189,6 +199,7 @@ impl Controller {
                     RequestKind::Export => "nothing was exported: ",
                     RequestKind::Import => "nothing was imported: ",
                     RequestKind::Sample => {
+                        shared.samples.before = None;
                         shared.samples.prompt.writing = None;
                         shared.samples.inside.end();
                         shared.samples.chat.take_back();

@@ -2,6 +2,7 @@
 
 use eframe::Storage;
 
+use crate::disk;
 use crate::gui::state::{Settings, SettingsForm, Shared};
 use crate::protocol::RunSettings;
 
@@ -9,7 +10,10 @@ const SETTINGS: &str = "wgpt";
 
 /// Reads what the last window has stored; what another version wrote may not be readable.
 pub fn load(storage: Option<&dyn Storage>) -> Settings {
-    storage.and_then(|storage| eframe::get_value(storage, SETTINGS)).unwrap_or_default()
+    let stored = storage.and_then(|storage| eframe::get_value(storage, SETTINGS));
+    let mut settings: Settings = stored.unwrap_or_default();
+    settings.opened.retain(|model| disk::exists(model));
+    settings
 }
 
 /// A form that options have replaced. It is stored until the user edits the new one.

@@ -8,10 +8,12 @@ use egui_kittest::kittest::{NodeT, Queryable};
 use super::*;
 use crate::config::{Config, Precision};
 use crate::disk::absolute;
-use crate::gui::state::SettingsForm;
+use crate::gui::state::{Before, SettingsForm};
 use crate::plan::{Backend, DeviceKind, DeviceProfile, DeviceSpeed, gpu_named};
 use crate::protocol::ScoredToken;
-use crate::protocol::{DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample};
+use crate::protocol::{
+    DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample, SampleInput,
+};
 
 /// A window that requests nothing by itself.
 fn window() -> Harness<'static, App> {
@@ -194,6 +196,49 @@ fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     window.state_mut().controller.take(sampled(" there was a fox", true));
     assert!(has(&mut window, "Once there was a fox"));
     assert_eq!(window.state_mut().controller.shared.shown.progress.samples.len(), 2);
+}
+
+/// The model that a run began with writes first, and the trained one after it, to the same prompt.
+#[test]
+fn a_prompt_is_continued_before_and_after_the_training() {
+    let mut window = window();
+    let run = missing("a");
+    window.state_mut().controller.requests.run = Some(run.clone());
+    window.state_mut().controller.take(recorded(&run, RunView::Main, ""));
+    let app = &mut window.state_mut().controller;
+    let base = missing("base");
+    let init_from = base.display().to_string();
+    let config = Config::of_preset("demo", &[("init_from", &init_from)]);
+    app.shared.shown.progress.config = Some(Box::new(config));
+    app.carry_out(Intent::Generate(SampleInput::Prompt("Once".into())));
+    assert!(app.shared.samples.before.is_none(), "it was not asked for");
+    app.shared.samples.prompt.options.before = true;
+    app.carry_out(Intent::Generate(SampleInput::Prompt("Once".into())));
+    let then = |app: &Controller| {
+        let before = app.shared.samples.before.as_ref().expect("a text before the training");
+        before.then.as_ref().map(|request| request.path.clone())
+    };
+    assert_eq!(then(app), Some(run));
+    let sampled = |text: &str, done| Reply::Sampled {
+        prompt: "Once".into(),
+        text: text.into(),
+        done,
+        tokens: Vec::new(),
+    };
+    app.take(sampled(" it was", false));
+    app.take(sampled(" it was dark", true));
+    assert_eq!((then(app), app.shared.shown.progress.samples.len()), (None, 1));
+    app.take(sampled(" there was a fox", true));
+    assert_eq!(app.shared.shown.progress.samples.len(), 2);
+    for text in ["Before the training", "Once it was dark", "After it", "Once there was a fox"] {
+        // What was requested fails, because nothing is there.
+        window.state_mut().controller.shared.samples.before = Some(Before {
+            input: SampleInput::Prompt("Once".into()),
+            text: " it was dark".into(),
+            then: None,
+        });
+        assert!(has(&mut window, text), "{text}");
+    }
 }
 
 /// Each reply has the tokens since the one before.

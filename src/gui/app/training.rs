@@ -77,15 +77,15 @@ impl Controller {
         // Its curves are drawn in any case.
         self.shared.library.overlays.retain(|overlay| overlay.run != run);
         self.requests.describe_model(&self.shared.shown);
-        let Shared { shown, room, samples, library, .. } = &mut self.shared;
+        let Shared { shown, room, samples, library, settings, .. } = &mut self.shared;
         *room = match shown.progress.state {
             RunPhase::Idle if shown.trainer.is_none() => {
                 // A model without a record.
                 samples.focus = true;
                 let is_listed = library.runs.iter().any(|known| known.path == run)
                     || library.models.iter().any(|known| known.path == run);
-                if !is_listed && !library.opened.contains(&run) {
-                    library.opened.insert(0, run.clone());
+                if !is_listed {
+                    settings.list(run.clone());
                 }
                 Room::Model
             }

@@ -1,6 +1,6 @@
 //! The list on the left: a new run, the stored runs with a menu for each, models without a run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use eframe::egui::{self, Frame, Label, RichText, Ui};
 
@@ -37,17 +37,17 @@ pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let area = egui::ScrollArea::vertical().id_salt("runs").auto_shrink(false);
     area.show(ui, |ui| {
         intent = intent.take().or(row::runs(ui, library, shown));
-        intent = intent.take().or(models(ui, library, shown));
+        intent = intent.take().or(models(ui, library, &settings.opened, shown));
         // From another folder, or not listed yet.
         if let Some(folder) = &folder_of_shown
             && !library.runs.iter().any(|run| run.path == *folder)
             && !library.models.iter().any(|model| model.path == *folder)
-            && !library.opened.contains(folder)
+            && !settings.opened.contains(folder)
             && row::line(ui, library.title(folder), shown.is_some(), &folder.display().to_string())
         {
             intent = Some(Intent::Show(folder.clone()));
         }
-        if library.runs.is_empty() && library.models.is_empty() && library.opened.is_empty() {
+        if library.runs.is_empty() && library.models.is_empty() && settings.opened.is_empty() {
             ui.add_space(4.0);
             weak_note(ui, "Your runs and models will appear here.");
         }
@@ -56,9 +56,14 @@ pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
 }
 
 /// Draws the models without a run: those in the storage of a page, those that were opened in a window.
-fn models(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> Option<Intent> {
+fn models(
+    ui: &mut Ui,
+    library: &mut Library,
+    opened: &[PathBuf],
+    shown: Option<&Path>,
+) -> Option<Intent> {
     let mut intent = None;
-    for path in &library.opened {
+    for path in opened {
         let name = library.title(path);
         if row::line(ui, name, shown == Some(path.as_path()), &path.display().to_string()) {
             intent = Some(Intent::Show(path.clone()));

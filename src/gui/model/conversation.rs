@@ -6,10 +6,14 @@ use super::prompt;
 use super::token_text::readable;
 use crate::data::Role;
 use crate::gui::intent::Intent;
-use crate::gui::state::{ChatState, SampleState};
+use crate::gui::state::{Before, ChatState, SampleState, model_before};
 use crate::gui::widgets::{action, button, field, wrapped};
 use crate::protocol::{Progress, Request, RunPhase, SampleInput};
 use crate::runs::Introduction;
+
+/// The name of the model that a run began with.
+pub(super) const BEFORE: &str = "Before the training";
+const YOU: &str = "You";
 
 /// Draws the conversation, the fields for a message and the system prompt, and the options.
 pub(super) fn show(
@@ -18,7 +22,7 @@ pub(super) fn show(
     progress: &Progress,
     on_cpu: bool,
 ) -> Option<Intent> {
-    let SampleState { prompt, chat, focus, .. } = state;
+    let SampleState { prompt, chat, before, focus, .. } = state;
     let reason = match progress.state {
         RunPhase::Running | RunPhase::Paused => Some("You can write to it once the run has ended."),
         _ => prompt.obstacle(progress),
@@ -28,14 +32,16 @@ pub(super) fn show(
         ui.add_space(4.0);
         let intent = message_field(ui, reason, chat, focus);
         ui.add_enabled_ui(chat.writing.is_none(), |ui| {
-            prompt::options(ui, &mut prompt.options, on_cpu);
+            let has_before = model_before(progress).is_some();
+            prompt::options(ui, &mut prompt.options, has_before, on_cpu);
         });
         intent
     });
     ui.horizontal(|ui| head(ui, chat));
     ui.separator();
     let area = egui::ScrollArea::vertical().id_salt("conversation").stick_to_bottom(true);
-    let example = area.auto_shrink(false).show(ui, |ui| messages(ui, chat, reason));
+    let example =
+        area.auto_shrink(false).show(ui, |ui| messages(ui, chat, before.as_ref(), reason));
     let example = example.inner.map(|example| {
         chat.draft = example;
         Intent::Generate(SampleInput::Conversation(chat.send()))
@@ -86,19 +92,31 @@ fn message_field(
 }
 
 /// Draws the messages, or before the first one what the model knows, with examples as buttons. Returns the
-/// example that was clicked.
-fn messages(ui: &mut Ui, state: &ChatState, reason: Option<&str>) -> Option<String> {
+/// example that was clicked. `before` is the answer of the model that the run began with to the last message.
+fn messages(
+    ui: &mut Ui,
+    state: &ChatState,
+    before: Option<&Before>,
+    reason: Option<&str>,
+) -> Option<String> {
     if state.messages.is_empty() {
         return introduction(ui, state, reason);
     }
+    let before = before.filter(|before| matches!(before.input, SampleInput::Conversation(_)));
+    let last_of_user = state.messages.iter().rposition(|message| message.role == Role::User);
     for (index, message) in state.messages.iter().enumerate() {
         if index == state.forgotten && index > 0 {
             ui.weak("The model no longer reads the messages above: its context is full.");
         }
-        draw(ui, message.role, &message.content);
+        draw(ui, name(message.role), &message.content);
+        if last_of_user == Some(index)
+            && let Some(before) = before
+        {
+            draw(ui, BEFORE, if before.text.is_empty() { "..." } else { &before.text });
+        }
     }
     if let Some(text) = &state.writing {
-        draw(ui, Role::Assistant, if text.is_empty() { "..." } else { text });
+        draw(ui, name(Role::Assistant), if text.is_empty() { "..." } else { text });
     }
     None
 }
@@ -117,12 +135,13 @@ fn introduction(ui: &mut Ui, state: &ChatState, reason: Option<&str>) -> Option<
     .inner
 }
 
+fn name(role: Role) -> &'static str {
+    if role == Role::User { YOU } else { "Model" }
+}
+
 /// Draws a message, with a background if the person wrote it.
-fn draw(ui: &mut Ui, role: Role, text: &str) {
-    let (name, fill) = match role {
-        Role::User => ("You", ui.visuals().extreme_bg_color),
-        _ => ("Model", egui::Color32::TRANSPARENT),
-    };
+fn draw(ui: &mut Ui, name: &str, text: &str) {
+    let fill = if name == YOU { ui.visuals().extreme_bg_color } else { egui::Color32::TRANSPARENT };
     let frame = Frame::new().fill(fill).corner_radius(6).inner_margin(Margin::symmetric(8, 5));
     frame.show(ui, |ui| {
         ui.set_width(ui.available_width());

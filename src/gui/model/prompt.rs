@@ -4,7 +4,7 @@ use eframe::egui::{DragValue, TextEdit, Ui};
 
 use crate::config::GPT2_VOCABULARY;
 use crate::gui::intent::Intent;
-use crate::gui::state::{PromptState, TextOptions};
+use crate::gui::state::{PromptState, TextOptions, model_before};
 use crate::gui::widgets::{button, entered, field};
 use crate::protocol::{Command, Progress, Request, RunPhase, SampleInput};
 
@@ -51,13 +51,17 @@ pub(super) fn show(
     if state.requested.is_some() {
         ui.weak("The run generates the text after the current iteration.");
     } else if !is_live && progress.run.is_some() {
-        ui.add_enabled_ui(state.writing.is_none(), |ui| options(ui, &mut state.options, on_cpu));
+        let has_before = model_before(progress).is_some();
+        ui.add_enabled_ui(state.writing.is_none(), |ui| {
+            options(ui, &mut state.options, has_before, on_cpu);
+        });
     }
     intent.inner
 }
 
-/// Draws the options. `on_cpu` is true if the CPU generates the text.
-pub(super) fn options(ui: &mut Ui, options: &mut TextOptions, on_cpu: bool) {
+/// Draws the options. `has_before` is true for a run that began with a model, and `on_cpu` if the CPU generates
+/// the text.
+pub(super) fn options(ui: &mut Ui, options: &mut TextOptions, has_before: bool, on_cpu: bool) {
     let option = |ui: &mut Ui, name: &str, value: DragValue<'_>, help: &str| {
         let label = ui.weak(name).on_hover_text(help);
         ui.add(value).labelled_by(label.id).on_hover_text(help);
@@ -71,6 +75,10 @@ pub(super) fn options(ui: &mut Ui, options: &mut TextOptions, on_cpu: bool) {
         option(ui, "top-k", DragValue::new(&mut options.top_k).range(0..=MAX_TOP_K), help);
         let value = DragValue::new(&mut options.tokens).range(1..=MAX_TOKENS);
         option(ui, "length", value, "Tokens to generate");
+        if has_before {
+            let help = "Write with the model that this run began with, too";
+            ui.checkbox(&mut options.before, "before and after").on_hover_text(help);
+        }
         if on_cpu {
             ui.weak("on the CPU, while another run trains");
         }

@@ -4,9 +4,9 @@ use eframe::egui::{self, Ui};
 
 use super::{conversation, inside, prompt, token_text};
 use crate::gui::intent::Intent;
-use crate::gui::state::{PromptState, SampleState, SampleView, Selection, Shared};
+use crate::gui::state::{Before, PromptState, SampleState, SampleView, Selection, Shared};
 use crate::gui::widgets::button;
-use crate::protocol::{Progress, RunPhase, Sample, ScoredToken};
+use crate::protocol::{Progress, RunPhase, Sample, SampleInput, ScoredToken};
 use crate::text::grouped;
 
 /// Draws the choice of what is shown.
@@ -48,6 +48,7 @@ fn texts(
     let by_probability = state.prompt.options.probabilities;
     if let Some(Sample { prompt, text, tokens, .. }) = &state.prompt.writing {
         ui.separator();
+        draw_before(ui, state.before.as_ref(), prompt);
         draw(ui, prompt, text, tokens, by_probability);
     } else if let Some(index) = state.selection.shown(progress.samples.len()) {
         selector(ui, progress, &mut state.selection, index);
@@ -63,6 +64,9 @@ fn texts(
             });
         }
         ui.separator();
+        if index + 1 == progress.samples.len() {
+            draw_before(ui, state.before.as_ref(), &sample.prompt);
+        }
         draw(ui, &sample.prompt, &sample.text, &sample.tokens, by_probability);
     } else {
         ui.add_space(4.0);
@@ -144,6 +148,18 @@ fn draw(ui: &mut Ui, prompt: &str, text: &str, tokens: &[ScoredToken], by_probab
     let text = if job.text.is_empty() { text.trim_start() } else { text };
     job.append(&token_text::readable(text), 0.0, token_text::format(ui));
     ui.add(egui::Label::new(job).wrap().selectable(true));
+}
+
+/// Draws how the model that the run began with continued `prompt`, if it was asked.
+fn draw_before(ui: &mut Ui, before: Option<&Before>, prompt: &str) {
+    if let Some(Before { input: SampleInput::Prompt(asked), text, .. }) = before
+        && asked == prompt
+    {
+        ui.weak(conversation::BEFORE);
+        draw(ui, prompt, text, &[], false);
+        ui.add_space(8.0);
+        ui.weak("After it");
+    }
 }
 
 fn placeholder(progress: &Progress) -> &'static str {

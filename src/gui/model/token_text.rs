@@ -3,10 +3,13 @@
 
 use std::ops::Range;
 
+use eframe::egui::text::{CCursor, LayoutJob};
 use eframe::egui::{
-    self, Color32, Galley, Grid, Label, RichText, TextFormat, TextStyle, Ui, text::LayoutJob,
+    self, Color32, EventFilter, Galley, Grid, Key, Label, Rect, RichText, Role, Sense, TextFormat,
+    TextStyle, Ui, WidgetInfo, pos2,
 };
 
+use crate::gui::widgets::focus_ring;
 use crate::protocol::{ProbabilityClass, ScoredToken, TextLoss, probability_text};
 
 /// Returns the background of a class; likely tokens have none. The colors have one hue and differ only in
@@ -69,12 +72,46 @@ pub fn show(ui: &mut Ui, mut job: LayoutJob, tokens: &[ScoredToken]) {
     job.wrap.max_width = ui.available_width();
     let galley = ui.fonts_mut(|fonts| fonts.layout_job(job));
     let drawn = ui.add(Label::new(galley.clone()).selectable(true));
+    if let Some(chosen) = chosen_by_keys(ui, drawn.rect, &places) {
+        let [start, end] = [places[chosen].start, places[chosen].end]
+            .map(|at| galley.pos_from_cursor(CCursor::new(at)).translate(drawn.rect.min.to_vec2()));
+        // A token at the end of a row ends in the next one.
+        let right = if end.top() > start.top() { start.left() + 4.0 } else { end.left() };
+        let place = Rect::from_min_max(start.left_top(), pos2(right, start.bottom()));
+        let ring = ui.visuals().selection.stroke;
+        ui.painter().rect_stroke(place, 1.0, ring, egui::StrokeKind::Outside);
+        let (ctx, layer) = (ui.ctx().clone(), ui.layer_id());
+        let open = egui::Tooltip::always_open(ctx, layer, drawn.id.with("chosen"), place);
+        open.show(|ui| tooltip(ui, &tokens[chosen]));
+        return;
+    }
     let Some(pointer) = drawn.hover_pos() else { return };
     let pointed_at = character_at(&galley, pointer - drawn.rect.min);
     let token = pointed_at.and_then(|at| places.iter().position(|place| place.contains(&at)));
     if let Some(token) = token.map(|index| &tokens[index]) {
         drawn.on_hover_ui_at_pointer(|ui| tooltip(ui, token));
     }
+}
+
+/// Returns the token that was chosen by the arrow keys, while the text has the focus.
+fn chosen_by_keys(ui: &Ui, rect: Rect, places: &[Range<usize>]) -> Option<usize> {
+    let id = ui.scope_id().with("tokens");
+    let text = ui.interact(rect, id, Sense::focusable_noninteractive());
+    let info = || WidgetInfo::labeled(Role::Image, true, "Tokens, one by one with the arrow keys");
+    text.widget_info(info);
+    focus_ring(ui, &text);
+    if !text.has_focus() || places.is_empty() {
+        return None;
+    }
+    let filter = EventFilter { horizontal_arrows: true, ..Default::default() };
+    let [back, forth] =
+        [Key::ArrowLeft, Key::ArrowRight].map(|key| ui.input(|input| input.num_presses(key)));
+    ui.memory_mut(|memory| {
+        memory.set_focus_lock_filter(id, filter);
+        let chosen: &mut usize = memory.data.get_temp_mut_or_default(id);
+        *chosen = (*chosen + forth).saturating_sub(back).min(places.len() - 1);
+        Some(*chosen)
+    })
 }
 
 /// Returns the number of the character at a position in laid-out text.
@@ -133,6 +170,9 @@ pub fn loss(ui: &mut Ui, tokens: &[ScoredToken]) {
 
 #[cfg(test)]
 mod tests {
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
+
     use super::*;
 
     /// Returns the relative luminance of WCAG 2.
@@ -142,6 +182,34 @@ mod tests {
             if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
         };
         0.2126 * linear(color.r()) + 0.7152 * linear(color.g()) + 0.0722 * linear(color.b())
+    }
+
+    #[test]
+    fn arrow_keys_go_from_token_to_token() {
+        let token = |text: &str| ScoredToken {
+            text: text.into(),
+            probability: Some(0.5),
+            likeliest: Vec::new(),
+        };
+        let tokens = ["Once", " upon", " a", " time"].map(token);
+        let draw = move |ui: &mut Ui| show(ui, LayoutJob::default(), &tokens);
+        let mut harness = Harness::new_ui(draw);
+        harness.step();
+        assert!(harness.query_by_label_contains("had 50.0%").is_none());
+        harness.get_by_label_contains("arrow keys").focus();
+        for (key, text) in [
+            (Key::ArrowRight, " upon"),
+            (Key::ArrowRight, " a"),
+            (Key::ArrowRight, " time"),
+            (Key::ArrowRight, " time"),
+            (Key::ArrowLeft, " a"),
+        ] {
+            harness.run_steps(2);
+            harness.key_press(key);
+            harness.run_steps(2);
+            let shown = format!("{text:?} had 50.0%");
+            assert!(harness.query_by_label_contains(&shown).is_some(), "{shown}");
+        }
     }
 
     #[test]

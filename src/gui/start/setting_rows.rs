@@ -64,7 +64,11 @@ fn row(ui: &mut Ui, form: &mut SettingsForm, key: &Key) {
         let name = egui::Label::new(name).show_tooltip_when_elided(false);
         let name = cell(ui, name_width, Align::Min, name).on_hover_text(help(form, key));
         let width = ui.available_width() - RESET_WIDTH - ui.spacing().item_spacing.x;
-        editor(ui, form, key, width.max(40.0)).labelled_by(name.id);
+        let editor = editor(ui, form, key, width.max(40.0)).labelled_by(name.id);
+        if editor.has_focus() {
+            let tip = egui::Popup::from_response(&editor).kind(egui::PopupKind::Tooltip);
+            tip.align(egui::RectAlign::TOP_START).show(|ui| ui.label(help(form, key)));
+        }
         if is_changed {
             let hover = format!("Reset to {}", visible(form.preset_text(key.name)));
             let button = ui.small_button("reset").on_hover_text(hover);

@@ -32,9 +32,9 @@ pub use dialogs::{Catalog, Closing, Dialogs, HelpState, PathEntry, RunDialog};
 pub use fit::{FitState, Planned, Refusal, in_words};
 pub use form::{ADAPTER_RANK, SettingsForm, is_same, values};
 pub use inside::InsideState;
-pub use prompt::{PromptState, TextOptions};
+pub use prompt::{PromptState, TextOptions, model_before};
 pub use rooms::{LogView, Notice, Room, RunRoom, RunTab};
-pub use samples::{SampleState, SampleView, Selection};
+pub use samples::{Before, SampleState, SampleView, Selection};
 pub use start::{StartState, What};
 pub use times::TimeState;
 
@@ -124,7 +124,22 @@ pub struct Settings {
     pub charts: ChartState,
     /// The folder in which runs are created and listed. Empty lists none.
     pub runs: PathBuf,
+    /// Models without a run that were opened, the newest first.
+    pub opened: Vec<PathBuf>,
     pub when_closed: WhenClosed,
+}
+
+/// The most models that are listed because they were opened.
+const MOST_OPENED: usize = 20;
+
+impl Settings {
+    /// Lists a model without a run.
+    pub fn list(&mut self, model: PathBuf) {
+        if !self.opened.contains(&model) {
+            self.opened.insert(0, model);
+            self.opened.truncate(MOST_OPENED);
+        }
+    }
 }
 
 /// What happens to a run when its window closes.
@@ -145,6 +160,7 @@ impl Default for Settings {
             device: AUTO.into(),
             charts: ChartState::default(),
             runs: PathBuf::new(),
+            opened: Vec::new(),
             when_closed: WhenClosed::default(),
         }
     }
@@ -209,8 +225,6 @@ pub struct Library {
     /// Settings in which the shown run and the last overlay differ, as key and both values; `None`
     /// until loaded.
     pub difference: Option<Vec<(&'static str, String, String)>>,
-    /// Models without a run that were opened, the newest first.
-    pub opened: Vec<PathBuf>,
     pub dialog: Option<RunDialog>,
     pub data: Vec<StoredData>,
     pub models: Vec<StoredModel>,

@@ -1,5 +1,8 @@
 //! A prompt for the shown run or model, and the options of the text.
 
+use std::path::PathBuf;
+
+use crate::config::InitFrom;
 use crate::protocol::{Progress, RunPhase, Sample};
 
 #[derive(Debug, Default)]
@@ -22,12 +25,22 @@ pub struct TextOptions {
     pub tokens: u32,
     /// True to get the probability of each token.
     pub probabilities: bool,
+    /// True to ask the model that the run began with, too.
+    pub before: bool,
 }
 
 impl Default for TextOptions {
     /// The options of a run's own samples, with as many tokens as fill a screen.
     fn default() -> Self {
-        Self { temperature: 0.8, top_k: 200, tokens: 300, probabilities: false }
+        Self { temperature: 0.8, top_k: 200, tokens: 300, probabilities: false, before: false }
+    }
+}
+
+/// Returns the model that a run began with.
+pub fn model_before(progress: &Progress) -> Option<PathBuf> {
+    match &progress.config.as_ref()?.init_from {
+        InitFrom::Path(model) => Some(model.into()),
+        InitFrom::Scratch | InitFrom::Resume => None,
     }
 }
 

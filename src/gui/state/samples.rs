@@ -5,6 +5,7 @@ use eframe::egui;
 use super::chat::ChatState;
 use super::inside::InsideState;
 use super::prompt::PromptState;
+use crate::protocol::{SampleInput, SampleRequest};
 
 #[derive(Debug, Default)]
 pub struct SampleState {
@@ -12,9 +13,25 @@ pub struct SampleState {
     pub prompt: PromptState,
     pub chat: ChatState,
     pub inside: InsideState,
+    pub before: Option<Before>,
     /// True to give the field for a prompt or a message, whichever is shown, the focus in the next
     /// frame.
     pub focus: bool,
+}
+
+/// What the model that the run began with makes of the newest prompt or message.
+#[derive(Debug)]
+pub struct Before {
+    pub input: SampleInput,
+    pub text: String,
+    /// The request to the trained model, which follows this text.
+    pub then: Option<SampleRequest>,
+}
+
+impl Before {
+    pub fn new(then: SampleRequest) -> Self {
+        Self { input: then.input.clone(), text: String::new(), then: Some(then) }
+    }
 }
 
 /// What is shown of a model's texts.

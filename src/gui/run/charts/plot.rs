@@ -1,6 +1,6 @@
 //! Draws with egui_plot, and gives it only as many points as the chart has pixels for.
 
-use eframe::egui::{self, Color32, Id, Ui, vec2};
+use eframe::egui::{self, Color32, Id, Key, Ui, vec2};
 use egui_plot::{
     ColorConflictHandling, Corner, HLine, HoverPosition, Legend, Line, LineStyle, Plot, PlotMemory,
     PlotPoint, PlotResponse, PlotUi, Points,
@@ -8,6 +8,7 @@ use egui_plot::{
 
 use super::axes::{Scale, Unit};
 use crate::gui::state::{VisibleRange, XAxis};
+use crate::gui::widgets::focus_ring;
 use crate::protocol::{Cumulative, Curves, Progress, Series};
 
 /// Width of the y axis labels, in points. It is the same in all charts, to align their x axes.
@@ -26,6 +27,10 @@ const OVERSCAN: f64 = 0.1;
 
 /// Mouse wheel travel that zooms by a factor of e, in points.
 const WHEEL: f32 = 200.0;
+
+/// What a key zooms by, and the part of the visible range that an arrow key pans by.
+const KEY_ZOOM: f32 = 1.25;
+const KEY_STEP: f32 = 0.1;
 
 const GRID: f32 = 0.5;
 
@@ -181,6 +186,7 @@ impl<'a> Chart<'a> {
                 plot.set_plot_bounds_x(from..=to);
             }
             zoom_by_wheel(plot);
+            move_by_keys(plot);
             for (curve, points) in drawn().zip(&points) {
                 curve.add(plot, points, columns);
             }
@@ -190,6 +196,7 @@ impl<'a> Chart<'a> {
                 plot.hline(line.width(1.0).style(LineStyle::dashed_dense()));
             }
         });
+        focus_ring(ui, &shown.response);
         shown
             .response
             .widget_info(|| egui::WidgetInfo::labeled(egui::Role::Image, true, self.description()));
@@ -197,6 +204,9 @@ impl<'a> Chart<'a> {
         let is_part = PlotMemory::load(ui.ctx(), id).is_some_and(|memory| !memory.auto_bounds.x);
         let range = is_part.then(|| [bounds.min()[0], bounds.max()[0]]);
         view.update(ui.ctx(), range, newest);
+        if shown.response.has_focus() && ui.input(|input| input.key_pressed(Key::Home)) {
+            view.fit(ui.ctx());
+        }
         Some(shown)
     }
 
@@ -210,8 +220,6 @@ impl<'a> Chart<'a> {
             .allow_drag([true, false])
             .allow_zoom([true, false])
             .allow_scroll(false)
-            // Not a stop of the Tab key: nothing in it is done by keyboard.
-            .sense(egui::Sense::CLICK | egui::Sense::DRAG)
             .include_x(first)
             .include_x(last)
             .set_margin_fraction(MARGIN)
@@ -289,6 +297,32 @@ fn zoom_by_wheel(plot: &mut PlotUi<'_>) {
     plot.set_auto_bounds([false, auto_y]);
 }
 
+/// Zooms by `+` and `-`, and pans by the arrow keys, while the chart has the focus.
+fn move_by_keys(plot: &mut PlotUi<'_>) {
+    let response = plot.response().clone();
+    if !response.has_focus() {
+        return;
+    }
+    let filter = egui::EventFilter { horizontal_arrows: true, ..Default::default() };
+    response.ctx.memory_mut(|memory| memory.set_focus_lock_filter(response.id, filter));
+    let auto_y = plot.auto_bounds().y;
+    let bounds = plot.plot_bounds();
+    for (key, zoom, step) in [
+        (Key::Plus, KEY_ZOOM, 0.0),
+        // Where it needs no Shift.
+        (Key::Equals, KEY_ZOOM, 0.0),
+        (Key::Minus, 1.0 / KEY_ZOOM, 0.0),
+        (Key::ArrowLeft, 1.0, -KEY_STEP),
+        (Key::ArrowRight, 1.0, KEY_STEP),
+    ] {
+        if response.ctx.input(|input| input.key_pressed(key)) {
+            plot.zoom_bounds(vec2(zoom, 1.0), bounds.center());
+            plot.translate_bounds(vec2(step * bounds.width() as f32, 0.0));
+            plot.set_auto_bounds([false, auto_y]);
+        }
+    }
+}
+
 /// Returns the point at `x` on the line from `a` to `b`.
 fn interpolate(a: PlotPoint, b: PlotPoint, x: f64) -> PlotPoint {
     PlotPoint::new(x, a.y + (b.y - a.y) * (x - a.x) / (b.x - a.x))
@@ -296,6 +330,9 @@ fn interpolate(a: PlotPoint, b: PlotPoint, x: f64) -> PlotPoint {
 
 #[cfg(test)]
 mod tests {
+    use egui_kittest::Harness;
+    use egui_kittest::kittest::Queryable;
+
     use super::*;
 
     const LOSS: Scale = Scale { unit: Unit::Loss, log: false };
@@ -312,6 +349,34 @@ mod tests {
         assert_eq!(points, [[90.0, 2.8], [100.0, 2.0], [150.0, 1.5]]);
         assert!(curve.points(LOSS, [300.0, 400.0], 500).is_empty());
         assert_eq!(curve.points(LOSS, [110.0, 120.0], 500).len(), 2);
+    }
+
+    #[test]
+    fn a_chart_is_zoomed_and_moved_by_keyboard() {
+        let series: Series = (0..=100).map(|x| [f64::from(x), 3.0]).collect();
+        let mut run = Progress::default();
+        run.curves.loss = series.clone();
+        let draw = move |ui: &mut Ui, view: &mut VisibleRange| {
+            let mut chart = Chart::new("loss", Unit::Loss, XAxis::Iterations, &run);
+            chart.add("training", &series, Color32::RED);
+            chart.show(ui, view);
+        };
+        let mut harness = Harness::builder().build_ui_state(draw, VisibleRange::default());
+        harness.run_steps(3);
+        assert_eq!(harness.state().range, None);
+        harness.get_by_label_contains("loss chart").focus();
+        let mut press = |key| {
+            harness.key_press(key);
+            harness.run_steps(3);
+            harness.state().range
+        };
+        press(Key::ArrowRight);
+        let [from, to] = press(Key::Plus).expect("a part of the chart");
+        let width = to - from;
+        assert!((width * f64::from(KEY_ZOOM) - 102.0).abs() < 0.1, "{width}");
+        let [left, _] = press(Key::ArrowLeft).unwrap();
+        assert!((from - left - width * f64::from(KEY_STEP)).abs() < 0.1, "{from} to {left}");
+        assert_eq!(press(Key::Home), None);
     }
 
     #[test]
