@@ -1,6 +1,7 @@
 //! Prints the events of a run as JSON lines, plain lines, or a progress bar with lines above it.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::next::next_step;
 use super::print_failure;
 use super::terminal::{draws, shown_on_stdout, unwrapped, wrapped};
 use crate::plan::ExpectedBits;
-use crate::protocol::{Event, Failure, Progress, StopReason};
+use crate::protocol::{Event, Failure, Progress, RunPhase, StopReason};
 use crate::runs::json_line;
 use crate::text::duration;
 use crate::worker::{RunOutput, SETTING_UP, print_set_up};
@@ -55,6 +56,12 @@ impl EventPrinter {
     /// Compares the result of the run with what was expected.
     pub fn expecting(self, expected: Option<ExpectedBits>) -> Self {
         Self { expected, ..self }
+    }
+
+    /// Returns the folder of the run, unless it never began, or a person has stopped it.
+    pub fn ended_by_itself(&self) -> Option<&Path> {
+        let is_stopped = self.progress.state == RunPhase::Finished(StopReason::Stopped);
+        self.progress.run.as_deref().filter(|_| !is_stopped)
     }
 
     fn print(&self, event: &Event) {

@@ -71,6 +71,7 @@ mod help;
 mod kernels;
 mod manual;
 mod next;
+mod on_finish;
 mod pages;
 mod plan;
 mod recipe;

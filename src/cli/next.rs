@@ -27,7 +27,7 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
         StopReason::Stopped | StopReason::MaxTime => {
             Some(format!("continue it with: {program} train --resume --run {run}"))
         }
-        StopReason::EvalOnly => None,
+        StopReason::EvalOnly | StopReason::StandBy => None,
     }
 }
 

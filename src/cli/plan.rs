@@ -1,5 +1,8 @@
 //! `wgpt plan`: the memory, disk and time of a run, and if it fits its device.
 
+use std::time::Duration;
+
+use chrono::Local;
 use serde_json::{Value, json};
 
 use super::args::{Global, PlanArgs};
@@ -9,7 +12,7 @@ use super::target::TargetGpu;
 use super::terminal::at_spaces;
 use crate::bench::{self, TrainingStep};
 use crate::config::{
-    Abilities, BaseDtype, Budget, Config, Dtype, GPT2_VOCABULARY, Matrices, OptimizerKind,
+    Abilities, BaseDtype, Budget, Config, Dtype, GPT2_VOCABULARY, Hours, Matrices, OptimizerKind,
 };
 use crate::data::Dataset;
 use crate::gpu::{self, DeviceChoice, OtherPrograms, SelectedDevice};
@@ -89,6 +92,8 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
     let optimizer = config.optimizer;
     let advice = totals.advice(&config);
     let adapter = adapter(&config);
+    let within_hours =
+        totals.time.as_ref().and_then(|time| within_hours(&config.hours, time.seconds));
     let report = PlanReport {
         device,
         budget,
@@ -96,6 +101,7 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         adapter,
         forecast,
         totals,
+        within_hours,
         advice,
         recipe,
         ranks,
@@ -277,6 +283,8 @@ struct PlanReport {
     adapter: Option<String>,
     forecast: Forecast,
     totals: Totals,
+    /// When it would end, if it trains in some hours only.
+    within_hours: Option<String>,
     advice: Vec<String>,
     /// The recipe, if the command gives a time and no preset.
     recipe: Option<Recipe>,
@@ -323,6 +331,7 @@ impl PlanReport {
             line("time", &format!("unknown; {}", self.device.no_time));
         }
         time.iter().for_each(|(label, text)| line(label, text));
+        self.within_hours.iter().for_each(|text| line("hours", text));
         if let Some(recipe) = &self.recipe {
             line("chosen", &format!("expect {}; {}", recipe.expectation(), recipe.why()));
         }
@@ -390,6 +399,17 @@ fn adapter(config: &Config) -> Option<String> {
         }
     };
     Some(format!("rank {}, alpha {}; {base}", lora.rank, lora.alpha))
+}
+
+/// Describes when a run that begins now would end, if it trains in some hours only.
+fn within_hours(hours: &Hours, seconds: f64) -> Option<String> {
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|_| !hours.is_always())?;
+    Some(match hours.after(&Local::now(), time) {
+        Some(end) => {
+            format!("{hours}; begun now, it ends on {}", end.format("%A, %Y-%m-%d at %H:%M"))
+        }
+        None => format!("{hours}; it takes years"),
+    })
 }
 
 /// Prints a label and its text, over several lines if it is long.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use chrono::Utc;
+use chrono::Local;
 use serde_json::{Value, json};
 
 use super::args::Global;
@@ -47,7 +47,7 @@ pub(super) fn chooses(is_named: bool, resolved: &Resolved) -> bool {
 
 /// Returns the time that a run has which begins now.
 pub(super) fn time_of(config: &Config) -> Option<Duration> {
-    config.max_time.into_iter().chain(config.time_until_end(Utc::now())).min()
+    config.max_time.into_iter().chain(config.time_until_end(Local::now())).min()
 }
 
 /// Returns true if the user has chosen data, but nothing about the model or its training.

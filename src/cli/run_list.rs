@@ -33,7 +33,7 @@ pub(super) fn run(given: Option<PathBuf>, json: bool, global: &Global) -> Result
     Ok(())
 }
 
-fn object(run: &RunSummary) -> serde_json::Value {
+pub(super) fn object(run: &RunSummary) -> serde_json::Value {
     let error = if let RunState::Failed { text } = &run.state { Some(text) } else { None };
     json!({
         "name": run.name,

@@ -7,14 +7,15 @@ use std::process::ExitCode;
 use super::args::{Global, LaunchArgs, TrainArgs, device_of_rank};
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
-use super::{recipe, terminal};
+use super::{on_finish, recipe, terminal};
 use crate::config::{Config, ConfigSource, InitFrom, Source, run_name};
 use crate::disk;
 use crate::protocol::{Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
-    Control, RankProcess, RunOutput, WorkerOutput, host, read_command, read_text, supervise, train,
+    Control, RankProcess, RunOutput, WorkerOutput, flag_or_variable, host, read_command, read_text,
+    supervise, train,
 };
 
 /// Trains in this process, in one that it supervises, or in the `ranks` that `launcher` starts. Returns the exit
@@ -46,11 +47,17 @@ pub(super) fn run(
         }
     };
     let supervised = !args.no_supervise;
+    let on_finish = flag_or_variable(args.on_finish.as_deref(), "WGPT_ON_FINISH");
     let code = start_of(args, global).and_then(|start| {
         if rank.is_some() {
             return train_rank(start, &mut rank, &control, follow, &mut output);
         }
         let (resolved, warnings) = resolve(start.clone(), &mut Group::alone())?;
+        let hours = resolved.config().unwrap_or_default().hours;
+        if !supervised && !hours.is_always() {
+            let text = "hours need a process that waits while no other one trains";
+            return Err(Failure::usage(text, "leave out hours, or --no-supervise"));
+        }
         follow(&resolved);
         if launcher.is_empty() {
             warnings.into_iter().for_each(|text| output.warn(text));
@@ -59,14 +66,22 @@ pub(super) fn run(
         // Each rank resolves the settings with the files and variables of its machine.
         let start = StartRun { run: resolved.run, resume: resolved.resume, ..start };
         let emit = &mut |event: &Event| output.emit(event);
-        supervise(start, Some(&launcher), &control, say, emit).map_err(|error| {
+        supervise(start, Some(&launcher), &hours, &control, say, emit).map_err(|error| {
             let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
             let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name \
                         its launcher with --mpirun";
             Failure::usage(text, hint)
         })
     });
-    Ok(ended(code, rank.as_ref(), &output))
+    let is_signal = code.as_ref().is_ok_and(|code| *code >= 128);
+    let code = ended(code, rank.as_ref(), &output);
+    if let (Some(command), Some(run)) = (on_finish, output.ended_by_itself())
+        && is_first
+        && !is_signal
+    {
+        on_finish::run(&command, run);
+    }
+    Ok(code)
 }
 
 fn start_of(args: TrainArgs, global: &Global) -> Result<StartRun, Failure> {

@@ -5,8 +5,8 @@
 //! [`Config`](super::Config); a test compares the two.
 
 use super::kind::ValueKind::{
-    self, Bool, Choice, Count, Duration, Fraction, Memory, Moment, NonNegative, Positive, Scaling,
-    Text, Words,
+    self, Bool, Choice, Count, Duration, Fraction, Hours, Memory, Moment, NonNegative, Positive,
+    Scaling, Text, Words,
 };
 use super::{Arch, BaseDtype, Cublas, Dtype, Gelu, OptimizerKind, Schedule, choices};
 
@@ -25,6 +25,9 @@ pub struct Key {
 }
 
 impl Key {
+    /// The group of the settings of the model.
+    pub(crate) const MODEL: &str = "model";
+
     /// Returns the environment variable of this key: `WGPT_BATCH_SIZE` for `batch_size`.
     pub fn variable(&self) -> String {
         format!("{VARIABLE_PREFIX}{}", self.name.to_ascii_uppercase())
@@ -42,6 +45,7 @@ pub(super) const RESERVED_VARIABLES: &[&str] = &[
     "WGPT_CUBLAS_LIBRARY",
     "WGPT_DEVICE",
     "WGPT_MPI_LIBRARY",
+    "WGPT_ON_FINISH",
     "WGPT_OPS",
     "WGPT_PRESET",
 ];
@@ -59,7 +63,7 @@ const U32: u64 = u32::MAX as u64;
 const I64: u64 = i64::MAX as u64;
 
 const DATA: &str = "data and run";
-const MODEL: &str = "model";
+const MODEL: &str = Key::MODEL;
 const ADAPTER: &str = "adapter";
 const BATCH: &str = "batch and memory";
 const OPTIMIZER: &str = "optimizer";
@@ -143,6 +147,7 @@ pub const KEYS: &[Key] = &[
 
     key("max_iters", count(1, I64), SCHEDULE, "600000", "updates of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or file, also choose a model"),
+    key("hours", Hours, SCHEDULE, "", "train in these hours only, in local time, like mon-fri 23:00-07:00, sat-sun; empty = always"),
     key("end_at", Moment, SCHEDULE, "", "end by this moment, however long pauses take; --until=07:30 is the next such moment"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),

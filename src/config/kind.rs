@@ -6,7 +6,7 @@ use toml::Value;
 
 use super::expression;
 use super::moment::parse_moment;
-use super::{Budget, RopeScaling};
+use super::{Budget, Hours, RopeScaling};
 
 /// The longest `max_time`: beyond any run, and small enough to add to a clock without overflow.
 const MAX_TIME: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
@@ -40,6 +40,8 @@ pub enum ValueKind {
     Memory,
     /// See [`RopeScaling`]; empty for none.
     Scaling,
+    /// See [`Hours`]; empty for all.
+    Hours,
 }
 
 /// An error about a value. [`ConfigError`](super::ConfigError) adds its key and provenance.
@@ -114,6 +116,7 @@ impl ValueKind {
             (Self::Moment, Value::String(text)) => check_moment(text),
             (Self::Memory, Value::String(text)) => check_memory(text),
             (Self::Scaling, Value::String(text)) => check_scaling(text),
+            (Self::Hours, Value::String(text)) => check_hours(text),
             (Self::Memory, Value::Integer(bytes)) => check_memory(bytes.to_string()),
             _ => Err(self.type_error()),
         }
@@ -158,6 +161,7 @@ impl ValueKind {
                 ("an amount of memory".into(), "\"10GiB\", \"90%\", \"auto\" or \"none\"")
             }
             Self::Scaling => ("a scaling of angles".into(), "\"linear:4\""),
+            Self::Hours => ("hours in quotes".into(), "\"23:00-07:00\""),
         }
     }
 
@@ -227,6 +231,12 @@ fn check_scaling(text: String) -> Result<Value, InvalidValue> {
     let hint = "write it like linear:4 or llama3:32,1,4,8192";
     let scaling = scaling.map_err(|rule| InvalidValue::range(rule, hint))?;
     Ok(Value::String(scaling.to_string()))
+}
+
+fn check_hours(text: String) -> Result<Value, InvalidValue> {
+    let hint = "write them like 23:00-07:00 or mon-fri 23:00-07:00, sat-sun";
+    let hours = Hours::try_from(text).map_err(|rule| InvalidValue::range(rule, hint))?;
+    Ok(Value::String(hours.to_string()))
 }
 
 /// Parses a `max_time`. Empty and zero mean no limit, like the 0 of other settings.

@@ -10,6 +10,7 @@ mod budget;
 mod choices;
 mod error;
 mod expression;
+mod hours;
 mod keys;
 mod kind;
 mod layer;
@@ -30,6 +31,7 @@ pub use choices::{
     Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, QUANTIZED_BLOCK, Schedule,
 };
 pub use error::{ConfigError, Provenance, Source};
+pub use hours::Hours;
 pub(crate) use keys::{DATASET, IGNORED, KEYS, Key, VARIABLE_PREFIX, most_similar};
 pub(crate) use kind::{InvalidValue, ValueKind};
 pub use layer::{Layer, decode};
@@ -44,7 +46,7 @@ pub use schedule::DecayLength;
 pub(crate) use schedule::learning_rate;
 pub use source::ConfigSource;
 
-use chrono::{DateTime, FixedOffset, Utc};
+use chrono::{DateTime, FixedOffset, Local};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -149,6 +151,9 @@ pub struct Config {
     /// `None` = by no clock. Pauses and sleep count.
     #[serde(default, with = "end_at")]
     pub end_at: Option<DateTime<FixedOffset>>,
+    /// Outside them the run waits, and its process has ended.
+    #[serde(default)]
+    pub hours: Hours,
     pub decay_lr: bool,
     #[serde(default)]
     pub schedule: Schedule,
@@ -221,9 +226,9 @@ impl Config {
         values.try_into().ok()
     }
 
-    /// Returns the time that is left at `now` until the run is to end by the clock, if it is.
-    pub(crate) fn time_until_end(&self, now: DateTime<Utc>) -> Option<Duration> {
-        Some((self.end_at?.to_utc() - now).to_std().unwrap_or_default())
+    /// Returns the time to train that is left at `now` until the run is to end by the clock, if it is.
+    pub(crate) fn time_until_end(&self, now: DateTime<Local>) -> Option<Duration> {
+        Some(self.hours.until(&now, &self.end_at?.with_timezone(&Local)))
     }
 
     /// Returns true if the run is to end by a time.

@@ -35,6 +35,7 @@ fn every_valid_value_fits_its_field() {
             ValueKind::Duration => vec!["".into(), "100years".into(), "99years".into()],
             ValueKind::Moment => vec!["".into(), "2026-11-28T07:30:00+01:00".into()],
             ValueKind::Memory => vec!["auto".into(), "none".into(), "8GiB".into(), "90%".into()],
+            ValueKind::Hours => vec!["".into(), "mon-fri 23:00-07:00, sat-sun".into()],
             ValueKind::Scaling => vec!["".into(), "linear:4".into(), "llama3:8,1,4,8192".into()],
         };
         for text in texts {

@@ -19,7 +19,7 @@ pub fn status(progress: &Progress) -> (String, Level) {
         RunPhase::Waiting(waiting) => (waiting.text.as_str(), Level::Warning),
         RunPhase::Finished(StopReason::Finished) => ("finished", Level::Info),
         RunPhase::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
-        RunPhase::Finished(StopReason::Stopped) => ("stopped", Level::Info),
+        RunPhase::Finished(StopReason::Stopped | StopReason::StandBy) => ("stopped", Level::Info),
         RunPhase::Finished(StopReason::EvalOnly) => ("evaluated", Level::Info),
         RunPhase::Interrupted => ("interrupted", Level::Warning),
         RunPhase::Failed(error) => {

@@ -17,6 +17,8 @@ pub enum Command {
     Resume,
     /// Finish the step, write a checkpoint and exit.
     Stop,
+    /// Write a checkpoint and exit, to continue later in another process.
+    StandBy,
     /// Write a checkpoint, decay the learning rate and end: `{"command":"finish","decay":"10%"}`.
     Finish {
         #[serde(default)]

@@ -80,7 +80,7 @@ pub enum Event {
         from: Option<Plan>,
         to: Option<Plan>,
     },
-    /// The run waits for its device to return, then starts again.
+    /// The run waits, for its device to return or for its hours, then starts again.
     Waiting(Waiting),
     /// Work that takes a while. It is transient: neither recorded nor logged.
     Working(Working),
@@ -125,11 +125,11 @@ pub struct RunError {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// The reason, and what follows the wait: `{text} in 5 s` is a sentence.
+    /// The reason, and what follows the wait: `{text} in 5 s` is a sentence. Without attempts it is one by itself.
     pub text: String,
     /// The number of the attempt that follows the wait, from 1.
     pub attempt: u32,
-    /// Attempts before the run gives up.
+    /// Attempts before the run gives up; 0 if nothing has failed.
     pub attempts: u32,
     pub seconds: u64,
 }
@@ -308,6 +308,8 @@ pub enum StopReason {
     MaxTime,
     /// A command or a signal stopped it.
     Stopped,
+    /// It goes on in another process once it may. No event reports it.
+    StandBy,
     /// The run was an evaluation only (`eval_only`).
     EvalOnly,
 }
@@ -405,6 +407,7 @@ impl fmt::Display for Event {
                     "the time is enough for {end} updates; the learning rate decays from {start} on"
                 )
             }
+            Event::Waiting(Waiting { text, attempts: 0, .. }) => f.write_str(text),
             Event::Waiting(Waiting { text, attempt, attempts, seconds }) => {
                 write!(f, "{text} in {seconds} s (attempt {attempt} of {attempts})")
             }
@@ -425,7 +428,7 @@ impl StopReason {
         match self {
             StopReason::Finished => "done",
             StopReason::MaxTime => "time limit reached",
-            StopReason::Stopped => "stopped",
+            StopReason::Stopped | StopReason::StandBy => "stopped",
             StopReason::EvalOnly => "evaluated",
         }
     }

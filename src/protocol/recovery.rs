@@ -73,6 +73,7 @@ impl AppliedCommands {
             }
             // The run has recorded a decay.
             Command::Finish { .. } | Command::Checkpoint | Command::Sample { .. } => {}
+            Command::StandBy => {}
         }
     }
 

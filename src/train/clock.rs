@@ -1,4 +1,4 @@
-//! A clock that stands still while the computer sleeps: sleep is no time of training.
+//! A clock that stands still while the computer sleeps, which is no time of training, and the time that it has slept.
 
 use std::time::Duration;
 
@@ -41,9 +41,65 @@ impl Moment {
     }
 }
 
+/// Measures how long the computer was asleep.
+pub(super) struct SleepWatch {
+    awake: Moment,
+    /// `None` where the system does not tell.
+    all: Option<Duration>,
+}
+
+impl SleepWatch {
+    /// What two clocks of one system may differ by, and nobody would call sleep.
+    const MOMENT: Duration = Duration::from_secs(5);
+
+    pub fn start() -> Self {
+        Self { awake: Moment::now(), all: uptime() }
+    }
+
+    /// Returns the time that the computer was asleep since the last call, if it was.
+    pub fn slept(&mut self) -> Option<Duration> {
+        let Self { awake, all } = std::mem::replace(self, Self::start());
+        asleep(self.all?.checked_sub(all?)?, awake.elapsed())
+    }
+}
+
+fn asleep(all: Duration, awake: Duration) -> Option<Duration> {
+    all.checked_sub(awake).filter(|asleep| *asleep >= SleepWatch::MOMENT)
+}
+
+/// Returns the time since the computer was started, asleep or not.
+#[cfg(target_os = "linux")]
+fn uptime() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    Duration::try_from_secs_f64(text.split_whitespace().next()?.parse().ok()?).ok()
+}
+
+/// Returns the time since the first call, asleep or not.
+#[cfg(windows)]
+fn uptime() -> Option<Duration> {
+    static FIRST: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
+    Some(FIRST.elapsed())
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
+fn uptime() -> Option<Duration> {
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_computer_that_was_asleep_was_not_computing() {
+        let of = Duration::from_secs;
+        assert_eq!(asleep(of(7260), of(60)), Some(of(7200)));
+        assert_eq!([asleep(of(60), of(59)), asleep(of(59), of(60))], [None; 2]);
+        let mut watch = SleepWatch::start();
+        assert_eq!(watch.all.is_some(), cfg!(any(target_os = "linux", windows)));
+        assert_eq!(watch.slept(), None);
+    }
 
     #[test]
     fn time_passes_as_everywhere() {

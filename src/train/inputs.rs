@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::Utc;
+use chrono::Local;
 
 use super::clock::Moment;
 use crate::config::Config;
@@ -56,7 +56,8 @@ impl RunClock {
 impl RunInputs {
     /// Returns the time on the clock of the run at which it is to end: after its `max_time`, or at its `end_at`.
     pub fn time_limit(&self) -> Option<Duration> {
-        let by_clock = self.config.time_until_end(Utc::now()).map(|left| self.clock.used() + left);
+        let by_clock =
+            self.config.time_until_end(Local::now()).map(|left| self.clock.used() + left);
         self.config.max_time.into_iter().chain(by_clock).min()
     }
 

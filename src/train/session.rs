@@ -1,7 +1,7 @@
 //! The training loop of a run: commands in, events out.
 
 use super::checkpoint_writer::{CheckpointWriter, MAX_AGE, MAX_AGE_AT_RISK};
-use super::clock::Moment;
+use super::clock::{Moment, SleepWatch};
 use super::commands::CommandQueue;
 use super::evaluation::evaluate;
 use super::journal::Journal;
@@ -19,6 +19,7 @@ use crate::plan::DeviceSpeed;
 use crate::protocol::{Event, RankStep, Step, StopReason};
 use crate::runs::checkpoint::Checkpoint;
 use crate::runs::remember_speed;
+use crate::text::duration;
 
 mod beginning;
 mod control;
@@ -32,6 +33,7 @@ pub struct Session<'a> {
     memory: MemoryMonitor,
     pace: PaceMonitor,
     recent: RecentPace,
+    sleep: SleepWatch,
     preparation: Preparation,
 }
 
@@ -81,6 +83,7 @@ impl<'a> Session<'a> {
             memory,
             pace: PaceMonitor::default(),
             recent: RecentPace::default(),
+            sleep: SleepWatch::start(),
             preparation,
         })
     }
@@ -93,6 +96,7 @@ impl<'a> Session<'a> {
         let result = self.run_to_end(&mut CommandQueue::new(commands)).await;
         let Self { training: Training { inputs, learner, position, .. }, journal, .. } = self;
         match &result {
+            Ok(StopReason::StandBy) => {}
             Ok(reason) => journal.emit(Event::Done {
                 iter: position.iteration,
                 best_val_loss: position.best_val_loss,
@@ -285,6 +289,10 @@ impl<'a> Session<'a> {
             self.learn_speed(seconds, others);
         }
         self.journal.emit(Event::Step(step));
+        if let Some(time) = self.sleep.slept() {
+            let text = format!("the computer was asleep for {}", duration(time));
+            self.journal.emit(Event::Note { text });
+        }
         if let Some(text) = self.memory.throttle_warning() {
             self.journal.warn(text);
         }

@@ -22,12 +22,12 @@ impl StartRun {
         Ok(resolved.warnings)
     }
 
-    /// Returns true if the system is to be kept awake meanwhile. The settings are resolved.
+    /// Returns the configuration of the run: the resolved one, or that of its folder if it has one.
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn keeps_awake(&self) -> bool {
+    pub fn config(&self) -> Option<Config> {
         match &self.settings {
-            RunSettings::Resolved { config, .. } => config.keep_awake,
-            _ => runs::config(&self.run).is_none_or(|config| config.keep_awake),
+            RunSettings::Resolved { config, .. } => Some(Config::clone(config)),
+            _ => runs::config(&self.run),
         }
     }
 
@@ -45,6 +45,10 @@ impl StartRun {
             RunSettings::Resolved { config, plans_schedule } => (*config, plans_schedule),
             RunSettings::Recorded | RunSettings::Typed(_) => (recorded(&self.run)?, false),
         };
+        if cfg!(target_arch = "wasm32") && !config.hours.is_always() {
+            let text = "hours: a page cannot wait for them, because it ends with its browser";
+            return Err(Failure::usage(text, "leave hours empty, or use wgpt on the desktop"));
+        }
         let resume = self.resume || continues || config.init_from == InitFrom::Resume;
         let config = match &self.max_plan {
             Some(plan) => within(config, plan),

@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::gpu::DeviceError;
 use crate::protocol::{
     AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Recovery, RunEnd,
-    RunError, StartRun, StopReason, TrainerFailure,
+    RunError, StartRun, StopReason, TrainerFailure, Waiting,
 };
 
 /// The connection to the worker of a run, and to the views of the run.
@@ -92,8 +92,13 @@ pub(super) struct Supervisor<T> {
     end: Option<RunEnd>,
     /// True once a worker has said anything.
     is_heard: bool,
-    /// When the next worker starts, while none runs: the run waits for its device.
+    /// When the next worker starts, while none runs: the run waits for its device, or stands by.
     pub restart_at: Option<Duration>,
+    /// Why the run is to stand by, if it is: no worker starts then.
+    standby: Option<Waiting>,
+    /// Since when no worker runs for that reason, and all such time before.
+    standby_since: Option<Duration>,
+    stood_by: Duration,
     /// The exit code of a process that ends with this run, once it has ended.
     pub exit_code: Option<u8>,
 }
@@ -111,8 +116,31 @@ impl<T: Transport> Supervisor<T> {
             end: None,
             is_heard: false,
             restart_at: None,
+            standby: None,
+            standby_since: None,
+            stood_by: Duration::ZERO,
             exit_code: None,
         })
+    }
+
+    /// Lets the run stand by, without a worker, or go on if there is no more reason for that.
+    pub fn stand_by(&mut self, reason: Option<Waiting>, now: Duration) {
+        match (self.standby.is_some(), reason) {
+            (false, Some(reason)) => {
+                self.standby = Some(reason);
+                if self.restart_at.is_none() {
+                    self.transport.send(&Command::StandBy);
+                }
+            }
+            (true, None) => {
+                // A worker that has not ended yet is followed at once.
+                self.standby = None;
+                if let Some(since) = self.standby_since.take() {
+                    self.stood_by += now.saturating_sub(since);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Passes a command on. A run that waits for its device only stops; its next worker gets the other
@@ -180,6 +208,9 @@ impl<T: Transport> Supervisor<T> {
     pub fn worker_ended(&mut self, process: ProcessEnd, now: Duration) {
         let end = self.end.take();
         let mut failure = take(&mut self.failure);
+        if let Some(RunEnd::Stopped { reason: StopReason::StandBy }) = end {
+            return self.begin_standby(now);
+        }
         let is_reported = matches!(end, Some(RunEnd::Failed(_)));
         if self.has_ranks
             && let Some(code) = self.end_of_launcher(end.as_ref(), process.code())
@@ -232,6 +263,18 @@ impl<T: Transport> Supervisor<T> {
                 self.start.max_plan = plan.or(self.start.max_plan.take());
                 self.restart_at = Some(now + delay);
             }
+        }
+    }
+
+    /// Takes the end of a worker that was to stand by.
+    fn begin_standby(&mut self, now: Duration) {
+        self.restart_at = Some(now);
+        self.start.is_restart = true;
+        if self.commands.is_stopping {
+            self.send(&Command::Stop, now);
+        } else if let Some(reason) = self.standby.clone() {
+            self.standby_since = Some(now);
+            self.report(Event::Waiting(reason));
         }
     }
 
@@ -294,11 +337,11 @@ impl<T: Transport> Supervisor<T> {
 
     /// Starts the next worker if its time has come.
     pub fn tick(&mut self, now: Duration) -> io::Result<()> {
-        if self.restart_at.is_none_or(|at| now < at) {
+        if self.standby.is_some() || self.restart_at.is_none_or(|at| now < at) {
             return Ok(());
         }
         self.restart_at = None;
-        self.start.elapsed = now;
+        self.start.elapsed = now.saturating_sub(self.stood_by);
         self.transport.start(&self.start)?;
         for command in self.commands.replay() {
             self.transport.send(&command);

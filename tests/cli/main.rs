@@ -15,6 +15,7 @@ mod eval;
 mod folders;
 mod foreign;
 mod get;
+mod hours;
 #[path = "../isolated/mod.rs"]
 mod isolated;
 mod nvidia;

@@ -72,6 +72,7 @@ impl Session<'_> {
                 Command::Pause => paused = true,
                 Command::Resume => paused = false,
                 Command::Stop => return Ok(Some(StopReason::Stopped)),
+                Command::StandBy => return Ok(Some(StopReason::StandBy)),
                 Command::Finish { decay } => self.finish_after(decay).await?,
                 Command::Checkpoint => checkpoints.save(training, journal).await?,
                 Command::Sample { prompt, probabilities } => {

@@ -4,6 +4,7 @@
 //! checkpoint and exits. A job object of Windows would kill it before that.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 use std::process::{ChildStdin, Stdio};
@@ -11,9 +12,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Local, TimeZone};
+
 use super::commands::Control;
 use super::pipe::{WorkerProcess, launched, read_lines, send, spawn, worker};
-use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker};
+use crate::config::Hours;
+use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker, Waiting};
 use crate::runs::{EVENTS_FILE, record};
 use crate::worker::supervisor::{ProcessEnd, Supervisor, Transport};
 
@@ -23,6 +27,9 @@ const POLL: Duration = Duration::from_millis(50);
 /// Time that a worker has to exit after it reported an error: its driver may wait for a device that does
 /// not answer.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The time between two looks at the clock.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The most messages in the queue. While it is full, the worker waits.
 const CAPACITY: usize = 1024;
@@ -101,12 +108,29 @@ impl Workers<'_> {
     }
 }
 
+/// Returns the wait for the next hours, if `now` is outside of them.
+fn outside<Z: TimeZone>(hours: &Hours, now: &DateTime<Z>) -> Option<Waiting>
+where
+    Z::Offset: Display,
+{
+    if hours.contain(now) {
+        return None;
+    }
+    let next = hours.next(now);
+    let format = if next.date_naive() == now.date_naive() { "%H:%M" } else { "%H:%M on %A" };
+    let wait = next.clone().signed_duration_since(now);
+    let seconds = wait.num_seconds().max(1) as u64;
+    let text = format!("outside the hours {hours}; the run goes on at {}", next.format(format));
+    Some(Waiting { text, attempt: 0, attempts: 0, seconds })
+}
+
 /// Trains a run in a process that this one supervises, or in several that `launcher`, a program with its
-/// arguments, starts. Returns the exit code for this process. `say` takes lines of the worker's stderr, if it
-/// has another console.
+/// arguments, starts. Outside `hours` no worker runs. Returns the exit code for this process. `say` takes lines
+/// of the worker's stderr, if it has another console.
 pub(crate) fn supervise(
     start: StartRun,
     launcher: Option<&[OsString]>,
+    hours: &Hours,
     control: &Control,
     say: fn(&str),
     emit: &mut dyn FnMut(&Event),
@@ -117,7 +141,12 @@ pub(crate) fn supervise(
     let workers = Workers { launcher, process, pipes: None, errors: None, say, emit };
     let mut supervisor = Supervisor::start(workers, start, has_ranks)?;
     let mut failed: Option<Instant> = None;
+    let mut looked: Option<Instant> = None;
     loop {
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            looked = Some(Instant::now());
+            supervisor.stand_by(outside(hours, &Local::now()), began.elapsed());
+        }
         for command in control.commands.try_iter() {
             supervisor.send(&command, began.elapsed());
         }

@@ -75,7 +75,8 @@ pub(crate) fn host(
 ) -> Result<u8, Failure> {
     let device: DeviceChoice = start.device.parse()?;
     start.resolve()?.into_iter().for_each(|text| output.warn(text));
-    let _awake = start.keeps_awake().then(Awake::new);
+    let config = start.config().unwrap_or_default();
+    let _awake = config.keep_awake.then(Awake::new);
     let (selected, is_cpu) = match device {
         DeviceChoice::Named(id) => (None, id.backend == Backend::Cpu),
         DeviceChoice::Auto => {
@@ -90,9 +91,9 @@ pub(crate) fn host(
         }
     };
     // The CPU does not fail in ways that only the end of its process clears.
-    if supervised && !is_cpu {
+    if supervised && !(is_cpu && config.hours.is_always()) {
         let emit = &mut |event: &Event| output.emit(event);
-        return supervise(start, None, control, say, emit).map_err(|error| {
+        return supervise(start, None, &config.hours, control, say, emit).map_err(|error| {
             let text = format!("cannot start the trainer process: {error}");
             Failure::new(text, "--no-supervise trains in one process")
         });
@@ -112,7 +113,8 @@ pub(crate) fn train(
 ) -> Result<u8, Failure> {
     let device = start.device.parse()?;
     // A rank may be on another machine than the process that has started it.
-    let _awake = (rank.is_some() && start.keeps_awake()).then(Awake::new);
+    let keeps_awake = || start.config().is_none_or(|config| config.keep_awake);
+    let _awake = (rank.is_some() && keeps_awake()).then(Awake::new);
     let (request, warnings) = start.clone().into_request()?;
     warnings.into_iter().for_each(|text| output.warn(text));
     let setting_up = output.set_up();

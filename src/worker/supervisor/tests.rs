@@ -290,3 +290,74 @@ fn out_of_memory_limits_the_plan_of_all_later_workers() {
     supervisor.tick(NOW * 2).unwrap();
     assert_eq!(supervisor.transport.starts[2].max_plan, Some(limit));
 }
+
+fn closed() -> Waiting {
+    Waiting { text: "outside the hours".into(), attempt: 0, attempts: 0, seconds: 60 }
+}
+
+/// Outside its hours a run has no worker, and the time does not count.
+#[test]
+fn a_run_stands_by_and_goes_on() {
+    let mut run = supervisor(false);
+    run.receive(started());
+    run.stand_by(None, NOW);
+    run.stand_by(Some(closed()), NOW);
+    run.stand_by(Some(closed()), NOW);
+    assert_eq!(run.transport.sent, [Command::StandBy]);
+    run.receive(FromWorker::Ended(RunEnd::Stopped { reason: StopReason::StandBy }));
+    run.worker_ended(ProcessEnd::Code(0), NOW);
+    assert!(matches!(run.transport.events.last(), Some(Event::Waiting(wait)) if *wait == closed()));
+    let later = NOW + Duration::from_secs(3600);
+    run.tick(later).unwrap();
+    assert_eq!((run.transport.starts.len(), run.exit_code), (1, None), "it waits");
+    run.send(&Command::Set(Setting::LearningRate(1e-4)), later);
+    run.stand_by(None, later);
+    run.tick(later + NOW).unwrap();
+    let [_, next] = &run.transport.starts[..] else { panic!("no second worker") };
+    assert!(next.is_restart);
+    assert_eq!(next.elapsed, 2 * NOW);
+    assert_eq!(run.transport.sent.last(), Some(&Command::Set(Setting::LearningRate(1e-4))));
+    // Another night.
+    run.receive(started());
+    run.stand_by(Some(closed()), later + 2 * NOW);
+    run.receive(FromWorker::Ended(RunEnd::Stopped { reason: StopReason::StandBy }));
+    run.worker_ended(ProcessEnd::Code(0), later + 2 * NOW);
+    run.send(&Command::Stop, later + 3 * NOW);
+    let stopped = |event: &Event| matches!(event, Event::Done { reason: StopReason::Stopped, .. });
+    assert!(run.transport.events.last().is_some_and(stopped));
+    assert_eq!(run.exit_code, Some(0));
+}
+
+#[test]
+fn a_device_that_fails_outside_the_hours_is_tried_again_within_them() {
+    let mut run = supervisor(false);
+    run.receive(started());
+    run.stand_by(Some(closed()), NOW);
+    run.receive(failed("lost", Exit::DeviceFailed, Some(Cause::DeviceLost)));
+    run.worker_ended(ProcessEnd::Code(Exit::DeviceFailed as u8), NOW);
+    let later = NOW + Duration::from_secs(3600);
+    run.tick(later).unwrap();
+    assert_eq!(run.transport.starts.len(), 1);
+    run.stand_by(None, later);
+    run.tick(later).unwrap();
+    assert_eq!(run.transport.starts.len(), 2);
+}
+
+/// The hours may begin again before the worker has ended, and a stop may come meanwhile.
+#[test]
+fn a_worker_that_ends_late_is_followed_at_once_or_not_at_all() {
+    for is_stopped in [false, true] {
+        let mut run = supervisor(false);
+        run.receive(started());
+        run.stand_by(Some(closed()), NOW);
+        if is_stopped {
+            run.send(&Command::Stop, NOW);
+        }
+        run.stand_by(None, 2 * NOW);
+        run.receive(FromWorker::Ended(RunEnd::Stopped { reason: StopReason::StandBy }));
+        run.worker_ended(ProcessEnd::Code(0), 2 * NOW);
+        run.tick(2 * NOW).unwrap();
+        let found = (run.transport.starts.len(), run.exit_code);
+        assert_eq!(found, if is_stopped { (1, Some(0)) } else { (2, None) });
+    }
+}
