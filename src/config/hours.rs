@@ -57,15 +57,18 @@ impl Hours {
         moments.into_iter().find(|moment| self.contain(moment)).unwrap_or_else(|| now.clone())
     }
 
-    /// Returns the moment at which this much time within the hours has passed; `None` if that is years away.
+    /// Returns the moment at which this much time within the hours has passed; `None` if there is no such moment. Whole
+    /// weeks are counted without changes of the clocks.
     pub fn after<Z: TimeZone>(&self, now: &DateTime<Z>, time: Duration) -> Option<DateTime<Z>> {
-        const YEARS: usize = 5;
-        let time = TimeDelta::from_std(time).ok()?;
+        let mut left = TimeDelta::from_std(time).ok()?;
         if self.is_always() {
-            return now.clone().checked_add_signed(time);
+            return now.clone().checked_add_signed(left);
         }
-        let mut left = time;
-        let mut moments = minutes(now).take(YEARS * 365 * DAY as usize).peekable();
+        let week = self.of_a_week();
+        let weeks = (left.num_minutes() / week.num_minutes() - 1).max(0);
+        left -= week * i32::try_from(weeks).ok()?;
+        let start = now.clone().checked_add_signed(TimeDelta::try_weeks(weeks)?)?;
+        let mut moments = minutes(&start).peekable();
         while let Some(moment) = moments.next() {
             let minute = moments.peek()?.clone().signed_duration_since(&moment);
             if !self.contain(&moment) {
@@ -79,14 +82,25 @@ impl Hours {
         None
     }
 
+    /// Returns the time of a week that is within the hours.
+    fn of_a_week(&self) -> TimeDelta {
+        let days = std::iter::successors(Some(Weekday::Mon), |day| Some(day.succ())).take(7);
+        let is_within =
+            |day: Weekday, minute: u32| self.spans.iter().any(|span| span.contains(day, minute));
+        let of_day = |day| (0..DAY).filter(|minute| is_within(day, *minute)).count();
+        TimeDelta::minutes(days.map(of_day).sum::<usize>() as i64)
+    }
+
     /// Returns the time within the hours from `now` to `end`.
     pub fn until<Z: TimeZone>(&self, now: &DateTime<Z>, end: &DateTime<Z>) -> Duration {
         let whole = |from: &DateTime<Z>| end.clone().signed_duration_since(from);
         if self.is_always() {
             return whole(now).to_std().unwrap_or_default();
         }
-        let mut within = TimeDelta::zero();
-        let mut moments = minutes(now).peekable();
+        let weeks = (whole(now).num_weeks() - 1).clamp(0, 10_000);
+        let mut within = self.of_a_week() * weeks as i32;
+        let start = now.clone() + TimeDelta::weeks(weeks);
+        let mut moments = minutes(&start).peekable();
         while let Some(moment) = moments.next()
             && moment < *end
         {
@@ -259,7 +273,10 @@ mod tests {
         let within = at("2026-11-30 23:30") + TimeDelta::seconds(30);
         assert_eq!(nights.after(&within, of_hours(1.0)).unwrap() - within, TimeDelta::hours(1));
         assert_eq!(nights.until(&within, &within), Duration::ZERO);
-        assert_eq!(nights.after(&noon, of_hours(1e6)), None);
+        // Whole weeks, of 56 hours each.
+        assert_eq!(nights.after(&noon, of_hours(56.0 * 4.0 + 1.0)), Some(at("2026-12-29 00:00")));
+        assert_eq!(nights.until(&noon, &at("2026-12-29 00:00")), of_hours(56.0 * 4.0 + 1.0));
+        assert_eq!(nights.after(&noon, of_hours(1e12)), None);
         assert_eq!(hours("").after(&noon, of_hours(2.0)), Some(at("2026-11-30 14:00")));
         assert_eq!(hours("").until(&noon, &at("2026-11-30 14:00")), of_hours(2.0));
     }

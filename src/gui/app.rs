@@ -73,8 +73,8 @@ impl App {
 
     /// Shows the part of a run with this title.
     pub fn bring_up(&mut self, title: &str) {
-        let tab = RunTab::ALL.into_iter().find(|tab| tab.title() == title);
-        self.controller.shared.run.tab = tab.unwrap_or_default();
+        let tab = RunTab::ALL.iter().find(|tab| tab.to_string() == title);
+        self.controller.shared.run.tab = tab.copied().unwrap_or_default();
     }
 
     /// Types a setting, as if into its field.

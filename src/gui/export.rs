@@ -7,7 +7,7 @@ use eframe::egui::{self, Ui};
 use super::intent::{FileChoice, Intent};
 use super::target::IS_PAGE;
 use super::widgets::button;
-use crate::protocol::{ExportFormat, Request};
+use crate::protocol::{ExportFormat, Progress, Request, RunPhase};
 
 const FORMATS: [(&str, ExportFormat, &str); 4] = [
     (
@@ -26,21 +26,25 @@ const FORMATS: [(&str, ExportFormat, &str); 4] = [
 
 const ZIP_HELP: &str = "Download it as a zip with a Hugging Face folder";
 
-/// Draws the button of the menu for a run, whose best checkpoint is exported, or for a model without a run. It is
-/// disabled if there is a reason for it. A page has one format and no menu.
-pub(super) fn menu(
-    ui: &mut Ui,
-    path: Option<&Path>,
-    is_run: bool,
-    disabled: Option<&str>,
-) -> Option<Intent> {
+/// Returns why the shown run cannot be exported, tried or trained further. A model without a run is its own
+/// checkpoint.
+pub(super) fn no_checkpoint(progress: &Progress) -> Option<&'static str> {
+    let is_missing = progress.state != RunPhase::Idle && progress.checkpoints.is_empty();
+    is_missing.then_some("It has no checkpoint.")
+}
+
+/// Draws the button of the menu for the shown run, whose best checkpoint is exported, or for a model without a
+/// run. A page has one format and no menu.
+pub(super) fn menu(ui: &mut Ui, progress: &Progress) -> Option<Intent> {
+    let path = progress.run.as_deref()?;
+    let disabled = no_checkpoint(progress);
     if IS_PAGE {
-        let is_clicked = button(ui, "Export", disabled, ZIP_HELP);
-        return path.filter(|_| is_clicked).map(|path| hugging_face(path.into()));
+        return button(ui, "Export", disabled, ZIP_HELP).then(|| hugging_face(path.into()));
     }
     let response = ui.add_enabled(disabled.is_none(), egui::Button::new("Export"));
     let response = response.on_disabled_hover_text(disabled.unwrap_or_default());
-    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, path?, is_run));
+    let is_run = progress.state != RunPhase::Idle;
+    let shown = egui::Popup::menu(&response).show(|ui| entries(ui, path, is_run));
     shown?.inner
 }
 

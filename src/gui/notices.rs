@@ -1,6 +1,6 @@
 //! Messages above the room: what is wrong with this machine, and what has just happened.
 
-use eframe::egui::{self, Color32, Frame, Label, Margin, RichText, Ui};
+use eframe::egui::{self, Frame, Label, Margin, RichText, Ui};
 
 use super::state::{Notice, Shared};
 use super::theme;
@@ -20,26 +20,21 @@ pub fn show(ui: &mut Ui, shared: &mut Shared) {
             });
         });
     }
-    let mut closed = None;
-    for (index, notice) in shared.notices.iter().enumerate() {
-        bar(ui, &notice.text, |ui| {
-            if draw(ui, notice) {
-                closed = Some(index);
-            }
-        });
-    }
-    closed.map(|index| shared.notices.remove(index));
+    shared.notices.retain(|notice| !bar(ui, &notice.text, |ui| draw(ui, notice)));
 }
 
-fn bar(ui: &mut Ui, id: &str, add: impl FnOnce(&mut Ui)) {
+fn bar<R>(ui: &mut Ui, id: &str, add: impl FnOnce(&mut Ui) -> R) -> R {
     let frame = Frame::new().fill(ui.visuals().faint_bg_color);
     let panel = egui::Panel::top(egui::Id::unique(("notice", id)));
-    panel.frame(frame.inner_margin(Margin::symmetric(12, 6))).show(ui, add);
+    panel.frame(frame.inner_margin(Margin::symmetric(12, 6))).show(ui, add).inner
 }
 
 /// Draws a notice. Returns true if it was closed.
 fn draw(ui: &mut Ui, Notice { level, text, commands }: &Notice) -> bool {
-    let color = color(ui, *level);
+    let color = match level {
+        Level::Info => ui.visuals().strong_text_color(),
+        level => theme::level_color(ui, *level),
+    };
     let close = |ui: &mut Ui| button(ui, "Close", None, "Close this notice");
     let words = |ui: &mut Ui| ui.add(Label::new(RichText::new(text).color(color)).wrap());
     let (_, is_closed) = egui::Sides::new().shrink_left().show(ui, words, close);
@@ -52,11 +47,4 @@ fn draw(ui: &mut Ui, Notice { level, text, commands }: &Notice) -> bool {
         });
     }
     is_closed
-}
-
-fn color(ui: &Ui, level: Level) -> Color32 {
-    match level {
-        Level::Info => ui.visuals().strong_text_color(),
-        level => theme::level_color(ui, level),
-    }
 }

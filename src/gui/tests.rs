@@ -15,7 +15,7 @@ use super::state::{Library, Room, Shared, ShownRun};
 use super::{dialogs, list};
 use crate::config::DecayLength;
 use crate::protocol::{
-    Command, Event, ExportFormat, LikelyToken, Progress, Request, RunPhase, Sample, SampleInput,
+    Command, Event, ExportFormat, Progress, Request, RunPhase, Sample, SampleInput,
     SavedCheckpoint, ScoredToken, Setting, StopReason,
 };
 use crate::runs::{About, RunState, RunSummary};
@@ -121,7 +121,7 @@ fn a_typed_learning_rate_is_sent_with_enter() {
     }
 }
 
-fn run(name: &str, state: RunState) -> RunSummary {
+pub fn run(name: &str, state: RunState) -> RunSummary {
     RunSummary {
         path: PathBuf::from("out").join(name),
         name: name.into(),
@@ -225,33 +225,8 @@ fn a_prompt_goes_to_the_run_that_trains_else_to_its_model() {
 
 /// A sample whose one token is its text.
 fn scored(text: &str) -> Sample {
-    let likeliest = [("nine", 0.5), (text, 0.25)];
-    let likeliest =
-        likeliest.map(|(text, probability)| LikelyToken { text: text.into(), probability });
-    let token =
-        ScoredToken { text: text.into(), probability: Some(0.25), likeliest: likeliest.into() };
+    let token = ScoredToken { text: text.into(), probability: Some(0.25), likeliest: Vec::new() };
     Sample { iter: 0, prompt: "\n".into(), text: text.into(), tokens: vec![token] }
-}
-
-#[test]
-fn pointing_at_a_colored_token_lists_the_likeliest_ones() {
-    let mut ended = progress(RunPhase::Interrupted);
-    ended.apply(&Event::Sample(scored("seven")));
-    let mut panel = Alone::panel(samples::show, showing(ended));
-    panel.harness.ctx.all_styles_mut(|style| {
-        style.interaction.tooltip_delay = 0.0;
-        style.interaction.show_tooltips_only_when_still = false;
-    });
-    let lists = |panel: &mut Alone| {
-        panel.harness.get_by_label("seven").hover();
-        panel.harness.run_steps(4);
-        panel.harness.query_by_label("\"nine\"").is_some()
-    };
-    assert!(!lists(&mut panel), "the switch is off");
-    panel.click("Colour by probability");
-    assert!(lists(&mut panel));
-    assert!(panel.harness.query_by_label(" 50.0%").is_some());
-    assert!(panel.harness.query_by_label_contains("\"seven\" had 25.0%, loss 1.39").is_some());
 }
 
 #[test]

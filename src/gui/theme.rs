@@ -95,18 +95,20 @@ pub fn apply(ctx: &egui::Context, is_dark: Option<bool>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    /// Returns the contrast of two colors by WCAG 2.
-    fn contrast(a: Color32, b: Color32) -> f32 {
-        let luminance = |color: Color32| {
-            let linear = |value: u8| {
-                let share = f32::from(value) / 255.0;
-                if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
-            };
-            0.2126 * linear(color.r()) + 0.7152 * linear(color.g()) + 0.0722 * linear(color.b())
+    /// Returns the relative luminance of WCAG 2.
+    pub fn luminance(color: Color32) -> f32 {
+        let linear = |value: u8| {
+            let share = f32::from(value) / 255.0;
+            if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
         };
+        0.2126 * linear(color.r()) + 0.7152 * linear(color.g()) + 0.0722 * linear(color.b())
+    }
+
+    /// Returns the contrast of two colors by WCAG 2.
+    pub fn contrast(a: Color32, b: Color32) -> f32 {
         let [a, b] = [a, b].map(luminance);
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }

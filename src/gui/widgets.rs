@@ -106,12 +106,6 @@ pub fn dialog_field(ui: &Ui, field: &Response) -> bool {
     entered
 }
 
-pub fn dot(ui: &mut Ui, color: Color32) {
-    let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
-    let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
-    ui.painter().circle_filled(rect.center(), 4.0, color);
-}
-
 /// Draws a label in a cell of fixed width, at its left or its right end.
 pub fn cell(ui: &mut Ui, width: f32, align: Align, label: Label) -> Response {
     let size = egui::vec2(width, ui.spacing().interact_size.y);

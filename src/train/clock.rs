@@ -45,7 +45,7 @@ impl Moment {
 pub(super) struct SleepWatch {
     awake: Moment,
     /// `None` where the system does not tell.
-    all: Option<Duration>,
+    all: Option<Uptime>,
 }
 
 impl SleepWatch {
@@ -59,7 +59,7 @@ impl SleepWatch {
     /// Returns the time that the computer was asleep since the last call, if it was.
     pub fn slept(&mut self) -> Option<Duration> {
         let Self { awake, all } = std::mem::replace(self, Self::start());
-        asleep(self.all?.checked_sub(all?)?, awake.elapsed())
+        asleep(since(all?)?, awake.elapsed())
     }
 }
 
@@ -67,24 +67,32 @@ fn asleep(all: Duration, awake: Duration) -> Option<Duration> {
     all.checked_sub(awake).filter(|asleep| *asleep >= SleepWatch::MOMENT)
 }
 
-/// Returns the time since the computer was started, asleep or not.
-#[cfg(target_os = "linux")]
-fn uptime() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+/// A moment in the time of the computer, asleep or not.
+#[cfg(windows)]
+type Uptime = std::time::Instant;
+#[cfg(not(windows))]
+type Uptime = Duration;
+
+#[cfg(windows)]
+fn uptime() -> Option<Uptime> {
+    Some(Uptime::now())
+}
+
+#[cfg(windows)]
+fn since(moment: Uptime) -> Option<Duration> {
+    Some(moment.elapsed())
+}
+
+/// Returns the time since the computer was started, which Linux tells.
+#[cfg(not(windows))]
+fn uptime() -> Option<Uptime> {
+    let text = crate::disk::read_to_string("/proc/uptime").ok()?;
     Duration::try_from_secs_f64(text.split_whitespace().next()?.parse().ok()?).ok()
 }
 
-/// Returns the time since the first call, asleep or not.
-#[cfg(windows)]
-fn uptime() -> Option<Duration> {
-    static FIRST: std::sync::LazyLock<std::time::Instant> =
-        std::sync::LazyLock::new(std::time::Instant::now);
-    Some(FIRST.elapsed())
-}
-
-#[cfg(not(any(target_os = "linux", windows)))]
-fn uptime() -> Option<Duration> {
-    None
+#[cfg(not(windows))]
+fn since(moment: Uptime) -> Option<Duration> {
+    uptime()?.checked_sub(moment)
 }
 
 #[cfg(test)]

@@ -136,6 +136,11 @@ fn a_limited_address_space_is_refused_in_words() {
     }
 }
 
+#[cfg(target_os = "linux")]
+fn is_of_adapter(flag: &str) -> bool {
+    flag.starts_with("--lora_rank") || flag.starts_with("--base_dtype")
+}
+
 /// The peak of the process, as Linux counts it.
 #[cfg(target_os = "linux")]
 #[test]
@@ -144,6 +149,13 @@ fn the_plan_of_the_cpu_is_near_the_memory_of_the_process() {
         &["--batch_size=16", "--gradient_accumulation_steps=1", "--vocab_size=2000"][..],
         &["--batch_size=4", "--gradient_accumulation_steps=2", "--vocab_size=30000"],
         &["--batch_size=16", "--gradient_accumulation_steps=1", "--grad_checkpoint=true"],
+        &["--batch_size=4", "--gradient_accumulation_steps=1", "--lora_rank=16"],
+        &[
+            "--batch_size=4",
+            "--gradient_accumulation_steps=1",
+            "--lora_rank=16",
+            "--base_dtype=q8_0",
+        ],
     ]
     .into_iter()
     .enumerate()
@@ -160,7 +172,20 @@ fn the_plan_of_the_cpu_is_near_the_memory_of_the_process() {
             "--sample_tokens=0",
             "--device=cpu",
         ];
-        let args = [&shape[..], more].concat();
+        let mut args = [&shape[..], more].concat();
+        if more.contains(&"--lora_rank=16") {
+            // A base whose weights count beside the memory of the process itself.
+            args.extend([
+                "--n_embd=768",
+                "--n_layer=6",
+                "--block_size=64",
+                "--vocab_size=8000",
+                "--learning_rate=1e-3",
+            ]);
+            let base: Vec<_> = args.iter().filter(|flag| !is_of_adapter(flag)).copied().collect();
+            ok(folder.path(), &[&["train", "--run=base"], &base[..], &["--batch_size=1"]].concat());
+            args.push("--init_from=base");
+        }
         let mut child = wgpt(folder.path())
             .args([&["train", "--json", "--run=r"], &args[..]].concat())
             .stdout(Stdio::null())
@@ -176,7 +201,8 @@ fn the_plan_of_the_cpu_is_near_the_memory_of_the_process() {
             std::thread::sleep(Duration::from_millis(2));
         }
         assert!(child.wait().unwrap().success());
-        let plan = json(&args);
+        let plan = [&["plan", "--json"], &args[..]].concat();
+        let plan: Value = serde_json::from_str(&ok(folder.path(), &plan)).unwrap();
         let predicted = plan["predicted_bytes"].as_f64().unwrap();
         let ratio = predicted / peak as f64;
         println!("{number}: {predicted} predicted, {peak} at the peak: {ratio:.2}");

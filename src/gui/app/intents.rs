@@ -57,7 +57,7 @@ impl Controller {
             Intent::Try => {
                 let Shared { room, samples, .. } = &mut self.shared;
                 *room = Room::Model;
-                (samples.chat.is_open, samples.inside.is_open) = (true, false);
+                samples.open_texts(true);
                 samples.focus = true;
             }
             Intent::Generate(input) => self.generate(input),

@@ -170,7 +170,7 @@ impl Controller {
                 if shared.shown.folder.as_ref() == Some(&path) {
                     shared.samples.chat.introduction = introduction;
                     let is_training = shared.shown.is_live() && !shared.shown.progress.has_ended();
-                    shared.samples.chat.offer(has_chat, is_training);
+                    shared.samples.offer_chat(has_chat, is_training);
                     // A model without a record was shown to be tried.
                     if has_chat && shared.shown.progress.state == RunPhase::Idle {
                         shared.samples.focus = true;
@@ -187,15 +187,11 @@ impl Controller {
             }
             Reply::Failed { job, text, hint } => {
                 let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
+                if matches!(job, RequestKind::Prepare | RequestKind::Get) {
+                    shared.start.data.job = None;
+                }
                 let problem = match job {
-                    RequestKind::Prepare => {
-                        shared.start.data.job = None;
-                        "the text could not be prepared: "
-                    }
-                    RequestKind::Get => {
-                        shared.start.data.job = None;
-                        ""
-                    }
+                    RequestKind::Prepare => "the text could not be prepared: ",
                     RequestKind::Export => "nothing was exported: ",
                     RequestKind::Import => "nothing was imported: ",
                     RequestKind::Sample => {
@@ -209,7 +205,7 @@ impl Controller {
                         shared.start.times.is_measuring = false;
                         "the speed of the device could not be measured: "
                     }
-                    RequestKind::Other => "",
+                    RequestKind::Get | RequestKind::Other => "",
                 };
                 self.warn(&format!("{problem}{text}"));
             }

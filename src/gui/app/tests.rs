@@ -10,10 +10,10 @@ use crate::config::{Config, Precision};
 use crate::disk::absolute;
 use crate::gui::state::{Before, SettingsForm};
 use crate::plan::{Backend, DeviceKind, DeviceProfile, DeviceSpeed, gpu_named};
-use crate::protocol::ScoredToken;
 use crate::protocol::{
-    DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample, SampleInput,
+    DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample, SampleInput, ScoredToken,
 };
+use crate::runs::{RunState, RunSummary};
 
 /// A window that requests nothing by itself.
 fn window() -> Harness<'static, App> {
@@ -25,6 +25,10 @@ fn window() -> Harness<'static, App> {
 /// Returns a path at which nothing exists.
 fn missing(name: &str) -> PathBuf {
     Path::new("/no/such/folder").join(name)
+}
+
+fn take(window: &mut Harness<'static, App>, reply: Reply) {
+    window.state_mut().controller.take(reply);
 }
 
 fn has(harness: &mut Harness<'static, App>, label: &str) -> bool {
@@ -47,12 +51,12 @@ fn an_obstacle_stays_until_a_device_opens_or_its_topic_changes() {
         obstacle("quota", "the storage is full"),
         obstacle("driver", "the Vulkan driver crashed"),
     ] {
-        window.state_mut().controller.take(reply);
+        take(&mut window, reply);
     }
     assert!(has(&mut window, "This browser has no WebGPU."));
     assert!(has(&mut window, "The storage is full."));
     assert!(!has(&mut window, "The storage is small."));
-    window.state_mut().controller.take(Reply::Devices { devices: Vec::new() });
+    take(&mut window, Reply::Devices { devices: Vec::new() });
     assert!(!has(&mut window, "This browser has no WebGPU."));
     assert!(has(&mut window, "The storage is full."));
     assert!(has(&mut window, "The Vulkan driver crashed."));
@@ -67,31 +71,25 @@ fn data_is_described_while_it_is_the_data_of_the_form() {
     let mut window = window();
     window.state_mut().set("data", "data/mine");
     window.state_mut().controller.requests.data = Some("data/mine".into());
-    window
-        .state_mut()
-        .controller
-        .take(Reply::Data { spec: "data/other".into(), data: Ok(data(7)) });
+    take(&mut window, Reply::Data { spec: "data/other".into(), data: Ok(data(7)) });
     assert!(has(&mut window, "Reading..."));
-    window
-        .state_mut()
-        .controller
-        .take(Reply::Data { spec: "data/mine".into(), data: Ok(data(65)) });
+    take(&mut window, Reply::Data { spec: "data/mine".into(), data: Ok(data(65)) });
     assert!(has(&mut window, "vocabulary of 65") && has(&mut window, "The fox"));
 }
 
 #[test]
 fn texts_become_the_data_of_the_form_once_they_are_prepared() {
     let mut window = window();
-    window.state_mut().controller.take(Reply::Preparing { name: "foxes".into(), share: 0.5 });
+    take(&mut window, Reply::Preparing { name: "foxes".into(), share: 0.5 });
     assert!(has(&mut window, "Preparing foxes"));
     let warnings = vec!["a.png was skipped".to_string()];
-    window.state_mut().controller.take(Reply::Prepared { spec: "data/foxes".into(), warnings });
+    take(&mut window, Reply::Prepared { spec: "data/foxes".into(), warnings });
     assert!(has(&mut window, "foxes") && has(&mut window, "a.png was skipped"));
     assert!(!has(&mut window, "Preparing foxes"));
-    window.state_mut().controller.take(Reply::Preparing { name: "bears".into(), share: 0.5 });
+    take(&mut window, Reply::Preparing { name: "bears".into(), share: 0.5 });
     let text = "no text".to_string();
     let hint = "choose one".to_string();
-    window.state_mut().controller.take(Reply::Failed { job: RequestKind::Prepare, text, hint });
+    take(&mut window, Reply::Failed { job: RequestKind::Prepare, text, hint });
     assert!(!has(&mut window, "Preparing bears") && has(&mut window, "no text"));
     assert!(has(&mut window, "choose one"));
 }
@@ -103,7 +101,7 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
     window.get_by_label("Your text").click();
     window.run_steps(2);
     let fetching = |done| Reply::Fetching { name: "hf:me/texts".into(), done, all: Some(8 << 20) };
-    window.state_mut().controller.take(fetching(2 << 20));
+    take(&mut window, fetching(2 << 20));
     assert!(has(&mut window, "Fetching hf:me/texts") && has(&mut window, "2.00 of 8.00 MiB"));
     let is_off = |window: &Harness<'static, App>| {
         window.get_by_label("Files...").accesskit_node().is_disabled()
@@ -114,22 +112,19 @@ fn a_download_can_be_stopped_and_becomes_data_or_a_model() {
     // The last reply of a worker that was stopped.
     let text = "the download was stopped".into();
     let hint = "Download continues it".into();
-    window.state_mut().controller.take(Reply::Failed { job: RequestKind::Get, text, hint });
+    take(&mut window, Reply::Failed { job: RequestKind::Get, text, hint });
     assert!(has(&mut window, "The download was stopped: Download continues it"));
     assert!(!has(&mut window, "Fetching hf:me/texts") && !is_off(&window));
 
-    window.state_mut().controller.take(fetching(8 << 20));
-    window.state_mut().controller.take(Reply::Preparing { name: "texts".into(), share: 0.5 });
+    take(&mut window, fetching(8 << 20));
+    take(&mut window, Reply::Preparing { name: "texts".into(), share: 0.5 });
     assert!(!has(&mut window, "Fetching") && has(&mut window, "Preparing texts"));
-    window
-        .state_mut()
-        .controller
-        .take(Reply::Prepared { spec: "data/texts".into(), warnings: Vec::new() });
+    take(&mut window, Reply::Prepared { spec: "data/texts".into(), warnings: Vec::new() });
     assert!(has(&mut window, "texts"));
 
     let name = "hf:me/tiny".to_string();
     let folder = missing("tiny");
-    window.state_mut().controller.take(Reply::Fetched { name, folder: folder.clone() });
+    take(&mut window, Reply::Fetched { name, folder: folder.clone() });
     assert_eq!(window.state().controller.requests.run, Some(folder));
 }
 
@@ -141,17 +136,21 @@ fn recorded(run: &Path, view: RunView, text: &str) -> Reply {
     Reply::Run { run: run.to_path_buf(), view, progress, tail }
 }
 
+fn sampled(text: &str, done: bool) -> Reply {
+    Reply::Sampled { prompt: "Once".into(), text: text.into(), done, tokens: Vec::new() }
+}
+
 #[test]
 fn only_the_run_that_was_requested_last_is_shown() {
     let mut window = window();
     let [a, b] = ["a", "b"].map(missing);
     window.state_mut().controller.requests.run = Some(b.clone());
-    window.state_mut().controller.take(recorded(&b, RunView::Main, " there was a bear"));
-    window.state_mut().controller.take(recorded(&a, RunView::Main, " there was a fox"));
+    take(&mut window, recorded(&b, RunView::Main, " there was a bear"));
+    take(&mut window, recorded(&a, RunView::Main, " there was a fox"));
     assert!(has(&mut window, "there was a bear") && !has(&mut window, "there was a fox"));
-    window.state_mut().controller.take(Reply::Removed { path: a });
+    take(&mut window, Reply::Removed { path: a });
     assert!(has(&mut window, "there was a bear"));
-    window.state_mut().controller.take(Reply::Removed { path: b });
+    take(&mut window, Reply::Removed { path: b });
     assert!(!has(&mut window, "there was a bear"), "a run that was removed stays");
 }
 
@@ -178,22 +177,16 @@ fn only_runs_that_are_overlaid_keep_their_curves() {
 #[test]
 fn a_generated_text_becomes_a_sample_of_the_shown_run() {
     let mut window = window();
-    let sampled = |text: &str, done| Reply::Sampled {
-        prompt: "Once".into(),
-        text: text.into(),
-        done,
-        tokens: Vec::new(),
-    };
-    window.state_mut().controller.take(sampled(" a late text", true));
+    take(&mut window, sampled(" a late text", true));
     assert!(!has(&mut window, "a late text"), "nothing was requested");
     let run = missing("a");
     window.state_mut().controller.requests.run = Some(run.clone());
-    window.state_mut().controller.take(recorded(&run, RunView::Main, ""));
+    take(&mut window, recorded(&run, RunView::Main, ""));
     window.state_mut().controller.shared.samples.prompt.writing = Some(Sample::default());
-    window.state_mut().controller.take(sampled(" there was", false));
+    take(&mut window, sampled(" there was", false));
     assert!(has(&mut window, "Once there was"));
     assert_eq!(window.state_mut().controller.shared.shown.progress.samples.len(), 1);
-    window.state_mut().controller.take(sampled(" there was a fox", true));
+    take(&mut window, sampled(" there was a fox", true));
     assert!(has(&mut window, "Once there was a fox"));
     assert_eq!(window.state_mut().controller.shared.shown.progress.samples.len(), 2);
 }
@@ -204,7 +197,7 @@ fn a_prompt_is_continued_before_and_after_the_training() {
     let mut window = window();
     let run = missing("a");
     window.state_mut().controller.requests.run = Some(run.clone());
-    window.state_mut().controller.take(recorded(&run, RunView::Main, ""));
+    take(&mut window, recorded(&run, RunView::Main, ""));
     let app = &mut window.state_mut().controller;
     let base = missing("base");
     let init_from = base.display().to_string();
@@ -219,12 +212,6 @@ fn a_prompt_is_continued_before_and_after_the_training() {
         before.then.as_ref().map(|request| request.path.clone())
     };
     assert_eq!(then(app), Some(run));
-    let sampled = |text: &str, done| Reply::Sampled {
-        prompt: "Once".into(),
-        text: text.into(),
-        done,
-        tokens: Vec::new(),
-    };
     app.take(sampled(" it was", false));
     app.take(sampled(" it was dark", true));
     assert_eq!((then(app), app.shared.shown.progress.samples.len()), (None, 1));
@@ -271,7 +258,7 @@ fn window_with_device() -> Harness<'static, App> {
     let mut window = window();
     let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap(), Precision::FLOAT32);
     let device = DeviceProfile { speed, ..DeviceProfile::default() };
-    window.state_mut().controller.take(Reply::Device { device });
+    take(&mut window, Reply::Device { device });
     window
 }
 
@@ -332,7 +319,7 @@ fn fine_tuning_is_five_clicks_away() {
     choose_in_dialog(&mut window, "Choose a model...", &mut clicks);
     let config = Box::new(Config::of_preset("smollm2-135m", &[]));
     let vocab = config.vocab_size;
-    window.state_mut().controller.take(Reply::Config { checkpoint: missing("smol"), config });
+    take(&mut window, Reply::Config { checkpoint: missing("smol"), config });
     choose_in_dialog(&mut window, "Files...", &mut clicks);
     prepared(&mut window, vocab);
     click(&mut window, "10 minutes", &mut clicks);
@@ -393,8 +380,9 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
     let mut window = window();
     let app = &mut window.state_mut().controller;
     app.carry_out(Intent::ListRuns(missing("new")));
-    app.take(Reply::Runs { folder: missing("old"), runs: Vec::new() });
-    assert!(app.requests.listed.is_none());
+    let runs = vec![crate::gui::tests::run("old", RunState::Finished)];
+    app.take(Reply::Runs { folder: missing("old"), runs });
+    assert!(app.shared.library.runs.is_empty());
     app.take(Reply::Device { device: DeviceProfile::default() });
     // With settings, all questions have answers.
     window.state_mut().set("n_layer", "3");
@@ -407,26 +395,15 @@ fn the_runs_of_a_folder_that_is_no_longer_chosen_are_ignored() {
         backend: Backend::Vulkan,
         kind: DeviceKind::Software,
     }];
-    window.state_mut().controller.take(Reply::Devices { devices });
+    take(&mut window, Reply::Devices { devices });
     assert!(has(&mut window, "No graphics card found"));
 }
 
 #[test]
 fn a_window_shows_the_run_that_trains_else_the_newest() {
-    use crate::runs::{RunState, RunSummary};
-    let run = |name: &str, state| RunSummary {
-        path: missing(name),
-        name: name.into(),
-        state,
-        about: Default::default(),
-        iteration: 1,
-        max_iters: None,
-        loss: None,
-        val_loss: None,
-        best_val_loss: None,
-        device: None,
-        modified: std::time::Duration::ZERO,
-        has_checkpoint: false,
+    let run = |name: &str, state| {
+        let path = missing(name);
+        RunSummary { path, ..crate::gui::tests::run(name, state) }
     };
     for (first, second, shown) in
         [(RunState::Finished, RunState::Running, "b"), (RunState::Finished, RunState::Crashed, "a")]

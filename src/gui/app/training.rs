@@ -79,7 +79,7 @@ impl Controller {
         self.requests.describe_model(&self.shared.shown);
         let Shared { shown, room, samples, library, settings, .. } = &mut self.shared;
         *room = match shown.progress.state {
-            RunPhase::Idle if shown.trainer.is_none() => {
+            RunPhase::Idle if !shown.is_live() => {
                 // A model without a record.
                 samples.focus = true;
                 let is_listed = library.runs.iter().any(|known| known.path == run)

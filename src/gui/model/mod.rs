@@ -19,11 +19,9 @@ pub mod token_text;
 
 pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let margin = Frame::new().inner_margin(Margin::symmetric(12, 8));
-    let mut intent = None;
-    egui::Panel::top("model").frame(margin).show(ui, |ui| intent = head(ui, shared));
+    let in_head = egui::Panel::top("model").frame(margin).show(ui, |ui| head(ui, shared)).inner;
     let center = egui::CentralPanel::default().frame(margin);
-    center.show(ui, |ui| intent = intent.take().or(samples::show(ui, shared)));
-    intent
+    in_head.or(center.show(ui, |ui| samples::show(ui, shared)).inner)
 }
 
 /// Draws the name of the model, how good it is, and the buttons.
@@ -47,16 +45,12 @@ fn head(ui: &mut Ui, shared: &Shared) -> Option<Intent> {
     }
     ui.add_space(4.0);
     let clicked = ui.horizontal_wrapped(|ui| {
-        let is_missing = has_record && progress.checkpoints.is_empty();
-        let missing = is_missing.then_some("It has no checkpoint.");
-        let exported = export::menu(ui, Some(folder), has_record, missing);
+        let missing = export::no_checkpoint(progress);
+        let exported = export::menu(ui, progress);
         let help = "Set up a run that begins with these weights";
         let tuned = button(ui, "Train it further...", missing, help);
         let tuned = tuned.then(|| Intent::FineTune(folder.into()));
-        let next = control::pause_or_continue(progress, shown.is_live());
-        let next = next.filter(|next| matches!(next, Intent::Continue(_)));
-        let help = "Continue the run from its last checkpoint";
-        let continued = next.filter(|_| button(ui, "Continue", None, help));
+        let continued = control::continue_button(ui, progress, shown.is_live());
         let opened = !IS_PAGE && button(ui, "Open folder", None, "Show its files");
         let opened = opened.then(|| Intent::OpenFolder(folder.into()));
         exported.or(tuned).or(continued).or(opened)

@@ -11,16 +11,11 @@ use crate::text::grouped;
 
 /// Draws the choice of what is shown.
 fn select_view(ui: &mut Ui, state: &mut SampleState) {
-    let mut view = state.view();
     if state.chat.is_offered {
-        ui.selectable_value(&mut view, SampleView::Conversation, "Conversation");
+        ui.selectable_value(&mut state.view, SampleView::Conversation, "Conversation");
     }
-    ui.selectable_value(&mut view, SampleView::Texts, "Texts");
-    ui.selectable_value(&mut view, SampleView::Inside, "Look inside a text");
-    state.inside.is_open = view == SampleView::Inside;
-    if view != SampleView::Inside {
-        state.chat.is_open = view == SampleView::Conversation;
-    }
+    ui.selectable_value(&mut state.view, SampleView::Texts, "Texts");
+    ui.selectable_value(&mut state.view, SampleView::Inside, "Look inside a text");
 }
 
 /// Draws the switch, with a legend if it is on.
@@ -60,6 +55,7 @@ fn texts(
                 if button(ui, "Look inside", obstacle, "Compute them now") {
                     let text = format!("{}{}", sample.prompt, sample.text);
                     requested = Some(state.inside.look_into(text));
+                    state.view = SampleView::Inside;
                 }
             });
         }
@@ -91,12 +87,12 @@ pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let on_cpu = shown.generates_on_cpu();
     ui.horizontal_wrapped(|ui| {
         select_view(ui, state);
-        if state.view() == SampleView::Texts {
+        if state.view == SampleView::Texts {
             ui.separator();
             color_by_probability(ui, state);
         }
     });
-    match state.view() {
+    match state.view {
         SampleView::Conversation => conversation::show(ui, state, progress, on_cpu),
         SampleView::Inside => {
             let obstacle = inside_obstacle(&state.prompt, progress);
@@ -165,7 +161,6 @@ fn draw_before(ui: &mut Ui, before: Option<&Before>, prompt: &str) {
 fn placeholder(progress: &Progress) -> &'static str {
     match &progress.state {
         RunPhase::Idle if progress.run.is_some() => "Type a prompt, and this model continues it.",
-        RunPhase::Idle => "No run is shown.",
         _ if progress.has_ended() => "This run generated no samples.",
         RunPhase::Running | RunPhase::Paused => match &progress.config {
             Some(config) if config.sample_tokens == 0 => {

@@ -174,15 +174,7 @@ mod tests {
     use egui_kittest::kittest::Queryable;
 
     use super::*;
-
-    /// Returns the relative luminance of WCAG 2.
-    fn luminance(color: Color32) -> f32 {
-        let linear = |value: u8| {
-            let share = f32::from(value) / 255.0;
-            if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
-        };
-        0.2126 * linear(color.r()) + 0.7152 * linear(color.g()) + 0.0722 * linear(color.b())
-    }
+    use crate::gui::theme::tests::{contrast, luminance};
 
     #[test]
     fn arrow_keys_go_from_token_to_token() {
@@ -215,13 +207,13 @@ mod tests {
     #[test]
     fn colors_differ_in_lightness_and_the_text_on_them_is_readable() {
         for visuals in [egui::Visuals::dark(), egui::Visuals::light()] {
-            let text = luminance(visuals.strong_text_color());
+            let text = visuals.strong_text_color();
             let mut before = luminance(visuals.panel_fill);
             for class in &ProbabilityClass::ALL[1..] {
-                let behind = luminance(background(visuals.dark_mode, *class));
-                let contrast = (text.max(behind) + 0.05) / (text.min(behind) + 0.05);
-                assert!(contrast >= 4.5, "{class}: {contrast}");
+                let color = background(visuals.dark_mode, *class);
+                assert!(contrast(text, color) >= 4.5, "{class}: {}", contrast(text, color));
                 // Each step is closer to the lightness of the text.
+                let behind = luminance(color);
                 assert_eq!(behind > before, visuals.dark_mode, "{class}: {behind} after {before}");
                 before = behind;
             }

@@ -215,7 +215,6 @@ impl ChartState {
     fn begin(&mut self, ui: &mut Ui, progress: &Progress, is_empty: bool) -> Option<()> {
         if is_empty {
             ui.weak(match progress.state {
-                RunPhase::Idle => "No run is shown.",
                 RunPhase::Starting => {
                     "The run is starting. Curves appear with its first iterations."
                 }

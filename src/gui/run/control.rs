@@ -7,7 +7,7 @@ use eframe::egui::{self, Button, RichText, Ui};
 use crate::config::DecayLength;
 use crate::gui::intent::Intent;
 use crate::gui::status::status;
-use crate::gui::widgets::{action, button, dot, entered};
+use crate::gui::widgets::{action, button, entered};
 use crate::gui::{export, theme};
 use crate::plan::{Backend, DeviceKind};
 use crate::protocol::{
@@ -39,7 +39,9 @@ struct RateField {
 impl ControlBar {
     /// Returns the seconds until the next attempt of a run that waits for its device.
     fn countdown(&mut self, progress: &Progress, now: f64) -> Option<u64> {
-        let RunPhase::Waiting(Waiting { attempt, seconds, .. }) = progress.state else {
+        // A wait without attempts has its end in its text.
+        let RunPhase::Waiting(Waiting { attempt, seconds, attempts: 1.., .. }) = progress.state
+        else {
             self.waiting = None;
             return None;
         };
@@ -66,7 +68,9 @@ impl ControlBar {
         ui.add(bar.text(RichText::new(text).monospace()));
         let row = ui.horizontal_wrapped(|ui| {
             if progress.has_ended() {
-                return after_the_end(ui, progress, live);
+                // Both are drawn, also after a click on the first one.
+                let continued = continue_button(ui, progress, live);
+                return continued.or(export::menu(ui, progress));
             }
             let clicked = self.buttons(ui, progress, live);
             ui.separator();
@@ -79,9 +83,8 @@ impl ControlBar {
     fn buttons(&mut self, ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
         let reason = match &progress.state {
             _ if self.stopping => Some("The run is stopping."),
-            RunPhase::Idle => Some("No run yet."),
             _ if !live => Some("This run is not active."),
-            RunPhase::Waiting(_) => Some("The run is waiting for its device."),
+            RunPhase::Waiting(_) => Some("The run is waiting."),
             RunPhase::Running | RunPhase::Paused => None,
             _ => Some("The run is starting."),
         };
@@ -117,20 +120,16 @@ impl ControlBar {
         if sized(ui, "Checkpoint now", reason, "Write a checkpoint and keep training (Ctrl+S).") {
             intent = Some(Intent::Send(Command::Checkpoint));
         }
-        let is_missing = progress.checkpoints.is_empty();
-        let missing = is_missing.then_some("There is no checkpoint yet.");
-        let exported = export::menu(ui, progress.run.as_deref(), true, missing);
-        exported.or(intent)
+        export::menu(ui, progress).or(intent)
     }
 }
 
-/// Draws what can be done with a run that has ended.
-fn after_the_end(ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
-    let next = pause_or_continue(progress, live);
+/// Draws the button that continues a run that ended early, from its last checkpoint.
+pub fn continue_button(ui: &mut Ui, progress: &Progress, live: bool) -> Option<Intent> {
+    let next = pause_or_continue(progress, live)?;
+    let is_over = matches!(next, Intent::Continue(_));
     let help = "Continue from the last checkpoint (Space).";
-    let continued = next.filter(|_| button(ui, "Continue", None, help));
-    let missing = progress.checkpoints.is_empty().then_some("It has no checkpoint.");
-    continued.or(export::menu(ui, progress.run.as_deref(), true, missing))
+    (is_over && button(ui, "Continue", None, help)).then_some(next)
 }
 
 impl RateField {
@@ -214,7 +213,9 @@ pub(super) fn status_line(ui: &mut Ui, progress: &Progress, state: &mut ControlB
         RunPhase::Running | RunPhase::Finished(StopReason::Finished) => theme::good(ui),
         _ => theme::level_color(ui, level),
     };
-    dot(ui, color);
+    let size = egui::vec2(10.0, ui.text_style_height(&egui::TextStyle::Body));
+    let (rect, _) = ui.allocate_exact_size(size, egui::Sense::hover());
+    ui.painter().circle_filled(rect.center(), 4.0, color);
     ui.add(egui::Label::new(words).truncate());
     if let Some(device) = &progress.device {
         // A browser may reveal only the kind, which is then also the name.

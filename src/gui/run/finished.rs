@@ -13,7 +13,7 @@ use crate::text::grouped;
 pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let progress = &shared.shown.progress;
     let name = shared.shown_name().unwrap_or("The run");
-    let missing = progress.checkpoints.is_empty().then_some("The run has no checkpoint.");
+    let missing = export::no_checkpoint(progress);
     let clicked = ui.vertical(|ui| {
         let text = format!("{name} has finished {}", result(progress));
         let text = RichText::new(text).strong().color(theme::good(ui));
@@ -22,7 +22,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
             // All are drawn, also those after the one that is clicked.
             let help = "Type a prompt, and the model continues it";
             let again = button(ui, "Try it", missing, help).then_some(Some(Intent::Try));
-            let export = export::menu(ui, progress.run.as_deref(), true, missing).map(Some);
+            let export = export::menu(ui, progress).map(Some);
             let help = "Set up a run on your own text";
             let texts = button(ui, "Train on your text...", None, help);
             let texts = texts.then_some(Some(Intent::New));

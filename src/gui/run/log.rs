@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use eframe::egui::{self, Align, Label, RichText, Ui};
 
 use crate::gui::intent::Intent;
-use crate::gui::state::{LogView, RunRoom, Shared};
+use crate::gui::state::{RunRoom, Shared};
 use crate::gui::target::IS_PAGE;
 use crate::gui::theme;
 use crate::gui::widgets::{button, cell};
@@ -17,8 +17,7 @@ use crate::version;
 const PAGE: usize = 100;
 
 pub fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
-    let Shared { shown, run: RunRoom { log, .. }, .. } = shared;
-    let LogView { only_problems, earlier_pages } = log;
+    let Shared { shown, run: RunRoom { only_problems, earlier_pages, .. }, .. } = shared;
     let progress = &shown.progress;
     let mut intent = None;
     // After a failure they are above the run.

@@ -5,8 +5,8 @@ use eframe::egui::{self, Button, Frame, Label, Margin, RichText, Ui};
 use crate::gui::intent::Intent;
 use crate::gui::model::samples;
 use crate::gui::state::{Room, RunTab, Shared};
-use crate::gui::theme;
 use crate::gui::widgets::{button, room_switch, wrapped};
+use crate::gui::{export, theme};
 use crate::protocol::{Level, LogLine, Progress, RunError, RunPhase};
 use crate::text::capitalize;
 
@@ -27,19 +27,13 @@ const TABS: f32 = 300.0;
 const WIDE: f32 = 1400.0;
 
 pub fn show(ui: &mut Ui, shared: &mut Shared, control: &mut ControlBar) -> Option<Intent> {
-    let mut intent = None;
-    egui::Panel::top("run").frame(margins(8)).show_separator_line(false).show(ui, |ui| {
-        intent = head(ui, shared, control);
-    });
-    if !shared.shown.is_empty() {
-        let top = egui::Panel::top("figures").frame(margins(2)).show_separator_line(false);
-        let figures = top.show(ui, |ui| tiles::show(ui, shared)).inner;
-        intent = intent.or(figures);
-        egui::Panel::bottom("control").frame(margins(4)).show(ui, |ui| {
-            let shown = &shared.shown;
-            intent = intent.take().or(control.show(ui, &shown.progress, shown.is_live()));
-        });
-    }
+    let top = egui::Panel::top("run").frame(margins(8)).show_separator_line(false);
+    let in_head = top.show(ui, |ui| head(ui, shared, control)).inner;
+    let top = egui::Panel::top("figures").frame(margins(2)).show_separator_line(false);
+    let figures = top.show(ui, |ui| tiles::show(ui, shared)).inner;
+    let bar = egui::Panel::bottom("control").frame(margins(4));
+    let shown = &shared.shown;
+    let commands = bar.show(ui, |ui| control.show(ui, &shown.progress, shown.is_live())).inner;
     // A wide window has room for them beside the loss.
     let (width, height) = (ui.available_width(), ui.available_height());
     let beside = if width >= WIDE {
@@ -50,10 +44,10 @@ pub fn show(ui: &mut Ui, shared: &mut Shared, control: &mut ControlBar) -> Optio
         below.size_range(90.0..=(height - 150.0).max(120.0))
     };
     let beside = beside.resizable(true).frame(margins(4));
-    beside.show(ui, |ui| intent = intent.take().or(tabs(ui, shared)));
+    let in_tab = beside.show(ui, |ui| tabs(ui, shared)).inner;
     let center = egui::CentralPanel::default().frame(margins(4));
-    center.show(ui, |ui| intent = intent.take().or(charts::loss(ui, shared)));
-    intent
+    let in_chart = center.show(ui, |ui| charts::loss(ui, shared)).inner;
+    in_head.or(figures).or(commands).or(in_tab).or(in_chart)
 }
 
 fn margins(vertical: i8) -> Frame {
@@ -69,19 +63,17 @@ fn head(ui: &mut Ui, shared: &mut Shared, control: &mut ControlBar) -> Option<In
         ui.add(Label::new(RichText::new(name).heading().strong()).truncate());
         control::status_line(ui, progress, control);
     };
-    let right = |ui: &mut Ui| {
-        let missing = progress.checkpoints.is_empty().then_some("It has no checkpoint.");
-        room_switch(ui, Room::Run, missing)
-    };
+    let right = |ui: &mut Ui| room_switch(ui, Room::Run, export::no_checkpoint(progress));
     let mut intent = egui::Sides::new().shrink_left().truncate().show(ui, left, right).1;
     match &progress.state {
         RunPhase::Failed(error) => {
             intent = failure(ui, progress, shown.is_live(), error).or(intent)
         }
         RunPhase::Interrupted => {
-            let text = match progress.checkpoints.is_empty() {
-                true => "It was interrupted, and has no checkpoint: set it up again.",
-                false => "It was interrupted.",
+            let text = if progress.checkpoints.is_empty() {
+                "It was interrupted, and has no checkpoint: set it up again."
+            } else {
+                "It was interrupted."
             };
             ui.horizontal_wrapped(|ui| {
                 ui.colored_label(theme::warning(ui), text);
@@ -140,17 +132,17 @@ fn tabs(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         shared.run.tab = RunTab::Samples;
     }
     ui.horizontal_wrapped(|ui| {
-        for tab in RunTab::ALL.into_iter().filter(|tab| *tab != RunTab::Compare || has_others) {
-            ui.selectable_value(&mut shared.run.tab, tab, tab.title());
+        for tab in RunTab::ALL.iter().filter(|tab| **tab != RunTab::Compare || has_others) {
+            ui.selectable_value(&mut shared.run.tab, *tab, tab.to_string());
         }
     });
     ui.separator();
-    let title = shared.run.tab.title();
+    let tab = shared.run.tab;
     let scrolled = |ui: &mut Ui, shared: &mut Shared, draw: fn(&mut Ui, &mut Shared) -> _| {
-        let area = egui::ScrollArea::vertical().id_salt(title).auto_shrink(false);
+        let area = egui::ScrollArea::vertical().id_salt(tab).auto_shrink(false);
         area.show(ui, |ui| draw(ui, shared)).inner
     };
-    match shared.run.tab {
+    match tab {
         RunTab::Samples => samples::show(ui, shared),
         RunTab::Log => log::show(ui, shared),
         RunTab::Rate => charts::rate(ui, shared),

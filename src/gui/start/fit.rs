@@ -1,9 +1,12 @@
 //! The last question: does the run fit its device, how long does it take, and what does it need?
 
-use chrono::Local;
+use std::time::Duration;
+
+use chrono::{DateTime, Local, TimeZone};
 use eframe::egui::{self, RichText, Ui};
 
 use super::device;
+use crate::config::Hours;
 use crate::gui::state::{
     AUTO, FitState, Planned, Refusal, SettingsForm, Shared, StartState, in_words,
 };
@@ -25,7 +28,11 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) {
     if let Some(Planned { inputs, forecast: Some((forecast, totals)), refusal }) = fit.plan(form) {
         let mut sentence = forecast.verdict();
         if let (None, Some(time)) = (refusal, &totals.time) {
-            sentence += &format!(", about {}{}", estimate(time.seconds), ready(time.seconds));
+            sentence += &format!(
+                ", about {}{}",
+                estimate(time.seconds),
+                ready(&inputs.config.hours, time.seconds, &Local::now())
+            );
         }
         let color = if refusal.is_none() { theme::good(ui) } else { theme::error(ui) };
         wrapped(ui, RichText::new(sentence + ".").strong().color(color));
@@ -43,8 +50,9 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) {
         // The sentence above has the reason, unless the settings are wrong.
         if fixes.is_empty() {
             note(ui, reason, theme::error(ui));
+        } else {
+            apply_fix(ui, form, &fixes);
         }
-        apply_fix(ui, form, &fixes);
     }
     let details = egui::CollapsingHeader::new("Details").default_open(false);
     details.show_unindented(ui, |ui| {
@@ -62,19 +70,20 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) {
     });
 }
 
-/// Returns when a run is ready that begins now; nothing for one of minutes.
-fn ready(seconds: f64) -> String {
-    let minutes = (seconds / 60.0) as i64;
-    let ready = chrono::TimeDelta::try_minutes(minutes).filter(|_| minutes >= 10);
-    let Some(ready) = ready.and_then(|delta| Local::now().checked_add_signed(delta)) else {
-        return String::new();
+/// Returns when a run is ready that begins `now` and trains in these hours; nothing for one of minutes.
+fn ready<Z: TimeZone>(hours: &Hours, seconds: f64, now: &DateTime<Z>) -> String
+where
+    Z::Offset: std::fmt::Display,
+{
+    let time = Duration::try_from_secs_f64(seconds).ok();
+    let Some(ready) = time.and_then(|time| hours.after(now, time)) else { return String::new() };
+    let format = match ready.clone().signed_duration_since(now).num_minutes() {
+        ..10 => return String::new(),
+        10..1200 => ", ready at %H:%M",
+        1200..8640 => ", ready %A at %H:%M",
+        _ => ", ready %Y-%m-%d",
     };
-    let format = match minutes {
-        0..1200 => "%H:%M",
-        1200..8640 => "%A at %H:%M",
-        _ => "%Y-%m-%d",
-    };
-    format!(", ready {}{}", if minutes < 1200 { "at " } else { "" }, ready.format(format))
+    ready.format(format).to_string()
 }
 
 fn figures(ui: &mut Ui, forecast: &Forecast, totals: &Totals) {
@@ -135,9 +144,6 @@ fn device_memory(ui: &mut Ui, fit: &FitState) {
 
 /// Draws a button for each change, and applies the one that is clicked.
 fn apply_fix(ui: &mut Ui, form: &mut SettingsForm, fixes: &[Fix]) {
-    if fixes.is_empty() {
-        return;
-    }
     ui.weak("Any of these changes makes it fit:");
     for fix in fixes {
         let words = in_words(&fix.set);
@@ -149,6 +155,28 @@ fn apply_fix(ui: &mut Ui, form: &mut SettingsForm, fixes: &[Fix]) {
         let button = egui::Button::new(text).wrap();
         if action(ui, button, None, "Apply this change to the settings") {
             fix.set.iter().for_each(|(key, value)| form.set(key, value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_ready_within_its_hours() {
+        let now = DateTime::parse_from_rfc3339("2026-11-30T12:00:00+01:00").unwrap();
+        let nights = Hours::try_from("23:00-07:00".to_string()).unwrap();
+        for (hours, time, text) in [
+            (&Hours::default(), 0.1, ""),
+            (&Hours::default(), 4.0, ", ready at 16:00"),
+            (&Hours::default(), 30.0, ", ready Tuesday at 18:00"),
+            (&nights, 4.0, ", ready at 03:00"),
+            (&nights, 12.0, ", ready Wednesday at 03:00"),
+            (&nights, 80.0, ", ready 2026-12-10"),
+            (&nights, 1e12, ""),
+        ] {
+            assert_eq!(ready(hours, 3600.0 * time, &now), text, "{time} hours in {hours}");
         }
     }
 }

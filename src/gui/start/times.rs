@@ -165,23 +165,23 @@ mod tests {
     use crate::plan::{DeviceProfile, DeviceSpeed, gpu_named};
     use crate::protocol::DataInfo;
 
-    fn shared() -> Shared {
+    fn panel(train_tokens: u64) -> Harness<'static, Shared> {
         let mut shared = Shared::default();
         shared.settings.form.set("data", "data/mine");
-        let train_tokens = 1_000_000_000;
         let val_tokens = train_tokens / 10;
         let data = DataInfo { vocab_size: 65, train_tokens, val_tokens, ..DataInfo::default() };
         shared.settings.form.data = Some(Ok(data));
         let speed = DeviceSpeed::published(gpu_named("RTX 3060").unwrap(), Precision::FLOAT32);
         shared.start.fit.set_device(DeviceProfile { speed, ..DeviceProfile::default() });
-        shared
+        let draw = |ui: &mut Ui, shared: &mut Shared| drop(show(ui, shared));
+        let mut panel = Harness::builder().build_ui_state(draw, shared);
+        panel.run_steps(3);
+        panel
     }
 
     #[test]
     fn a_moment_is_chosen_once_it_is_typed() {
-        let draw = |ui: &mut Ui, shared: &mut Shared| drop(show(ui, shared));
-        let mut panel = Harness::builder().build_ui_state(draw, shared());
-        panel.step();
+        let mut panel = panel(1_000_000_000);
         panel.get_by_label("The moment").focus();
         panel.step();
         for (typed, title) in [("12", None), (":00", Some("Chosen until 12:00")), ("0", None)] {
@@ -198,18 +198,8 @@ mod tests {
     /// On a GPU, ten minutes are more than a small text is good for.
     #[test]
     fn there_is_one_line_for_all_times_that_are_longer_than_the_data_need() {
-        let draw = |ui: &mut Ui, shared: &mut Shared| drop(show(ui, shared));
         for (train_tokens, has_more) in [(300_000, false), (10_000_000_000, true)] {
-            let mut shared = shared();
-            let size = DataInfo {
-                vocab_size: 65,
-                train_tokens,
-                val_tokens: 30_000,
-                ..DataInfo::default()
-            };
-            shared.settings.form.data = Some(Ok(size));
-            let mut panel = Harness::builder().build_ui_state(draw, shared);
-            panel.run_steps(3);
+            let panel = panel(train_tokens);
             assert_eq!(panel.query_by_label("10 minutes or longer").is_none(), has_more);
             assert_eq!(panel.query_by_label("An hour").is_some(), has_more);
         }

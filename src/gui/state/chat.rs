@@ -6,8 +6,6 @@ use crate::runs::Introduction;
 #[derive(Debug, Default)]
 pub struct ChatState {
     pub is_offered: bool,
-    /// True if the conversation is shown in place of the samples.
-    pub is_open: bool,
     pub introduction: Introduction,
     pub system: String,
     pub draft: String,
@@ -19,15 +17,6 @@ pub struct ChatState {
 }
 
 impl ChatState {
-    /// Offers a conversation if the shown model was trained on some, and opens it, unless the model
-    /// is being trained: then its samples are what counts.
-    pub fn offer(&mut self, is_offered: bool, is_training: bool) {
-        if self.is_offered != is_offered {
-            self.is_open = is_offered && !is_training;
-        }
-        self.is_offered = is_offered;
-    }
-
     pub fn answered(&mut self, text: String, forgotten: usize, done: bool) {
         if self.writing.is_none() {
             // An answer that was ended has no conversation to belong to.
@@ -83,21 +72,5 @@ mod tests {
         // The reply to a conversation that is no longer shown.
         chat.answered("Hi".into(), 0, true);
         assert!(chat.messages.is_empty());
-    }
-
-    #[test]
-    fn only_a_model_with_conversations_opens_one() {
-        let mut chat = ChatState::default();
-        chat.offer(false, false);
-        assert!(!chat.is_open);
-        chat.offer(true, false);
-        assert!(chat.is_open);
-        chat.is_open = false;
-        chat.offer(true, false);
-        assert!(!chat.is_open, "the samples were chosen");
-        chat.offer(false, false);
-        assert!(!chat.is_open && !chat.is_offered);
-        chat.offer(true, true);
-        assert!(!chat.is_open && chat.is_offered, "the model is being trained");
     }
 }

@@ -52,23 +52,12 @@ const FINE_TUNING_CONTEXT: u32 = 1024;
 /// The rank of an adapter, if one is trained.
 pub const ADAPTER_RANK: &str = "16";
 
-/// The settings that the weights of a model determine.
-const SHAPE: &[&str] = &[
-    "arch",
-    "n_layer",
-    "n_head",
-    "n_kv_head",
-    "head_size",
-    "n_embd",
-    "ffn_size",
-    "vocab_size",
-    "bias",
-    "gelu",
-    "rope_theta",
-    "rope_scaling",
-    "norm_eps",
-    "tie_embeddings",
-];
+/// Returns the settings that the weights of a model determine.
+fn shape() -> impl Iterator<Item = &'static str> {
+    const NOT_SHAPE: [&str; 2] = ["block_size", "dropout"];
+    let of_model = KEYS.iter().filter(|key| key.group == Key::MODEL).map(|key| key.name);
+    of_model.filter(|name| !NOT_SHAPE.contains(name)).chain(["vocab_size"])
+}
 
 /// Settings of the data and the run rather than the model: selecting a preset keeps them.
 const KEPT_ACROSS_PRESETS: &[&str] = &["data", "vocab_size", "out_dir", "init_from", "seed"];
@@ -110,8 +99,8 @@ impl SettingsForm {
     /// data are those of the run that has trained it; empty for another model.
     pub fn of_model(model: String, config: &Config) -> Self {
         let mut form = Self::of_preset(FINE_TUNING_PRESET);
-        let shape = values(config);
-        SHAPE.iter().for_each(|key| form.set(key, shape[*key].as_str()));
+        let known = values(config);
+        shape().for_each(|key| form.set(key, known[key].as_str()));
         form.set("block_size", config.block_size.get().min(FINE_TUNING_CONTEXT).to_string());
         form.set("data", config.data.as_str());
         form.set("init_from", model);
@@ -131,8 +120,8 @@ impl SettingsForm {
     pub fn set_preset(&mut self, name: &str) {
         let Some(preset) = preset_names().find(|known| *known == name) else { return };
         // A trained model keeps its shape.
-        let kept: &[&str] = if self.model().is_some() { SHAPE } else { &[] };
-        let kept: Vec<_> = kept.iter().map(|key| (*key, self.text(key))).collect();
+        let keys = shape().filter(|_| self.model().is_some());
+        let kept: Vec<_> = keys.map(|key| (key, self.text(key))).collect();
         let before = std::mem::replace(&mut self.base, base(preset));
         let base = &self.base;
         self.typed.retain(|name, text| {
@@ -382,11 +371,12 @@ mod tests {
 
     #[test]
     fn a_trained_model_keeps_its_shape() {
-        let llama = Config::of_preset("qwen3-0.6b", &[]);
+        assert!(shape().count() > 1, "the group of the model has no settings");
+        let llama = Config::of_preset("qwen3-0.6b", &[("max_positions", "40960")]);
         let form = SettingsForm::of_model("models/a".into(), &llama);
         let config = form.config().unwrap();
         assert_eq!(form.model().as_deref(), Some("models/a"));
-        assert_eq!(shape(config), shape(&llama));
+        assert_eq!(shape_of(config), shape_of(&llama));
         assert_eq!(
             (config.lora_rank.to_string().as_str(), config.data.as_str()),
             (ADAPTER_RANK, "")
@@ -396,12 +386,12 @@ mod tests {
         let config = form.config().unwrap();
         assert_eq!((config.lora_rank, &config.data), (0, &own.data));
         assert_eq!(config.block_size, own.block_size);
-        assert_eq!(shape(config), shape(&own));
+        assert_eq!(shape_of(config), shape_of(&own));
     }
 
-    fn shape(config: &Config) -> Vec<String> {
+    fn shape_of(config: &Config) -> Vec<String> {
         let values = values(config);
-        SHAPE.iter().map(|key| values[*key].clone()).collect()
+        shape().map(|key| values[key].clone()).collect()
     }
 
     #[test]

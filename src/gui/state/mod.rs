@@ -3,11 +3,9 @@
 
 mod charts;
 mod chat;
-mod data;
 mod dialogs;
 mod fit;
 mod form;
-mod inside;
 mod prompt;
 mod rooms;
 mod samples;
@@ -27,15 +25,13 @@ use crate::worker::Trainer;
 
 pub use charts::{ChartState, VisibleRange, XAxis};
 pub use chat::ChatState;
-pub use data::{DataJob, Paste};
 pub use dialogs::{Catalog, Closing, Dialogs, HelpState, PathEntry, RunDialog};
 pub use fit::{FitState, Planned, Refusal, in_words};
 pub use form::{ADAPTER_RANK, SettingsForm, is_same, values};
-pub use inside::InsideState;
 pub use prompt::{PromptState, TextOptions, model_before};
-pub use rooms::{LogView, Notice, Room, RunRoom, RunTab};
-pub use samples::{Before, SampleState, SampleView, Selection};
-pub use start::{StartState, What};
+pub use rooms::{Notice, Room, RunRoom, RunTab};
+pub use samples::{Before, InsideState, SampleState, SampleView, Selection};
+pub use start::{DataJob, Paste, StartState, What};
 pub use times::TimeState;
 
 #[derive(Default)]

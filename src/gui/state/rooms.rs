@@ -1,5 +1,6 @@
 //! What the window shows beside the list of runs.
 
+use crate::config::words;
 use crate::protocol::Level;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,55 +18,29 @@ pub enum Room {
 #[derive(Default)]
 pub struct RunRoom {
     pub tab: RunTab,
-    pub log: LogView,
+    /// True if the log has warnings and errors alone.
+    pub only_problems: bool,
+    /// How often earlier lines of the log were requested.
+    pub earlier_pages: usize,
     /// A budget that was set by hand but not yet sent to the run.
     pub unsent_budget: Option<String>,
     /// The number of lines of the log whose warnings a person has closed.
     pub closed_warnings: usize,
 }
 
-/// What is shown below the loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RunTab {
-    #[default]
-    Samples,
-    Log,
-    Rate,
-    Speed,
-    Memory,
-    Plan,
-    Compare,
-}
-
-impl RunTab {
-    pub const ALL: [Self; 7] = [
-        Self::Samples,
-        Self::Log,
-        Self::Rate,
-        Self::Speed,
-        Self::Memory,
-        Self::Plan,
-        Self::Compare,
-    ];
-
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Samples => "Samples",
-            Self::Log => "Log",
-            Self::Rate => "Learning rate",
-            Self::Speed => "Speed",
-            Self::Memory => "Memory",
-            Self::Plan => "Plan and settings",
-            Self::Compare => "Differences",
-        }
+words! {
+    /// What is shown below the loss.
+    #[derive(Default)]
+    pub enum RunTab {
+        #[default]
+        Samples = "Samples",
+        Log = "Log",
+        Rate = "Learning rate",
+        Speed = "Speed",
+        Memory = "Memory",
+        Plan = "Plan and settings",
+        Compare = "Differences",
     }
-}
-
-/// The lines of the log that are drawn.
-#[derive(Default)]
-pub struct LogView {
-    pub only_problems: bool,
-    pub earlier_pages: usize,
 }
 
 /// Something that has happened.

@@ -3,12 +3,13 @@
 use eframe::egui;
 
 use super::chat::ChatState;
-use super::inside::InsideState;
 use super::prompt::PromptState;
-use crate::protocol::{SampleInput, SampleRequest};
+use crate::gui::intent::Intent;
+use crate::protocol::{SampleInput, SampleRequest, ScoredToken};
 
 #[derive(Debug, Default)]
 pub struct SampleState {
+    pub view: SampleView,
     pub selection: Selection,
     pub prompt: PromptState,
     pub chat: ChatState,
@@ -35,9 +36,10 @@ impl Before {
 }
 
 /// What is shown of a model's texts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SampleView {
     Conversation,
+    #[default]
     Texts,
     Inside,
 }
@@ -50,14 +52,48 @@ impl SampleState {
             Self { prompt: PromptState { text, options, ..Default::default() }, ..Self::default() };
     }
 
-    pub fn view(&self) -> SampleView {
-        if self.inside.is_open {
-            SampleView::Inside
-        } else if self.chat.is_offered && self.chat.is_open {
-            SampleView::Conversation
-        } else {
-            SampleView::Texts
+    /// Offers a conversation if the shown model was trained on some, and opens it, unless the model
+    /// is being trained: then its samples are what counts.
+    pub fn offer_chat(&mut self, is_offered: bool, is_training: bool) {
+        let is_new = std::mem::replace(&mut self.chat.is_offered, is_offered) != is_offered;
+        if is_new && self.view != SampleView::Inside {
+            self.open_texts(!is_training);
         }
+    }
+
+    /// Shows the conversation if there is one and it is preferred, else the texts.
+    pub fn open_texts(&mut self, prefers_chat: bool) {
+        let is_chat = prefers_chat && self.chat.is_offered;
+        self.view = if is_chat { SampleView::Conversation } else { SampleView::Texts };
+    }
+}
+
+/// Text that the shown model scores, token by token.
+#[derive(Debug, Default)]
+pub struct InsideState {
+    pub text: String,
+    pub tokens: Vec<ScoredToken>,
+    pub is_reading: bool,
+}
+
+impl InsideState {
+    /// Adds tokens, unless the text is no longer being read.
+    pub fn scored(&mut self, tokens: Vec<ScoredToken>, done: bool) {
+        if self.is_reading {
+            self.tokens.extend(tokens);
+            self.is_reading = !done;
+        }
+    }
+
+    /// Ends the reading; the tokens so far stay. Returns true if text was being read.
+    pub fn end(&mut self) -> bool {
+        std::mem::take(&mut self.is_reading)
+    }
+
+    /// Begins to read `text`, and requests its tokens.
+    pub fn look_into(&mut self, text: String) -> Intent {
+        *self = Self { is_reading: true, text: text.clone(), tokens: Vec::new() };
+        Intent::Generate(SampleInput::Text(text))
     }
 }
 
@@ -115,5 +151,22 @@ mod tests {
         assert_eq!(selection.shown(1), Some(0), "another run has fewer");
         selection.choose(4, 5);
         assert_eq!(selection.chosen, None);
+    }
+
+    #[test]
+    fn only_a_model_with_conversations_opens_one() {
+        let mut state = SampleState::default();
+        state.offer_chat(false, false);
+        assert_eq!(state.view, SampleView::Texts);
+        state.offer_chat(true, false);
+        assert_eq!(state.view, SampleView::Conversation);
+        state.view = SampleView::Texts;
+        state.offer_chat(true, false);
+        assert_eq!(state.view, SampleView::Texts, "the samples were chosen");
+        state.offer_chat(false, false);
+        assert!(state.view == SampleView::Texts && !state.chat.is_offered);
+        state.offer_chat(true, true);
+        assert_eq!(state.view, SampleView::Texts, "the model is being trained");
+        assert!(state.chat.is_offered);
     }
 }
