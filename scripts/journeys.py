@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -220,6 +221,14 @@ def write_texts(wgpt, texts):
         subprocess.run(command, check=True, capture_output=True, cwd=texts)
 
 
+def end_all(home):
+    """Ends the processes that work in a folder: a run outlives its window."""
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").resolve() == home.resolve():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
 def walk(wgpt, pictures, chosen):
     subprocess.run([*BUS, "--method", *READER], check=True, capture_output=True)
     faults = 0
@@ -249,8 +258,7 @@ def walk(wgpt, pictures, chosen):
                 finally:
                     window.picture(name)
                     window.close()
-                    # A run outlives its window.
-                    subprocess.run(["pkill", "-KILL", "-f", str(home)], check=False)
+                    end_all(home)
     return faults
 
 

@@ -193,6 +193,11 @@ pub struct Config {
     /// Absent in the records of older versions.
     #[serde(default = "yes")]
     pub keep_awake: bool,
+    /// Limits of the device; 0 = none.
+    #[serde(default)]
+    pub max_celsius: f64,
+    #[serde(default)]
+    pub max_watts: f64,
 }
 
 impl Config {

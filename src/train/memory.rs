@@ -96,6 +96,11 @@ impl MemoryMonitor {
         held
     }
 
+    /// Returns what is known of the device now.
+    pub fn latest_health(&self) -> DeviceHealth {
+        self.system.latest().health
+    }
+
     /// Compares what the pools `held` at the boundary of a step with the budget. If they exceed it again,
     /// free pages were not enough.
     pub fn check_budget(&mut self, held: u64, budget: u64) -> Option<MemoryPressure> {

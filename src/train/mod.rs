@@ -3,6 +3,7 @@
 mod checkpoint_writer;
 mod clock;
 mod commands;
+mod cooling;
 mod evaluation;
 mod inputs;
 mod journal;

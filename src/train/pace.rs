@@ -17,12 +17,14 @@ const KNOWN_UPDATES: u64 = 3;
 pub(super) struct UpdateClock {
     since: Moment,
     pub paused: Duration,
+    /// The part of the time spent in which the device was to cool down.
+    pub cooled: Duration,
     pub updates: u64,
 }
 
 impl UpdateClock {
     pub fn start() -> Self {
-        Self { since: Moment::now(), paused: Duration::ZERO, updates: 0 }
+        Self { since: Moment::now(), paused: Duration::ZERO, cooled: Duration::ZERO, updates: 0 }
     }
 
     pub fn spent(&self) -> Duration {

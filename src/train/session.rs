@@ -1,8 +1,11 @@
 //! The training loop of a run: commands in, events out.
 
+use std::time::Duration;
+
 use super::checkpoint_writer::{CheckpointWriter, MAX_AGE, MAX_AGE_AT_RISK};
 use super::clock::{Moment, SleepWatch};
 use super::commands::CommandQueue;
+use super::cooling::Cooling;
 use super::evaluation::evaluate;
 use super::journal::Journal;
 use super::learner::Learner;
@@ -31,6 +34,7 @@ pub struct Session<'a> {
     journal: Journal<'a>,
     checkpoints: CheckpointWriter,
     memory: MemoryMonitor,
+    cooling: Option<Cooling>,
     pace: PaceMonitor,
     recent: RecentPace,
     sleep: SleepWatch,
@@ -44,6 +48,10 @@ impl<'a> Session<'a> {
         emit: &'a mut dyn FnMut(&Event),
     ) -> Result<Self> {
         gpu::size_pages(&device.device, setup.steps.forecast.page_bytes());
+        let memory = MemoryMonitor::new(&device, setup.steps.forecast.host_bytes);
+        // Before anything is written.
+        let (config, name) = (&setup.inputs.config, &device.info.name);
+        let cooling = Cooling::new(config, name, &memory.latest_health())?;
         let learner = Learner::open(&mut setup, device)?;
         let Setup { inputs, steps, mut ranks, origin, preparation, .. } = setup;
         let Origin { folder, loaded, warnings, .. } = origin;
@@ -61,7 +69,6 @@ impl<'a> Session<'a> {
         let mut journal = Journal::new(folder, &learner.device.watchdog, emit);
         let continued = position.continued(&inputs.config);
         let about_logs = journal.folder.open_scalars(&inputs.config.log, continued);
-        let memory = MemoryMonitor::new(&learner.device, steps.forecast.host_bytes);
         let mut training = Training { inputs, steps, ranks, learner, position };
         let about_checkpoint = loaded.map(|(checkpoint, damaged)| {
             warnings::about_checkpoint(&checkpoint, damaged, &mut training)
@@ -81,6 +88,7 @@ impl<'a> Session<'a> {
             journal,
             checkpoints: CheckpointWriter::new(),
             memory,
+            cooling,
             pace: PaceMonitor::default(),
             recent: RecentPace::default(),
             sleep: SleepWatch::start(),
@@ -151,9 +159,11 @@ impl<'a> Session<'a> {
             }
             clock.paused += between.elapsed();
 
+            let began = Moment::now();
             self.training.update(&mut self.journal).await?;
             clock.updates += 1;
             self.wait_for_device().await?;
+            clock.cooled += self.cool(began, commands).await?;
 
             let saving = Moment::now();
             self.checkpoints.save_if_older(MAX_AGE, &mut self.training, &mut self.journal).await?;
@@ -233,6 +243,30 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Pauses after the update that has begun then, if the device is to stay below a limit. Returns the pause.
+    async fn cool(
+        &mut self,
+        began: Moment,
+        commands: &mut CommandQueue<'_, impl Commands>,
+    ) -> Result<Duration> {
+        /// A stop waits no longer than this.
+        const SLICE: Duration = Duration::from_millis(50);
+        let Some(cooling) = &mut self.cooling else { return Ok(Duration::ZERO) };
+        let OpenDevice { device, watchdog, .. } = &self.training.learner.device;
+        gpu::finish(device).await?;
+        cooling.observe(|| self.memory.latest_health());
+        let pause = cooling.pause(began.elapsed());
+        if let Some(text) = cooling.note() {
+            self.journal.emit(Event::Note { text });
+        }
+        let _silence = watchdog.allow_silence(pause);
+        let paused = Moment::now();
+        while paused.elapsed() < pause && !commands.wants_stop() {
+            std::thread::sleep(SLICE.min(pause.saturating_sub(paused.elapsed())));
+        }
+        Ok(paused.elapsed())
+    }
+
     /// Waits for the device if that is due, and checks its memory.
     async fn wait_for_device(&mut self) -> Result<()> {
         let Training { steps, learner, .. } = &self.training;
@@ -257,7 +291,7 @@ impl<'a> Session<'a> {
         let spent = clock.spent();
         let Training { inputs, steps, ranks, learner, position } = training;
         let network = std::mem::take(&mut ranks.network);
-        let compute = spent.saturating_sub(network);
+        let compute = spent.saturating_sub(network + clock.cooled);
         let compute_ms = clock.per_update(compute);
         let network_ms = clock.per_update(network);
         let seconds = spent.as_secs_f64() / clock.updates as f64;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use chrono::Utc;
 
 use super::Result;
+use super::cooling::Cooling;
 use super::inputs::{RunClock, RunInputs, StepPlan};
 use super::rank_part::RankPart;
 use crate::config::{Config, DecayLength, InitFrom};
@@ -16,7 +17,7 @@ use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Blocks, Lora, read_architecture};
 use crate::ops::OpsMode;
-use crate::plan::{self, HEAD, MAX_SHARDS};
+use crate::plan::{self, DeviceHealth, DeviceKind, HEAD, MAX_SHARDS};
 use crate::protocol::{Exit, Failure};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, BaseModel, Checkpoint, Damaged};
@@ -102,6 +103,10 @@ impl Setup {
         let config = if config.vocab_size == 0 { config } else { Config { vocab_size, ..config } };
         let architecture = Architecture::new(&config, vocab_size);
         check_bindings(&architecture, device)?;
+        if device.kind == DeviceKind::Cpu {
+            // Nothing reads its sensors, and this is before anything is written.
+            Cooling::new(&config, &device.name, &DeviceHealth::default())?;
+        }
         let profile = device_profile(device, mode);
         let mode = mode.for_driver(driver_traits(device, mode));
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);

@@ -1,4 +1,4 @@
-//! Runs that train in some hours only, and commands that follow a run.
+//! Runs that train in some hours only or below a temperature, and commands that follow a run.
 
 use std::time::SystemTime;
 
@@ -79,6 +79,18 @@ fn hours_need_a_process_that_waits() {
     let output = run(folder.path(), &args);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     assert!(!folder.path().join("r").exists());
+}
+
+#[test]
+fn limits_need_a_device_that_reports_what_they_limit() {
+    let folder = temporary();
+    for (flag, what) in [("--max_celsius=75", "temperature"), ("--max_watts=100", "power")] {
+        let output = run(folder.path(), &[&["train", "--run=r", flag], TINY].concat());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(&format!("nothing reports the {what} of CPU")), "{stderr}");
+        assert!(!folder.path().join("r").exists(), "{flag}");
+    }
 }
 
 #[cfg(unix)]

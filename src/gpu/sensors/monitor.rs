@@ -54,7 +54,7 @@ impl DeviceMonitor {
         }
         let physical = physical_device(&device.device);
         let mut sensors = Sensors::of(&device.info, device.adapter.clone(), physical);
-        lock(&latest).memory = sensors.memory();
+        *lock(&latest) = DeviceReading { memory: sensors.memory(), health: sensors.health() };
         let shared = latest.clone();
         let read = move || {
             let reading = DeviceReading { memory: sensors.memory(), health: sensors.health() };
