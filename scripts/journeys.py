@@ -93,6 +93,8 @@ class Window:
         raise Fault(f"there is no {names[0]!r} to be used; there is: {', '.join(others)}")
 
     def picture(self, name):
+        # What a screen reader finds is drawn a frame later.
+        time.sleep(1)
         self.shots += 1
         kind = "keys" if self.by_keyboard else "clicks"
         file = self.pictures / f"{name}-{kind}-{self.shots}.png"
@@ -124,15 +126,24 @@ class Window:
         return ""
 
     def go_to(self, names):
-        seen = []
-        while self.focused() not in names:
+        seen = [self.focused()]
+        while seen[-1] not in names:
             xdotool("key", "Tab")
-            time.sleep(0.15)
+            # A window that draws in software takes a while, and two widgets in a row may have one name.
+            end = time.monotonic() + 2
+            while self.focused() == seen[-1] and time.monotonic() < end:
+                time.sleep(0.05)
             seen.append(self.focused())
             if len(seen) > 150:
                 raise Fault(f"Tab does not come to {names[0]!r}, but to: {', '.join(seen)}")
         xdotool("key", "space")
         time.sleep(0.5)
+
+    def choose(self, *names):
+        """Uses a radio button, which is chosen then."""
+        self.use(*names)
+        chosen = lambda: self.find(names).get_state_set().contains(Atspi.StateType.CHECKED)
+        wait_for(f"a choice of {names[0]!r}", chosen)
 
     def type(self, text):
         """Types into the dialog of this system, which has none of its own, and confirms."""
@@ -170,7 +181,7 @@ def book(window, home, texts):
     window.use("Your text")
     window.use("Files...")
     window.type(texts / "book.txt")
-    window.use("10 minutes", "10 minutes or longer")
+    window.choose("10 minutes", "10 minutes or longer")
     window.picture("ready")
     window.use("Start training")
     wait_for("updates", lambda: updates(home))
@@ -182,7 +193,7 @@ def fine_tuning(window, home, texts):
     window.type(texts / "model")
     window.use("Files...")
     window.type(texts / "chats.jsonl")
-    window.use("10 minutes", "10 minutes or longer")
+    window.choose("10 minutes", "10 minutes or longer")
     window.picture("ready")
     window.use("Start training")
     wait_for("updates", lambda: updates(home))
