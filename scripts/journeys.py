@@ -5,10 +5,10 @@ the pointer, and then by keyboard alone.
 
     scripts/journeys.py WGPT [FOLDER [JOURNEY...]]
 
-WGPT is the program. Pictures go to FOLDER, by default a temporary one. Without a JOURNEY it walks them all. The window runs under Xvfb
-with settings and runs of its own, and its widgets are found where a screen reader finds them. Needs the Debian
-packages xvfb, xdotool, imagemagick, dbus, at-spi2-core, python3-gi and gir1.2-atspi-2.0, and a Vulkan driver; a
-software renderer is enough.
+WGPT is the program. Pictures go to FOLDER, by default a temporary one. Without a JOURNEY it walks them all. The
+window runs under Xvfb with settings and runs of its own, and its widgets are found where a screen reader finds
+them. Needs the Debian packages xvfb, xdotool, imagemagick, dbus, at-spi2-core, python3-gi and gir1.2-atspi-2.0, and
+a Vulkan driver; a software renderer is enough.
 """
 
 import contextlib
@@ -211,7 +211,7 @@ def export(window, home, texts):
 
 
 # The most clicks that a person should need, without those in the system's own dialogs.
-JOURNEYS = [(demo, 1), (book, 4), (fine_tuning, 5), (export, 4)]
+JOURNEYS = [(demo, 1), (book, 4), (fine_tuning, 5), (export, 3)]
 
 
 def write_texts(wgpt, texts):
@@ -255,8 +255,9 @@ def walk(wgpt, pictures, chosen):
                 home = pathlib.Path(folder, f"{name}-{by_keyboard}")
                 home.mkdir()
                 os.environ["HOME"] = str(home)
-                window = Window(wgpt, home, pictures, by_keyboard)
+                window = None
                 try:
+                    window = Window(wgpt, home, pictures, by_keyboard)
                     journey(window, home, texts)
                     if window.clicks > most:
                         raise Fault(f"{window.clicks} clicks, where {most} are enough")
@@ -267,8 +268,9 @@ def walk(wgpt, pictures, chosen):
                     kind = "by keyboard" if by_keyboard else "by pointer"
                     print(f"fault: {name}, {kind}: {fault}", flush=True)
                 finally:
-                    window.picture(name)
-                    window.close()
+                    if window is not None:
+                        window.picture(name)
+                        window.close()
                     end_all(home)
     return faults
 
@@ -284,9 +286,12 @@ def main():
     gi.require_version("Atspi", "2.0")
     from gi.repository import Atspi, GLib
 
+    chosen = sys.argv[3:]
+    if unknown := set(chosen) - {journey.__name__ for journey, _ in JOURNEYS}:
+        sys.exit(f"error: no journey is called {', '.join(sorted(unknown))}")
     pictures = pathlib.Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()).resolve()
     pictures.mkdir(parents=True, exist_ok=True)
-    faults = walk(wgpt, pictures, sys.argv[3:])
+    faults = walk(wgpt, pictures, chosen)
     print(f"{faults} faults; pictures in {pictures}")
     return min(faults, 1)
 

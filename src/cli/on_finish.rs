@@ -16,7 +16,7 @@ pub(super) fn run(command: &str, run: &Path) {
         Ok(status) => status.to_string(),
         Err(error) => error.to_string(),
     };
-    message!("warning: the command of --on-finish has failed ({problem}): {command}");
+    message!("warning: the on-finish command failed ({problem}): {command}");
 }
 
 fn run_shell(command: &str, input: &str) -> io::Result<ExitStatus> {
@@ -28,7 +28,7 @@ fn run_shell(command: &str, input: &str) -> io::Result<ExitStatus> {
     let mut shell = Command::new("cmd");
     #[cfg(windows)]
     // As it was typed: its own rules for quotes are not those of other programs.
-    std::os::windows::process::CommandExt::raw_arg(&mut shell, format!("/C {command}"));
+    std::os::windows::process::CommandExt::raw_arg(&mut shell, format!("/S /C \"{command}\""));
     // stdout has the events of the run.
     let mut child = shell.stdin(Stdio::piped()).stdout(stderr()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {

@@ -392,10 +392,9 @@ fn adapter(config: &Config) -> Option<String> {
     let lora = Lora::new(config)?;
     // Measured by `wgpt eval` on tinyshakespeare.
     let base = match config.base_dtype {
-        BaseDtype::Auto => "the base stays as it is",
+        BaseDtype::Auto => "the base is frozen",
         BaseDtype::Q8_0 => {
-            "the base stays as it is, in 8 bits (a model of 0.8M weights had a loss of 1.9115 so, and of 1.9116 in \
-             float32)"
+            "the base is frozen, in 8 bits (measured on a model of 0.8M weights: loss 1.9115, in float32 1.9116)"
         }
     };
     Some(format!("rank {}, alpha {}; {base}", lora.rank, lora.alpha))
@@ -408,7 +407,7 @@ fn within_hours(hours: &Hours, seconds: f64) -> Option<String> {
         Some(end) => {
             format!("{hours}; begun now, it ends on {}", end.format("%A, %Y-%m-%d at %H:%M"))
         }
-        None => format!("{hours}; it takes years"),
+        None => format!("{hours}; the run would take too long"),
     })
 }
 

@@ -114,8 +114,12 @@ fn split(typed: &Values) -> (Values, Vec<(String, Vec<String>)>) {
     let mut swept = Vec::new();
     for (key, text) in typed {
         let kind = KEYS.iter().find(|known| known.name == key).map(|known| known.kind);
-        let takes_commas =
-            matches!(kind, None | Some(ValueKind::Text | ValueKind::Words(_) | ValueKind::Scaling));
+        let takes_commas = matches!(
+            kind,
+            None | Some(
+                ValueKind::Text | ValueKind::Words(_) | ValueKind::Scaling | ValueKind::Hours
+            )
+        );
         if takes_commas || !text.contains(',') {
             common.push((key.clone(), text.clone()));
         } else {
@@ -314,12 +318,13 @@ mod tests {
         let typed = [
             ("learning_rate", "1e-3,3e-3"),
             ("log", "csv,tensorboard"),
+            ("hours", "mon-fri 23:00-07:00, sat-sun"),
             ("optimizer", "adamw, muon"),
             ("max_iters", "100"),
         ];
         let typed: Values = typed.map(|(key, text)| (key.to_string(), text.to_string())).into();
         let (common, swept) = split(&typed);
-        assert_eq!(common.len(), 2);
+        assert_eq!(common.len(), 3);
         let combinations = combinations(&swept);
         let all = runs(1337, 2, &combinations, &combinations, Path::new("out/s"));
         assert_eq!(all.len(), 8);

@@ -4,13 +4,15 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde::de::Error;
+
 use super::args::{Global, LaunchArgs, TrainArgs, device_of_rank};
 use super::event_printer::{EventPrinter, print_event};
 use super::run_list::{RUNS, newest_to_resume};
 use super::{on_finish, recipe, terminal};
 use crate::config::{Config, ConfigSource, InitFrom, Source, run_name};
 use crate::disk;
-use crate::protocol::{Event, Failure, RunSettings, StartRun};
+use crate::protocol::{Command, Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
@@ -39,7 +41,7 @@ pub(super) fn run(
     let warn: fn(&Event) =
         if json { print_event } else { |event| message!("{}", event.labelled()) };
     if json && is_first {
-        control.read_stdin(args.stop_on_close, |line| serde_json::from_str(line), warn);
+        control.read_stdin(args.stop_on_close, typed_command, warn);
     }
     let follow = |start: &StartRun| {
         if is_first {
@@ -47,16 +49,21 @@ pub(super) fn run(
         }
     };
     let supervised = !args.no_supervise;
+    let typed_hours = args.source.clone().resolve(Vec::new(), None)?.config.hours;
     let on_finish = flag_or_variable(args.on_finish.as_deref(), "WGPT_ON_FINISH");
     let code = start_of(args, global).and_then(|start| {
         if rank.is_some() {
+            if !typed_hours.is_always() {
+                let text = "hours need a process that starts the ranks again";
+                return Err(Failure::usage(text, "use `wgpt launch`, or leave out hours"));
+            }
             return train_rank(start, &mut rank, &control, follow, &mut output);
         }
         let (resolved, warnings) = resolve(start.clone(), &mut Group::alone())?;
         let hours = resolved.config().unwrap_or_default().hours;
         if !supervised && !hours.is_always() {
-            let text = "hours need a process that waits while no other one trains";
-            return Err(Failure::usage(text, "leave out hours, or --no-supervise"));
+            let text = "hours need the process that --no-supervise leaves out";
+            return Err(Failure::usage(text, "leave out one of the two"));
         }
         follow(&resolved);
         if launcher.is_empty() {
@@ -73,15 +80,25 @@ pub(super) fn run(
             Failure::usage(text, hint)
         })
     });
-    let is_signal = code.as_ref().is_ok_and(|code| *code >= 128);
     let code = ended(code, rank.as_ref(), &output);
     if let (Some(command), Some(run)) = (on_finish, output.ended_by_itself())
         && is_first
-        && !is_signal
+        // A signal of a person, whatever the run has made of it.
+        && control.exit_code() == 0
     {
         on_finish::run(&command, run);
     }
     Ok(code)
+}
+
+/// Reads a command of a line of stdin.
+fn typed_command(line: &str) -> serde_json::Result<Command> {
+    match serde_json::from_str(line)? {
+        Command::StandBy => {
+            Err(serde_json::Error::custom("stand_by: a run stands by outside its hours"))
+        }
+        command => Ok(command),
+    }
 }
 
 fn start_of(args: TrainArgs, global: &Global) -> Result<StartRun, Failure> {

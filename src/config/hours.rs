@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use chrono::{DateTime, Datelike, NaiveTime, TimeDelta, TimeZone, Timelike, Weekday};
+use chrono::{DateTime, Datelike, NaiveTime, Offset, TimeDelta, TimeZone, Timelike, Weekday};
 use serde::{Deserialize, Serialize};
 
 const DAY: u32 = 24 * 60;
@@ -97,10 +97,23 @@ impl Hours {
         if self.is_always() {
             return whole(now).to_std().unwrap_or_default();
         }
-        let weeks = (whole(now).num_weeks() - 1).clamp(0, 10_000);
-        let mut within = self.of_a_week() * weeks as i32;
+        let weeks = (whole(now).num_weeks() - 1).max(0);
         let start = now.clone() + TimeDelta::weeks(weeks);
-        let mut moments = minutes(&start).peekable();
+        let of_weeks = self.of_a_week() * i32::try_from(weeks).unwrap_or(0);
+        // Without a change of the clocks, and so without asking for one at each minute.
+        let [first, last] = [&start, end].map(|moment| moment.offset().fix());
+        let within = if first == last {
+            self.within(&start.with_timezone(&first), &end.with_timezone(&last))
+        } else {
+            self.within(&start, end)
+        };
+        (of_weeks + within).to_std().unwrap_or_default()
+    }
+
+    /// Adds up the minutes within the hours.
+    fn within<Z: TimeZone>(&self, start: &DateTime<Z>, end: &DateTime<Z>) -> TimeDelta {
+        let mut within = TimeDelta::zero();
+        let mut moments = minutes(start).peekable();
         while let Some(moment) = moments.next()
             && moment < *end
         {
@@ -109,7 +122,7 @@ impl Hours {
                 within += next.min(end).clone().signed_duration_since(&moment);
             }
         }
-        within.to_std().unwrap_or_default()
+        within
     }
 }
 
@@ -148,6 +161,7 @@ impl TryFrom<String> for Hours {
 /// Parses days, hours, or days and hours.
 fn span(text: &str) -> Result<Span, String> {
     let (mut days, mut hours) = ([true; 7], (0, DAY));
+    let text = &text.replace(" -", "-").replace("- ", "-");
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
         [days_of, hours_of] => (days, hours) = (parse_days(days_of)?, parse_hours(hours_of)?),
@@ -162,7 +176,7 @@ fn span(text: &str) -> Result<Span, String> {
 
 fn parse_days(text: &str) -> Result<[bool; 7], String> {
     let parse = |name: &str| {
-        name.parse::<Weekday>().map_err(|_| format!("{name:?} is no day, like mon or saturday"))
+        name.parse::<Weekday>().map_err(|_| format!("{name:?} is not a day, like mon or saturday"))
     };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (mut day, last) = (parse(first)?, parse(last)?);
@@ -181,12 +195,12 @@ fn parse_hours(text: &str) -> Result<(u32, u32), String> {
         "24:00" => Ok(DAY),
         time => NaiveTime::parse_from_str(time, "%H:%M")
             .map(|time| 60 * time.hour() + time.minute())
-            .map_err(|_| format!("{time:?} is no time, like 23:00")),
+            .map_err(|_| format!("{time:?} is not a time, like 23:00")),
     };
     let (start, end) = text.split_once('-').ok_or(format!("{text:?} has no end"))?;
     let (start, end) = (parse(start)?, parse(end)?);
     if start == end || start == DAY {
-        return Err(format!("{text:?} is no span of a day"));
+        return Err(format!("{text:?} is empty"));
     }
     Ok((start, end))
 }
@@ -232,6 +246,7 @@ mod tests {
         );
         assert!(hours("22:00-24:00").contain(&at("2026-12-01 23:59")));
         assert!(!hours("22:00-24:00").contain(&at("2026-12-01 00:00")));
+        assert!(hours("mon - fri 23:00 - 07:00").contain(&at("2026-11-30 23:00")));
     }
 
     #[test]

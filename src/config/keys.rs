@@ -172,8 +172,8 @@ pub const KEYS: &[Key] = &[
     key("log", Words(&["tensorboard", "csv"]), OUTPUT, "", "curves for other programs, in the run folder: tensorboard, csv, or both with a comma; empty = none"),
     key("always_save_checkpoint", Bool, OUTPUT, "true", "save at every evaluation, not only when the validation loss improves"),
     key("keep_checkpoints", count(1, U32), OUTPUT, "2", "newest checkpoints to keep besides the best"),
-    key("max_celsius", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this temperature; 0 = no limit"),
-    key("max_watts", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this power on average; 0 = no limit"),
+    key("max_celsius", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this temperature in °C; 0 = no limit"),
+    key("max_watts", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this average power in watts; 0 = no limit"),
     key("keep_awake", Bool, OUTPUT, "true", "keep the computer from suspending by itself while the run trains"),
 ];
 

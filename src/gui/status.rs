@@ -16,7 +16,10 @@ pub fn status(progress: &Progress) -> (String, Level) {
         RunPhase::Running => ("training", Level::Info),
         RunPhase::Paused => ("paused", Level::Warning),
         RunPhase::Recovering => ("restarting from the last checkpoint", Level::Warning),
-        RunPhase::Waiting(waiting) => (waiting.text.as_str(), Level::Warning),
+        RunPhase::Waiting(waiting) => {
+            let level = if waiting.attempts == 0 { Level::Info } else { Level::Warning };
+            (waiting.text.as_str(), level)
+        }
         RunPhase::Finished(StopReason::Finished) => ("finished", Level::Info),
         RunPhase::Finished(StopReason::MaxTime) => ("finished: time limit reached", Level::Info),
         RunPhase::Finished(StopReason::Stopped | StopReason::StandBy) => ("stopped", Level::Info),

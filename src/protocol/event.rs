@@ -308,7 +308,7 @@ pub enum StopReason {
     MaxTime,
     /// A command or a signal stopped it.
     Stopped,
-    /// It goes on in another process once it may. No event reports it.
+    /// It continues in another process later. No event reports it.
     StandBy,
     /// The run was an evaluation only (`eval_only`).
     EvalOnly,

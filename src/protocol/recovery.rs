@@ -71,9 +71,11 @@ impl AppliedCommands {
                 self.settings.retain(|known| discriminant(known) != discriminant(setting));
                 self.settings.push(*setting);
             }
-            // The run has recorded a decay.
-            Command::Finish { .. } | Command::Checkpoint | Command::Sample { .. } => {}
-            Command::StandBy => {}
+            // The run has recorded a decay, and a standby ends by itself.
+            Command::Finish { .. }
+            | Command::Checkpoint
+            | Command::Sample { .. }
+            | Command::StandBy => {}
         }
     }
 
@@ -130,17 +132,23 @@ impl Recovery {
         Self { of_ranks: Some(0), ..Self::default() }
     }
 
-    /// Decides what follows a failure at the time `now`, counted from any fixed moment.
-    pub fn decide(&mut self, failure: TrainerFailure, now: Duration) -> Decision {
-        let has_new_updates = failure.iteration > self.furthest;
+    /// Takes the updates that a trainer has made. Returns true if no other had made them.
+    pub fn reach(&mut self, iteration: u64) -> bool {
+        let has_new_updates = iteration > self.furthest;
         if has_new_updates {
             *self = Self {
-                furthest: failure.iteration,
+                furthest: iteration,
                 opened: self.opened,
                 of_ranks: self.of_ranks.map(|_| 0),
                 ..Self::default()
             };
         }
+        has_new_updates
+    }
+
+    /// Decides what follows a failure at the time `now`, counted from any fixed moment.
+    pub fn decide(&mut self, failure: TrainerFailure, now: Duration) -> Decision {
+        let has_new_updates = self.reach(failure.iteration);
         self.out_of_memory = None;
         let cause = failure.error.cause;
         self.opened |=

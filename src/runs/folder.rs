@@ -213,8 +213,8 @@ impl RunFolder {
     }
 }
 
-/// Locks the lock file of a run, which it creates.
-fn locked(run: &Path) -> Result<File, Failure> {
+/// Locks a run for this process, by a file that it creates, until the returned value is dropped.
+pub fn locked(run: &Path) -> Result<File, Failure> {
     let path = run.join(LOCK_FILE);
     let lock = disk::open_lock(&path).map_err(Failure::io("open", &path))?;
     disk::lock(&lock).map_err(|error| match error {

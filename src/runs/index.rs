@@ -233,7 +233,9 @@ fn state(run: &Path, progress: RunPhase, last: Option<Event>, modified: Duration
     }
     let restart = match &last {
         Some(Event::Replan { reason, .. }) if *reason != ReplanReason::Budget => RESTART_TIMEOUT,
-        Some(Event::Waiting(waiting)) => RESTART_TIMEOUT + Duration::from_secs(waiting.seconds),
+        Some(Event::Waiting(waiting)) if waiting.attempts > 0 => {
+            RESTART_TIMEOUT + Duration::from_secs(waiting.seconds)
+        }
         _ => Duration::ZERO,
     };
     match last {

@@ -25,11 +25,11 @@ pub(crate) use crate::protocol::{About, Introduction, RunState, RunSummary, Tail
 pub(crate) use data_path::{absolute_data, absolute_model, find_data};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use device_cache::folder as cache_folder;
-#[cfg(not(target_arch = "wasm32"))]
-pub(crate) use folder::json_line;
 pub(crate) use folder::{
     CHECKPOINTS_FOLDER, COMMANDS_FILE, CONFIG_FILE, EVENTS_FILE, LOCK_FILE, RunFolder, record,
 };
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use folder::{json_line, locked};
 pub(crate) use index::*;
 pub(crate) use model_source::{NANOGPT_FILE, check_same, has_chat};
 pub(crate) use scalars::Continued;

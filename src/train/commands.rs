@@ -44,10 +44,10 @@ impl<'a, C: Commands> CommandQueue<'a, C> {
         Self { source, waiting: VecDeque::new() }
     }
 
-    /// Takes the commands that have arrived. Returns true if one of those that wait is to stop the run.
+    /// Takes the commands that have arrived. Returns true if one of those that wait is to end this process.
     pub fn wants_stop(&mut self) -> bool {
         self.waiting.extend(from_fn(|| self.source.next()));
-        self.waiting.contains(&Command::Stop)
+        self.waiting.iter().any(|command| matches!(command, Command::Stop | Command::StandBy))
     }
 }
 

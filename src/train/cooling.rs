@@ -13,6 +13,9 @@ const LEAST: f64 = 0.05;
 /// The time between two readings.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// The longest pause. Other ranks wait for this one.
+const LONGEST: Duration = Duration::from_secs(300);
+
 /// Temperatures follow slowly, and are reported in whole degrees: what counts is the one that is expected after this
 /// many seconds, from a trend that is averaged over as many.
 const AHEAD: f64 = 10.0;
@@ -37,9 +40,10 @@ impl Cooling {
     /// Returns `None` for a run without limits.
     ///
     /// # Errors
-    /// Nothing reports what is to be limited on this device.
+    /// Nothing reports what is to be limited on this device, and the run is new.
     pub fn new(
         config: &Config,
+        is_new: bool,
         device: &str,
         health: &DeviceHealth,
     ) -> Result<Option<Self>, Failure> {
@@ -48,7 +52,7 @@ impl Cooling {
             ("max_celsius", max_celsius, health.celsius, "temperature"),
             ("max_watts", max_watts, health.watts, "power"),
         ] {
-            if limit > 0.0 && reading.is_none() {
+            if is_new && limit > 0.0 && reading.is_none() {
                 let text = format!("{key}: nothing reports the {what} of {device}");
                 let hint =
                     "leave it out; `wgpt doctor` shows what the system reports of the device";
@@ -69,30 +73,38 @@ impl Cooling {
 
     /// Takes a reading if one is due.
     pub fn observe(&mut self, read: impl FnOnce() -> DeviceHealth) {
-        if self.read.is_none_or(|at| at.elapsed() >= INTERVAL) {
+        let since = self.read.map_or(INTERVAL, Moment::elapsed);
+        if since >= INTERVAL {
             self.read = Some(Moment::now());
-            self.adjust(&read());
+            self.adjust(&read(), since.as_secs_f64());
         }
     }
 
-    /// Takes the reading of another second.
-    fn adjust(&mut self, health: &DeviceHealth) {
+    /// Takes a reading, `seconds` after the one before.
+    fn adjust(&mut self, health: &DeviceHealth, seconds: f64) {
+        // In a second.
         let mut factor: f64 = 1.05;
-        if let Some(celsius) = health.celsius.filter(|_| self.max_celsius > 0.0) {
-            let before = self.celsius.replace(celsius).unwrap_or(celsius);
-            self.trend += (celsius - before - self.trend) / AHEAD;
-            let excess = celsius + AHEAD * self.trend - (self.max_celsius - MARGIN);
-            factor = factor.min(1.0 - 0.02 * excess.clamp(-2.0, 10.0));
+        if self.max_celsius > 0.0 {
+            factor = factor.min(health.celsius.map_or(1.0, |celsius| {
+                let before = self.celsius.replace(celsius).unwrap_or(celsius);
+                let trend = (celsius - before) / seconds;
+                self.trend += (trend - self.trend) * (seconds / AHEAD).min(1.0);
+                let excess = celsius + AHEAD * self.trend - (self.max_celsius - MARGIN);
+                1.0 - 0.02 * excess.clamp(-2.0, 10.0)
+            }));
         }
-        if let Some(watts) = health.watts.filter(|_| self.max_watts > 0.0) {
-            factor = factor.min(1.0 + 0.3 * (0.97 - watts / self.max_watts).clamp(-1.0, 0.15));
+        if self.max_watts > 0.0 {
+            factor = factor.min(health.watts.map_or(1.0, |watts| {
+                1.0 + 0.3 * (0.97 - watts / self.max_watts).clamp(-1.0, 0.15)
+            }));
         }
-        self.share = (self.share * factor).clamp(LEAST, 1.0);
+        // One reading tells little of a long time.
+        self.share = (self.share * factor.powf(seconds.min(AHEAD))).clamp(LEAST, 1.0);
     }
 
     /// Returns the pause after an update that took `time`.
     pub fn pause(&self, time: Duration) -> Duration {
-        time.mul_f64(1.0 / self.share - 1.0)
+        time.mul_f64(1.0 / self.share - 1.0).min(LONGEST)
     }
 
     /// Returns what to tell of the first pause.
@@ -115,22 +127,26 @@ mod tests {
         let config = Config { max_celsius, max_watts, ..Config::default() };
         let known =
             DeviceHealth { celsius: Some(40.0), watts: Some(20.0), ..DeviceHealth::default() };
-        Cooling::new(&config, "the GPU", &known).unwrap().unwrap()
+        Cooling::new(&config, true, "the GPU", &known).unwrap().unwrap()
     }
 
     /// A device that nears its temperature with a time constant, and is read in whole degrees.
     #[test]
     fn the_temperature_settles_just_below_its_limit() {
-        for (constant, hottest) in [(10.0, 90.0), (30.0, 85.0), (60.0, 95.0)] {
+        for (constant, hottest, interval) in
+            [(10.0, 90.0, 1), (30.0, 85.0, 1), (60.0, 95.0, 1), (60.0, 95.0, 6)]
+        {
             let mut cooling = cooling(75.0, 0.0);
             let mut celsius: f64 = 40.0;
             let mut seen = Vec::new();
-            for _ in 0..1200 {
+            for second in 0..1200 {
                 let target = 35.0 + (hottest - 35.0) * cooling.share;
                 celsius += (target - celsius) / constant;
                 let reading =
                     DeviceHealth { celsius: Some(celsius.round()), ..DeviceHealth::default() };
-                cooling.adjust(&reading);
+                if second % interval == 0 {
+                    cooling.adjust(&reading, f64::from(interval));
+                }
                 seen.push(celsius);
             }
             let highest = seen.iter().copied().fold(0.0, f64::max);
@@ -150,7 +166,7 @@ mod tests {
         for second in 0..120 {
             watts = 25.0 + 175.0 * cooling.share;
             assert!(second < 15 || watts < 150.0, "{watts} W after {second} s");
-            cooling.adjust(&DeviceHealth { watts: Some(watts), ..DeviceHealth::default() });
+            cooling.adjust(&DeviceHealth { watts: Some(watts), ..DeviceHealth::default() }, 1.0);
         }
         assert!(watts > 140.0, "{watts}");
         let pause = cooling.pause(Duration::from_secs(1));
@@ -163,12 +179,19 @@ mod tests {
         let mut cool = cooling(75.0, 150.0);
         let reading =
             DeviceHealth { celsius: Some(60.0), watts: Some(120.0), ..DeviceHealth::default() };
-        (0..100).for_each(|_| cool.adjust(&reading));
+        (0..100).for_each(|_| cool.adjust(&reading, 1.0));
         assert_eq!((cool.pause(Duration::from_secs(1)), cool.note()), (Duration::ZERO, None));
         let unknown = DeviceHealth::default();
         let config = Config { max_watts: 150.0, ..Config::default() };
-        let Err(failure) = Cooling::new(&config, "CPU", &unknown) else { panic!("it was taken") };
+        let Err(failure) = Cooling::new(&config, true, "CPU", &unknown) else {
+            panic!("it was taken")
+        };
         assert!(failure.text.contains("the power of CPU"), "{failure}");
-        assert!(Cooling::new(&Config::default(), "CPU", &unknown).unwrap().is_none());
+        // A driver that was reset may report it later. Until then the share stays.
+        let mut later = Cooling::new(&config, false, "GPU", &unknown).unwrap().unwrap();
+        later.share = 0.5;
+        later.adjust(&unknown, 1.0);
+        assert_eq!(later.share, 0.5);
+        assert!(Cooling::new(&Config::default(), true, "CPU", &unknown).unwrap().is_none());
     }
 }

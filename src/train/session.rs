@@ -51,7 +51,8 @@ impl<'a> Session<'a> {
         let memory = MemoryMonitor::new(&device, setup.steps.forecast.host_bytes);
         // Before anything is written.
         let (config, name) = (&setup.inputs.config, &device.info.name);
-        let cooling = Cooling::new(config, name, &memory.latest_health())?;
+        let is_new = setup.origin.loaded.is_none();
+        let cooling = Cooling::new(config, is_new, name, &memory.latest_health())?;
         let learner = Learner::open(&mut setup, device)?;
         let Setup { inputs, steps, mut ranks, origin, preparation, .. } = setup;
         let Origin { folder, loaded, warnings, .. } = origin;

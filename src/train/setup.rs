@@ -105,7 +105,7 @@ impl Setup {
         check_bindings(&architecture, device)?;
         if device.kind == DeviceKind::Cpu {
             // Nothing reads its sensors, and this is before anything is written.
-            Cooling::new(&config, &device.name, &DeviceHealth::default())?;
+            Cooling::new(&config, true, &device.name, &DeviceHealth::default())?;
         }
         let profile = device_profile(device, mode);
         let mode = mode.for_driver(driver_traits(device, mode));

@@ -46,7 +46,7 @@ impl StartRun {
             RunSettings::Recorded | RunSettings::Typed(_) => (recorded(&self.run)?, false),
         };
         if cfg!(target_arch = "wasm32") && !config.hours.is_always() {
-            let text = "hours: a page cannot wait for them, because it ends with its browser";
+            let text = "hours: a web page cannot wait for them";
             return Err(Failure::usage(text, "leave hours empty, or use wgpt on the desktop"));
         }
         let resume = self.resume || continues || config.init_from == InitFrom::Resume;

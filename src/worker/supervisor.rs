@@ -33,6 +33,9 @@ pub(super) trait Transport {
     fn record(&mut self, run: &Path, event: &Event);
 
     fn emit(&mut self, event: Event);
+
+    /// Keeps other processes from training a run that stands by, until the next worker starts.
+    fn hold(&mut self, _run: &Path) {}
 }
 
 /// How the process of a worker ended.
@@ -96,9 +99,12 @@ pub(super) struct Supervisor<T> {
     pub restart_at: Option<Duration>,
     /// Why the run is to stand by, if it is: no worker starts then.
     standby: Option<Waiting>,
-    /// Since when no worker runs for that reason, and all such time before.
+    /// Since when no worker runs for that reason.
     standby_since: Option<Duration>,
+    /// The time of all former standbys.
     stood_by: Duration,
+    /// Commands that came while no worker ran, for the next one.
+    later: Vec<Command>,
     /// The exit code of a process that ends with this run, once it has ended.
     pub exit_code: Option<u8>,
 }
@@ -119,42 +125,67 @@ impl<T: Transport> Supervisor<T> {
             standby: None,
             standby_since: None,
             stood_by: Duration::ZERO,
+            later: Vec::new(),
             exit_code: None,
         })
     }
 
-    /// Lets the run stand by, without a worker, or go on if there is no more reason for that.
-    pub fn stand_by(&mut self, reason: Option<Waiting>, now: Duration) {
-        match (self.standby.is_some(), reason) {
-            (false, Some(reason)) => {
-                self.standby = Some(reason);
-                if self.restart_at.is_none() {
-                    self.transport.send(&Command::StandBy);
-                }
-            }
-            (true, None) => {
-                // A worker that has not ended yet is followed at once.
-                self.standby = None;
-                if let Some(since) = self.standby_since.take() {
-                    self.stood_by += now.saturating_sub(since);
-                }
-            }
-            _ => {}
+    /// Returns true if the run is to stand by: no worker starts.
+    pub fn stands_by(&self) -> bool {
+        self.standby.is_some()
+    }
+
+    /// Lets the run stand by, without a worker.
+    pub fn stand_by(&mut self, reason: Waiting, now: Duration) {
+        self.standby = Some(reason);
+        if self.restart_at.is_none() {
+            self.transport.send(&Command::StandBy);
+        } else {
+            self.rest(now);
         }
     }
 
-    /// Passes a command on. A run that waits for its device only stops; its next worker gets the other
-    /// commands. `now` counts from the start of the run, here as below.
+    /// Lets the run continue after a standby. A worker that has not ended yet is followed at once.
+    pub fn end_standby(&mut self, now: Duration) {
+        self.standby = None;
+        if let Some(since) = self.standby_since.take() {
+            self.stood_by += now.saturating_sub(since);
+        }
+    }
+
+    /// Begins the standby of a run without a worker, if it is to stand by.
+    fn rest(&mut self, now: Duration) {
+        if let Some(reason) = self.standby.clone()
+            && self.standby_since.is_none()
+        {
+            self.standby_since = Some(now);
+            self.report(Event::Waiting(reason));
+            self.transport.hold(&self.start.run);
+        }
+    }
+
+    /// Returns the time of the run without its standbys.
+    fn without_standby(&self, now: Duration) -> Duration {
+        let present = self.standby_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        now.saturating_sub(self.stood_by + present)
+    }
+
+    /// Passes a command on. A run that waits only stops; its next worker gets the other commands. `now` counts from
+    /// the start of the run, here as below.
     pub fn send(&mut self, command: &Command, now: Duration) {
         self.commands.apply(command);
-        if self.restart_at.is_none() {
-            return self.transport.send(command);
-        }
-        if self.commands.is_stopping {
+        // A worker that is to stand by reads no more.
+        if matches!(command, Command::Finish { .. })
+            && (self.stands_by() || self.restart_at.is_some())
+        {
+            self.later.push(command.clone());
+        } else if self.restart_at.is_none() {
+            self.transport.send(command);
+        } else if self.commands.is_stopping {
             self.report(Event::Done {
                 iter: self.recovery.furthest,
                 best_val_loss: None,
-                seconds: now.as_secs_f64(),
+                seconds: self.without_standby(now).as_secs_f64(),
                 reason: StopReason::Stopped,
             });
             self.finish(0);
@@ -209,6 +240,7 @@ impl<T: Transport> Supervisor<T> {
         let end = self.end.take();
         let mut failure = take(&mut self.failure);
         if let Some(RunEnd::Stopped { reason: StopReason::StandBy }) = end {
+            self.recovery.reach(failure.iteration);
             return self.begin_standby(now);
         }
         let is_reported = matches!(end, Some(RunEnd::Failed(_)));
@@ -250,7 +282,7 @@ impl<T: Transport> Supervisor<T> {
             failure.error.cause.get_or_insert(Cause::DeviceLost);
             return self.give_up(failure.error);
         }
-        match self.recovery.decide(failure, now) {
+        match self.recovery.decide(failure, self.without_standby(now)) {
             Decision::GiveUp(error) => self.give_up(error),
             Decision::NoDevice(error) => {
                 // The run was never touched, so nothing is recorded.
@@ -262,6 +294,7 @@ impl<T: Transport> Supervisor<T> {
                 self.start.self_test.avoids_matrices |= avoids_matrices;
                 self.start.max_plan = plan.or(self.start.max_plan.take());
                 self.restart_at = Some(now + delay);
+                self.rest(now);
             }
         }
     }
@@ -272,9 +305,8 @@ impl<T: Transport> Supervisor<T> {
         self.start.is_restart = true;
         if self.commands.is_stopping {
             self.send(&Command::Stop, now);
-        } else if let Some(reason) = self.standby.clone() {
-            self.standby_since = Some(now);
-            self.report(Event::Waiting(reason));
+        } else {
+            self.rest(now);
         }
     }
 
@@ -341,9 +373,9 @@ impl<T: Transport> Supervisor<T> {
             return Ok(());
         }
         self.restart_at = None;
-        self.start.elapsed = now.saturating_sub(self.stood_by);
+        self.start.elapsed = self.without_standby(now);
         self.transport.start(&self.start)?;
-        for command in self.commands.replay() {
+        for command in self.commands.replay().chain(take(&mut self.later)) {
             self.transport.send(&command);
         }
         Ok(())

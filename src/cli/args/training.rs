@@ -29,11 +29,11 @@ pub(in crate::cli) struct TrainArgs {
     /// Print JSON events, and read commands from stdin
     #[arg(long)]
     pub json: bool,
-    /// Run this command of the shell once the run has ended by itself
+    /// Run this shell command when the run has ended, unless you stop it
     ///
-    /// Not if a person has stopped it. The command gets the line of the run in `wgpt runs --json` on stdin, and
-    /// WGPT_ON_FINISH sets one for all runs. For example `--on-finish="systemctl suspend"`.
-    #[arg(long, value_name = "COMMAND")]
+    /// The command gets the run as a JSON object on stdin, as `wgpt runs --json` prints it. WGPT_ON_FINISH sets one for
+    /// each `wgpt train` and `wgpt launch`. For example `--on-finish="systemctl suspend"`.
+    #[arg(long, value_name = "COMMAND", hide_short_help = true)]
     pub on_finish: Option<String>,
     /// Train in this process, so that a failure of the device ends the run
     #[arg(long, hide = true, help_heading = DEBUGGING)]

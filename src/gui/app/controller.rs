@@ -80,6 +80,7 @@ impl Controller {
     pub fn end_text(&mut self) {
         let samples = &mut self.shared.samples;
         let is_writing = samples.prompt.writing.take().is_some();
+        samples.before = None;
         if samples.chat.take_back() | is_writing | samples.inside.end() {
             self.requests.client.send(crate::protocol::Request::StopSample);
         }

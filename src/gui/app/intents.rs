@@ -25,7 +25,12 @@ impl Controller {
             }
             Intent::Send(command) => self.send_command(&command),
             Intent::SendToOwnRun(command) => self.send_to_own_run(&command),
-            Intent::Ask(request) => self.requests.client.send(request),
+            Intent::Ask(request) => {
+                if request == Request::StopSample {
+                    self.shared.samples.end_before();
+                }
+                self.requests.client.send(request);
+            }
             // What is not seen is not started.
             Intent::Start if self.shared.room != Room::Start => self.carry_out(Intent::New),
             Intent::Start if !self.shared.is_set_up() => {

@@ -187,6 +187,14 @@ impl Controller {
             }
             Reply::Failed { job, text, hint } => {
                 let text = if hint.is_empty() { text } else { format!("{text}: {hint}") };
+                // A base model may know no conversations. The trained one is asked all the same.
+                if job == RequestKind::Sample
+                    && let Some(before) = &mut shared.samples.before
+                    && let Some(then) = before.then.take()
+                {
+                    before.text = text;
+                    return self.requests.client.send(Request::Sample(then));
+                }
                 if matches!(job, RequestKind::Prepare | RequestKind::Get) {
                     shared.start.data.job = None;
                 }

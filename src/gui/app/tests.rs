@@ -11,7 +11,8 @@ use crate::disk::absolute;
 use crate::gui::state::{Before, SettingsForm};
 use crate::plan::{Backend, DeviceKind, DeviceProfile, DeviceSpeed, gpu_named};
 use crate::protocol::{
-    DataInfo, DeviceLine, Progress, Reply, RequestKind, RunView, Sample, SampleInput, ScoredToken,
+    DataInfo, DeviceLine, Progress, Reply, Request, RequestKind, RunView, Sample, SampleInput,
+    ScoredToken,
 };
 use crate::runs::{RunState, RunSummary};
 
@@ -216,6 +217,19 @@ fn a_prompt_is_continued_before_and_after_the_training() {
     app.take(sampled(" it was dark", true));
     assert_eq!((then(app), app.shared.shown.progress.samples.len()), (None, 1));
     app.take(sampled(" there was a fox", true));
+    assert_eq!(app.shared.shown.progress.samples.len(), 2);
+
+    // A base that cannot answer does not keep the trained model from it, and a stop ends both.
+    app.carry_out(Intent::Generate(SampleInput::Prompt("Once".into())));
+    let (text, hint) = ("it has no tokenizer".into(), String::new());
+    app.take(Reply::Failed { job: RequestKind::Sample, text, hint });
+    let before = app.shared.samples.before.as_ref().expect("its text is the reason");
+    assert_eq!((before.text.as_str(), before.then.is_none()), ("it has no tokenizer", true));
+    assert!(app.shared.samples.prompt.writing.is_some());
+    app.carry_out(Intent::Generate(SampleInput::Prompt("Once".into())));
+    app.carry_out(Intent::Ask(Request::StopSample));
+    assert!(app.shared.samples.prompt.writing.is_none());
+    app.take(sampled(" it was dark", true));
     assert_eq!(app.shared.shown.progress.samples.len(), 2);
     for text in ["Before the training", "Once it was dark", "After it", "Once there was a fox"] {
         // What was requested fails, because nothing is there.

@@ -48,9 +48,8 @@ impl PromptState {
     /// Returns why no text can be generated now.
     pub fn obstacle(&self, progress: &Progress) -> Option<&'static str> {
         match progress.state {
-            RunPhase::Starting | RunPhase::Recovering | RunPhase::Waiting(_) => {
-                Some("The run is starting.")
-            }
+            RunPhase::Starting | RunPhase::Recovering => Some("The run is starting."),
+            RunPhase::Waiting(_) => Some("The run is waiting."),
             RunPhase::Running | RunPhase::Paused => {
                 self.requested.map(|_| "The run is generating a text.")
             }

@@ -45,6 +45,14 @@ pub enum SampleView {
 }
 
 impl SampleState {
+    /// Drops what the trained model was to write after the one before it, which is being stopped.
+    pub fn end_before(&mut self) {
+        if self.before.as_mut().is_some_and(|before| before.then.take().is_some()) {
+            self.prompt.writing = None;
+            self.chat.take_back();
+        }
+    }
+
     /// Forgets the texts of the shown model: another one is shown.
     pub fn forget(&mut self) {
         let PromptState { text, options, .. } = std::mem::take(&mut self.prompt);

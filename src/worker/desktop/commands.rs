@@ -119,6 +119,8 @@ impl Control {
                     match serde_json::from_value(line) {
                         // It is about the writer's stdin, which is not connected to this process.
                         Ok(Command::Set(Setting::StopOnClose(_))) => {}
+                        // Only who starts the run again may say so.
+                        Ok(Command::StandBy) => {}
                         read => pass_on(read, &sender, warn),
                     }
                 }

@@ -17,8 +17,9 @@ use chrono::{DateTime, Local, TimeZone};
 use super::commands::Control;
 use super::pipe::{WorkerProcess, launched, read_lines, send, spawn, worker};
 use crate::config::Hours;
+use crate::disk::File;
 use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker, Waiting};
-use crate::runs::{EVENTS_FILE, record};
+use crate::runs::{self, EVENTS_FILE, record};
 use crate::worker::supervisor::{ProcessEnd, Supervisor, Transport};
 
 /// The interval at which commands are polled while the worker is silent.
@@ -41,6 +42,8 @@ struct Workers<'a> {
     /// The pipes, while a worker runs.
     pipes: Option<(ChildStdin, Receiver<FromWorker>)>,
     errors: Option<JoinHandle<()>>,
+    /// The lock of a run without a worker that stands by.
+    lock: Option<File>,
     say: fn(&str),
     emit: &'a mut dyn FnMut(&Event),
 }
@@ -55,6 +58,7 @@ impl Transport for Workers<'_> {
             // A console takes no output of a process that has another one.
             process.stderr(Stdio::piped());
         }
+        self.lock = None;
         let first = ToWorker::Train(Box::new(start.clone()));
         let first = self.launcher.is_none().then_some(&first);
         let (mut child, input, mut messages) = spawn(process, first)?;
@@ -84,6 +88,10 @@ impl Transport for Workers<'_> {
     fn emit(&mut self, event: Event) {
         (self.emit)(&event);
     }
+
+    fn hold(&mut self, run: &Path) {
+        self.lock = runs::locked(run).ok();
+    }
 }
 
 impl Workers<'_> {
@@ -108,20 +116,17 @@ impl Workers<'_> {
     }
 }
 
-/// Returns the wait for the next hours, if `now` is outside of them.
-fn outside<Z: TimeZone>(hours: &Hours, now: &DateTime<Z>) -> Option<Waiting>
+/// Returns the wait for the next hours of a run that is outside of them.
+fn outside<Z: TimeZone>(hours: &Hours, now: &DateTime<Z>) -> Waiting
 where
     Z::Offset: Display,
 {
-    if hours.contain(now) {
-        return None;
-    }
     let next = hours.next(now);
     let format = if next.date_naive() == now.date_naive() { "%H:%M" } else { "%H:%M on %A" };
     let wait = next.clone().signed_duration_since(now);
     let seconds = wait.num_seconds().max(1) as u64;
-    let text = format!("outside the hours {hours}; the run goes on at {}", next.format(format));
-    Some(Waiting { text, attempt: 0, attempts: 0, seconds })
+    let text = format!("outside the hours {hours}; the run continues at {}", next.format(format));
+    Waiting { text, attempt: 0, attempts: 0, seconds }
 }
 
 /// Trains a run in a process that this one supervises, or in several that `launcher`, a program with its
@@ -138,14 +143,19 @@ pub(crate) fn supervise(
     let began = Instant::now();
     let process = control.process.clone();
     let has_ranks = launcher.is_some();
-    let workers = Workers { launcher, process, pipes: None, errors: None, say, emit };
+    let workers = Workers { launcher, process, pipes: None, errors: None, lock: None, say, emit };
     let mut supervisor = Supervisor::start(workers, start, has_ranks)?;
     let mut failed: Option<Instant> = None;
     let mut looked: Option<Instant> = None;
     loop {
         if looked.is_none_or(|at| at.elapsed() >= LOOK) {
             looked = Some(Instant::now());
-            supervisor.stand_by(outside(hours, &Local::now()), began.elapsed());
+            let now = Local::now();
+            match (hours.contain(&now), supervisor.stands_by()) {
+                (true, true) => supervisor.end_standby(began.elapsed()),
+                (false, false) => supervisor.stand_by(outside(hours, &now), began.elapsed()),
+                _ => {}
+            }
         }
         for command in control.commands.try_iter() {
             supervisor.send(&command, began.elapsed());

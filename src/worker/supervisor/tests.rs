@@ -1,13 +1,14 @@
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, DecayLength};
 use crate::plan::{Backend, DeviceKind, DeviceLine};
-use crate::protocol::{Failure, ReplanReason, RunSettings, Setting};
+use crate::protocol::{Failure, ReplanReason, RunSettings, Setting, Step};
 
 #[derive(Default)]
 struct Recorded {
     starts: Vec<StartRun>,
     sent: Vec<Command>,
     recorded: usize,
+    held: usize,
     events: Vec<Event>,
 }
 
@@ -28,6 +29,10 @@ impl Transport for Recorded {
 
     fn emit(&mut self, event: Event) {
         self.events.push(event);
+    }
+
+    fn hold(&mut self, _: &Path) {
+        self.held += 1;
     }
 }
 
@@ -295,52 +300,77 @@ fn closed() -> Waiting {
     Waiting { text: "outside the hours".into(), attempt: 0, attempts: 0, seconds: 60 }
 }
 
+/// Ends a worker that was to stand by.
+fn ended(run: &mut Supervisor<Recorded>, now: Duration) {
+    run.receive(FromWorker::Ended(RunEnd::Stopped { reason: StopReason::StandBy }));
+    run.worker_ended(ProcessEnd::Code(0), now);
+}
+
+fn is_closed(event: Option<&Event>) -> bool {
+    matches!(event, Some(Event::Waiting(wait)) if *wait == closed())
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
 /// Outside its hours a run has no worker, and the time does not count.
 #[test]
-fn a_run_stands_by_and_goes_on() {
+fn a_run_stands_by_and_continues() {
     let mut run = supervisor(false);
     run.receive(started());
-    run.stand_by(None, NOW);
-    run.stand_by(Some(closed()), NOW);
-    run.stand_by(Some(closed()), NOW);
+    run.stand_by(closed(), NOW);
     assert_eq!(run.transport.sent, [Command::StandBy]);
-    run.receive(FromWorker::Ended(RunEnd::Stopped { reason: StopReason::StandBy }));
-    run.worker_ended(ProcessEnd::Code(0), NOW);
-    assert!(matches!(run.transport.events.last(), Some(Event::Waiting(wait)) if *wait == closed()));
-    let later = NOW + Duration::from_secs(3600);
-    run.tick(later).unwrap();
-    assert_eq!((run.transport.starts.len(), run.exit_code), (1, None), "it waits");
-    run.send(&Command::Set(Setting::LearningRate(1e-4)), later);
-    run.stand_by(None, later);
-    run.tick(later + NOW).unwrap();
+    ended(&mut run, NOW);
+    assert!(is_closed(run.transport.events.last()));
+    run.tick(NOW + HOUR).unwrap();
+    let state = (run.transport.starts.len(), run.transport.held, run.exit_code);
+    assert_eq!(state, (1, 1, None), "it waits");
+    let later = [
+        Command::Set(Setting::LearningRate(1e-4)),
+        Command::Finish { decay: DecayLength::default() },
+    ];
+    later.iter().for_each(|command| run.send(command, NOW + HOUR));
+    run.end_standby(NOW + HOUR);
+    run.tick(2 * NOW + HOUR).unwrap();
     let [_, next] = &run.transport.starts[..] else { panic!("no second worker") };
     assert!(next.is_restart);
     assert_eq!(next.elapsed, 2 * NOW);
-    assert_eq!(run.transport.sent.last(), Some(&Command::Set(Setting::LearningRate(1e-4))));
-    // Another night.
+    assert_eq!(run.transport.sent, later);
+
+    // Another night, which a person ends by day.
     run.receive(started());
-    run.stand_by(Some(closed()), later + 2 * NOW);
-    run.receive(FromWorker::Ended(RunEnd::Stopped { reason: StopReason::StandBy }));
-    run.worker_ended(ProcessEnd::Code(0), later + 2 * NOW);
-    run.send(&Command::Stop, later + 3 * NOW);
-    let stopped = |event: &Event| matches!(event, Event::Done { reason: StopReason::Stopped, .. });
-    assert!(run.transport.events.last().is_some_and(stopped));
+    run.receive(FromWorker::Event(Box::new(Event::Step(Step { iter: 9, ..Step::default() }))));
+    run.stand_by(closed(), 3 * NOW + HOUR);
+    ended(&mut run, 3 * NOW + HOUR);
+    run.send(&Command::Stop, 3 * NOW + 2 * HOUR);
+    let Some(Event::Done { iter, seconds, reason, .. }) = run.transport.events.last() else {
+        panic!("{:?}", run.transport.events.last())
+    };
+    assert_eq!((*iter, *seconds, *reason), (10, 21.0, StopReason::Stopped));
     assert_eq!(run.exit_code, Some(0));
 }
 
+/// The hours may end before the device fails or after it.
 #[test]
 fn a_device_that_fails_outside_the_hours_is_tried_again_within_them() {
-    let mut run = supervisor(false);
-    run.receive(started());
-    run.stand_by(Some(closed()), NOW);
-    run.receive(failed("lost", Exit::DeviceFailed, Some(Cause::DeviceLost)));
-    run.worker_ended(ProcessEnd::Code(Exit::DeviceFailed as u8), NOW);
-    let later = NOW + Duration::from_secs(3600);
-    run.tick(later).unwrap();
-    assert_eq!(run.transport.starts.len(), 1);
-    run.stand_by(None, later);
-    run.tick(later).unwrap();
-    assert_eq!(run.transport.starts.len(), 2);
+    for is_first in [true, false] {
+        let mut run = supervisor(false);
+        run.receive(started());
+        if is_first {
+            run.stand_by(closed(), NOW);
+        }
+        run.receive(failed("lost", Exit::DeviceFailed, Some(Cause::DeviceLost)));
+        run.worker_ended(ProcessEnd::Code(Exit::DeviceFailed as u8), NOW);
+        if !is_first {
+            run.stand_by(closed(), NOW);
+        }
+        assert!(is_closed(run.transport.events.last()));
+        run.tick(NOW + HOUR).unwrap();
+        assert_eq!(run.transport.starts.len(), 1);
+        run.end_standby(NOW + HOUR);
+        run.tick(NOW + HOUR).unwrap();
+        let [_, next] = &run.transport.starts[..] else { panic!("no second worker") };
+        assert_eq!(next.elapsed, NOW);
+    }
 }
 
 /// The hours may begin again before the worker has ended, and a stop may come meanwhile.
@@ -349,15 +379,16 @@ fn a_worker_that_ends_late_is_followed_at_once_or_not_at_all() {
     for is_stopped in [false, true] {
         let mut run = supervisor(false);
         run.receive(started());
-        run.stand_by(Some(closed()), NOW);
+        run.stand_by(closed(), NOW);
         if is_stopped {
             run.send(&Command::Stop, NOW);
         }
-        run.stand_by(None, 2 * NOW);
-        run.receive(FromWorker::Ended(RunEnd::Stopped { reason: StopReason::StandBy }));
-        run.worker_ended(ProcessEnd::Code(0), 2 * NOW);
+        run.end_standby(2 * NOW);
+        ended(&mut run, 2 * NOW);
         run.tick(2 * NOW).unwrap();
         let found = (run.transport.starts.len(), run.exit_code);
         assert_eq!(found, if is_stopped { (1, Some(0)) } else { (2, None) });
+        let done = |event: &&Event| matches!(event, Event::Done { .. });
+        assert_eq!(run.transport.events.iter().filter(done).count(), usize::from(is_stopped));
     }
 }

@@ -300,7 +300,9 @@ fn zoom_by_wheel(plot: &mut PlotUi<'_>) {
 /// Zooms by `+` and `-`, and pans by the arrow keys, while the chart has the focus.
 fn move_by_keys(plot: &mut PlotUi<'_>) {
     let response = plot.response().clone();
-    if !response.has_focus() {
+    if !response.has_focus()
+        || response.ctx.input(|input| input.modifiers.command || input.modifiers.alt)
+    {
         return;
     }
     let filter = egui::EventFilter { horizontal_arrows: true, ..Default::default() };
