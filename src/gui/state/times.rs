@@ -15,6 +15,9 @@ const BASE: &str = "gpt2";
 /// The settings of a model's size.
 const SIZE: [&str; 3] = ["n_layer", "n_head", "n_embd"];
 
+/// The settings that are never typed beside a time: it has its own, and a preset may bring its data.
+const OF_THE_TIME: [&str; 3] = ["data", "max_time", "end_at"];
+
 /// The choice after [`TIMES`]: until the moment that is typed.
 const MOMENT: usize = TIMES.len();
 
@@ -35,6 +38,8 @@ pub struct TimeState {
     pub recipes: Vec<Option<Recipe>>,
     /// The settings of the form that come from a recipe.
     applied: Vec<(&'static str, String)>,
+    /// The settings that a person has typed as the preset has them, so that the form does not list them.
+    kept: Vec<(String, String)>,
     /// The device whose speed was requested last, and true until it is known.
     pub measured: Option<String>,
     pub is_measuring: bool,
@@ -84,17 +89,31 @@ impl TimeState {
             form.changes().any(|(key, text)| SIZE.contains(&key) && !of_recipe(key, text));
         let is_typed = |(key, text): &(&str, &str)| {
             let is_own = is_sized && SIZE.contains(key) || !of_recipe(key, text);
-            // A preset that brings its data is not typed.
-            is_own && !["data", "max_time", "end_at"].contains(key)
+            is_own && !OF_THE_TIME.contains(key)
         };
-        let typed = form.changes().filter(is_typed);
+        let changed = form.changes().filter(is_typed);
+        let changed = changed.map(|(key, text)| (key.to_string(), text.to_string()));
+        let typed: Vec<_> = changed.chain(self.as_in_preset(form)).collect();
         Some(RecipeInputs {
             data: DataSize { train: info.train_tokens, val: info.val_tokens },
             vocab: form.vocab_size()?,
             markov_bits: info.markov_bits,
             limits: fit.limits(config.vram_budget, config.dtype),
             speed: fit.speed().cloned(),
-            typed: typed.map(|(key, text)| (key.to_string(), text.to_string())).collect(),
+            typed,
+        })
+    }
+
+    /// Returns the settings that were typed as the preset has them: now, in place of a recipe's, or before.
+    fn as_in_preset(&self, form: &SettingsForm) -> impl Iterator<Item = (String, String)> {
+        let replaced = |(key, text): &&(&str, String)| form.text(key) != *text;
+        let now = self.applied.iter().filter(replaced).map(|(key, _)| key.to_string());
+        let before = self.kept.iter().filter(|(key, text)| form.text(key) == *text);
+        let keys = before.map(|(key, _)| key.clone()).chain(now);
+        let is_typed = |key: &String| !form.is_changed(key) && !OF_THE_TIME.contains(&&**key);
+        keys.filter(is_typed).map(|key| {
+            let text = form.text(&key);
+            (key, text)
         })
     }
 
@@ -144,6 +163,8 @@ impl TimeState {
         form.set("data", data);
         let typed = self.inputs.iter().flat_map(|inputs| &inputs.typed);
         typed.for_each(|(key, text)| form.set(key, text.as_str()));
+        let typed = self.inputs.iter().flat_map(|inputs| &inputs.typed);
+        self.kept = typed.filter(|(key, _)| !form.is_changed(key)).cloned().collect();
         recipe.set.iter().for_each(|(key, text)| form.set(key, text.as_str()));
         self.applied = recipe.set;
     }
@@ -154,6 +175,7 @@ impl TimeState {
         self.by_settings = true;
         self.preset = None;
         self.applied.clear();
+        self.kept.clear();
     }
 
     /// Returns true if it is known how long the run is to be.
@@ -236,6 +258,18 @@ mod tests {
         let texts = ["learning_rate", "data", "max_time"].map(|key| form.text(key));
         assert_eq!(texts, ["1e-4", "data/mine", "8h"]);
         assert_eq!(form.config().unwrap().dtype, Dtype::Auto);
+        // What was typed stays, also if the recipe's preset has it.
+        assert_ne!(form.text("block_size"), "1024");
+        form.set("block_size", "1024");
+        for choice in [NIGHT, 0, NIGHT] {
+            choose(&mut form, choice);
+            assert_eq!(form.text("block_size"), "1024");
+        }
+        form.set("block_size", "512");
+        choose(&mut form, NIGHT);
+        form.reset("block_size");
+        choose(&mut form, NIGHT);
+        assert_ne!(form.text("block_size"), "1024");
         // Less data, a smaller model.
         form.data = data(1_000_000);
         assert!(choose(&mut form, NIGHT) < night);
