@@ -49,11 +49,10 @@ pub(super) fn run(
         }
     };
     let supervised = !args.no_supervise;
-    let typed_hours = args.source.clone().resolve(Vec::new(), None)?.config.hours;
     let on_finish = flag_or_variable(args.on_finish.as_deref(), "WGPT_ON_FINISH");
     let code = start_of(args, global).and_then(|start| {
         if rank.is_some() {
-            if !typed_hours.is_always() {
+            if has_typed_hours(&start) {
                 let text = "hours need a process that starts the ranks again";
                 return Err(Failure::usage(text, "use `wgpt launch`, or leave out hours"));
             }
@@ -89,6 +88,15 @@ pub(super) fn run(
         on_finish::run(&command, run);
     }
     Ok(code)
+}
+
+/// Returns true if the settings of a run have hours. Those of a resumed run may be valid only with its record.
+fn has_typed_hours(start: &StartRun) -> bool {
+    let RunSettings::Typed(source) = &start.settings else { return false };
+    source
+        .clone()
+        .resolve(Vec::new(), None)
+        .is_ok_and(|resolved| !resolved.config.hours.is_always())
 }
 
 /// Reads a command of a line of stdin.
