@@ -27,7 +27,7 @@ fn run_shell(command: &str, input: &str) -> io::Result<ExitStatus> {
     #[cfg(not(unix))]
     let mut shell = Command::new("cmd");
     #[cfg(windows)]
-    // As it was typed: its own rules for quotes are not those of other programs.
+    // Verbatim: `cmd` has quoting rules of its own.
     std::os::windows::process::CommandExt::raw_arg(&mut shell, format!("/S /C \"{command}\""));
     // stdout has the events of the run.
     let mut child = shell.stdin(Stdio::piped()).stdout(stderr()).spawn()?;

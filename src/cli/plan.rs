@@ -279,7 +279,7 @@ struct PlanReport {
     /// The budget and its source.
     budget: String,
     optimizer: OptimizerKind,
-    /// What is trained in place of the weights of a model.
+    /// The adapter that is trained, if there is one, and its base.
     adapter: Option<String>,
     forecast: Forecast,
     totals: Totals,

@@ -116,8 +116,7 @@ fn a_time_alone_chooses_what_to_train() {
     // On a busy machine these are the fewest that a plan has, and the run ends in time with fewer.
     assert!((1..=4).contains(&layers) && updates >= 10, "{config}");
     assert_eq!(config["sample_tokens"], 20, "what was typed stays");
-    // The last one may have no time left there.
-    assert!(named(&events, "eval").next().is_some());
+    assert!(named(&events, "eval").count() >= 2, "{}", named(&events, "eval").count());
 
     // What a run with a preset is told of that teaches a model little.
     let night =
@@ -218,8 +217,6 @@ fn a_wrong_speed_in_the_cache_costs_no_time() {
         let rates: Vec<f64> =
             named(&seen, "step").map(|step| step["lr"].as_f64().unwrap()).collect();
         let peak = rates.iter().copied().fold(0.0, f64::max);
-        // A speed that is seen in a few updates, where thousands were expected, comes too late.
-        let is_busy = rates.len() < 30;
-        assert!(is_busy || rates[rates.len() - 1] < 0.5 * peak, "{factor}: {rates:?}");
+        assert!(rates[rates.len() - 1] < 0.5 * peak, "{factor}: {rates:?}");
     }
 }

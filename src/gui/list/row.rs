@@ -11,7 +11,7 @@ use crate::gui::theme;
 use crate::runs::{RunState, RunSummary};
 use crate::text::{age, percent_done};
 
-/// Draws the runs. A click shows a run. Ctrl+click draws its curves with those of the shown run, or removes them again.
+/// Draws the runs. A click shows a run. Ctrl+click adds its curves to those of the shown run, or removes them.
 pub(super) fn runs(ui: &mut Ui, library: &mut Library, shown: Option<&Path>) -> Option<Intent> {
     let Library { runs, overlays, dialog, .. } = library;
     let mut intent = None;

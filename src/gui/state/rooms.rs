@@ -29,7 +29,7 @@ pub struct RunRoom {
 }
 
 words! {
-    /// What is shown below the loss.
+    /// A tab below the loss.
     #[derive(Default)]
     pub enum RunTab {
         #[default]

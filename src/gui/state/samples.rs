@@ -20,7 +20,7 @@ pub struct SampleState {
     pub focus: bool,
 }
 
-/// What the model that the run began with makes of the newest prompt or message.
+/// The answer of the run's base model to the newest prompt or message.
 #[derive(Debug)]
 pub struct Before {
     pub input: SampleInput,

@@ -28,7 +28,7 @@ const OVERSCAN: f64 = 0.1;
 /// Mouse wheel travel that zooms by a factor of e, in points.
 const WHEEL: f32 = 200.0;
 
-/// What a key zooms by, and the part of the visible range that an arrow key pans by.
+/// The factor by which a key zooms, and the share of the visible range by which an arrow key pans.
 const KEY_ZOOM: f32 = 1.25;
 const KEY_STEP: f32 = 0.1;
 
