@@ -52,17 +52,17 @@ pub(super) fn run(
     let on_finish = flag_or_variable(args.on_finish.as_deref(), "WGPT_ON_FINISH");
     let code = start_of(args, global).and_then(|start| {
         if rank.is_some() {
-            if has_typed_hours(&start) {
-                let text = "hours need a process that starts the ranks again";
-                return Err(Failure::usage(text, "use `wgpt launch`, or leave out hours"));
+            if may_stand_by(&start) {
+                let text = "hours and priority=background need a process that starts the ranks again";
+                return Err(Failure::usage(text, "use `wgpt launch`, or leave them out"));
             }
             return train_rank(start, &mut rank, &control, follow, &mut output);
         }
         let (resolved, warnings) = resolve(start.clone(), &mut Group::alone())?;
-        let hours = resolved.config().unwrap_or_default().hours;
-        if !supervised && !hours.is_always() {
-            let text = "hours need the process that --no-supervise leaves out";
-            return Err(Failure::usage(text, "leave out one of the two"));
+        let config = resolved.config().unwrap_or_default();
+        if !supervised && config.may_stand_by() {
+            let text = "hours and priority=background need the process that --no-supervise leaves out";
+            return Err(Failure::usage(text, "leave out --no-supervise, or these settings"));
         }
         follow(&resolved);
         if launcher.is_empty() {
@@ -72,7 +72,7 @@ pub(super) fn run(
         // Each rank resolves the settings with the files and variables of its machine.
         let start = StartRun { run: resolved.run, resume: resolved.resume, ..start };
         let emit = &mut |event: &Event| output.emit(event);
-        supervise(start, Some(&launcher), &hours, &control, say, emit).map_err(|error| {
+        supervise(start, Some(&launcher), &config, &control, say, emit).map_err(|error| {
             let text = format!("cannot start {}: {error}", launcher[0].to_string_lossy());
             let hint = "install Open MPI (on Debian and Ubuntu: openmpi-bin) or MPICH, or name \
                         its launcher with --mpirun";
@@ -90,20 +90,20 @@ pub(super) fn run(
     Ok(code)
 }
 
-/// Returns true if the settings of a run have hours. Those of a resumed run may be valid only with its record.
-fn has_typed_hours(start: &StartRun) -> bool {
+/// Returns true if the typed settings of a run let it stand by. Those of a resumed run may be valid only with its record.
+fn may_stand_by(start: &StartRun) -> bool {
     let RunSettings::Typed(source) = &start.settings else { return false };
     source
         .clone()
         .resolve(Vec::new(), None)
-        .is_ok_and(|resolved| !resolved.config.hours.is_always())
+        .is_ok_and(|resolved| resolved.config.may_stand_by())
 }
 
 /// Reads a command of a line of stdin.
 fn typed_command(line: &str) -> serde_json::Result<Command> {
     match serde_json::from_str(line)? {
         Command::StandBy => {
-            Err(serde_json::Error::custom("stand_by: a run stands by outside its hours"))
+            Err(serde_json::Error::custom("stand_by: a run decides itself when it stands by"))
         }
         command => Ok(command),
     }

@@ -64,6 +64,16 @@ words! {
         False = "false",
     }
 
+    /// What comes first on a computer that somebody uses.
+    #[derive(Default)]
+    pub enum Priority {
+        /// The run, as long as the memory of its device suffices for all.
+        #[default]
+        Normal = "normal",
+        /// Other programs that use the GPU, and the battery.
+        Background = "background",
+    }
+
     /// The storage of weights that are not trained, because an adapter is.
     #[derive(Default)]
     pub enum BaseDtype {

@@ -8,7 +8,7 @@ use super::kind::ValueKind::{
     self, Bool, Choice, Count, Duration, Fraction, Hours, Memory, Moment, NonNegative, Positive,
     Scaling, Text, Words,
 };
-use super::{Arch, BaseDtype, Cublas, Dtype, Gelu, OptimizerKind, Schedule, choices};
+use super::{Arch, BaseDtype, Cublas, Dtype, Gelu, OptimizerKind, Priority, Schedule, choices};
 
 /// A setting: a line of a config file, a flag and an environment variable.
 #[derive(Debug, Clone, Copy)]
@@ -148,6 +148,8 @@ pub const KEYS: &[Key] = &[
     key("max_iters", count(1, I64), SCHEDULE, "600000", "updates of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or file, also choose a model"),
     key("hours", Hours, SCHEDULE, "", "train in these hours only, in local time, like mon-fri 23:00-07:00, sat-sun; empty = always"),
+    key("priority", Choice(Priority::WORDS), SCHEDULE, "normal", "background = wait while other programs use the GPU, and while the battery is in use"),
+    key("quiet_time", Duration, SCHEDULE, "2m", "after other programs took memory of the device, or used it: take it again when they have left it for this long"),
     key("end_at", Moment, SCHEDULE, "", "end by this moment, however long pauses take; --until=07:30 is the next such moment"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),

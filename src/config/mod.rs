@@ -28,7 +28,7 @@ mod source;
 pub use budget::Budget;
 pub(crate) use choices::words;
 pub use choices::{
-    Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, QUANTIZED_BLOCK, Schedule,
+    Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, Priority, QUANTIZED_BLOCK, Schedule,
 };
 pub use error::{ConfigError, Provenance, Source};
 pub use hours::Hours;
@@ -154,6 +154,11 @@ pub struct Config {
     /// Outside them the run waits, and its process has ended.
     #[serde(default)]
     pub hours: Hours,
+    #[serde(default)]
+    pub priority: Priority,
+    /// For how long others must have left room before the run takes it again.
+    #[serde(default = "two_minutes", with = "max_time")]
+    pub quiet_time: Option<Duration>,
     pub decay_lr: bool,
     #[serde(default)]
     pub schedule: Schedule,
@@ -201,6 +206,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// Returns true if a run is to wait for its hours, or for other programs, without a process on its device.
+    pub fn may_stand_by(&self) -> bool {
+        !self.hours.is_always() || self.priority == Priority::Background
+    }
+
     /// Returns the sequences per update. It does not depend on the micro-batch.
     pub(crate) fn global_batch(&self) -> u64 {
         u64::from(self.batch_size.get()) * u64::from(self.gradient_accumulation_steps.get())
@@ -328,7 +338,11 @@ fn basic_string(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
 }
 
-/// Serializes `max_time` as text, like `2h`, since TOML has no durations.
+fn two_minutes() -> Option<Duration> {
+    Some(Duration::from_secs(120))
+}
+
+/// Serializes a time as text, like `2h`, since TOML has no durations.
 mod max_time {
     use super::Duration;
     use super::kind::parse_duration;

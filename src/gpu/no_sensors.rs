@@ -1,18 +1,20 @@
 //! A browser reports nothing about its device.
 
 use super::{DeviceInfo, OpenDevice, ReportedMemory};
-use crate::plan::{DeviceHealth, MemoryHolder};
+use crate::plan::{DeviceHealth, MemoryHolder, OtherUse};
 
 #[derive(Default)]
 pub struct DeviceReading {
+    pub number: u64,
     pub memory: Option<ReportedMemory>,
     pub health: DeviceHealth,
+    pub others: Option<OtherUse>,
 }
 
 pub struct DeviceMonitor;
 
 impl DeviceMonitor {
-    pub fn start(_device: &OpenDevice) -> Self {
+    pub fn start(_device: &OpenDevice, _watches_others: bool) -> Self {
         Self
     }
 

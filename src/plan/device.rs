@@ -138,6 +138,15 @@ impl DeviceHealth {
     }
 }
 
+/// How other programs use a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OtherUse {
+    /// The share of the time in which it works for them.
+    pub share: f64,
+    /// The program that uses most of it.
+    pub program: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

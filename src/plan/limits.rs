@@ -123,6 +123,12 @@ impl DeviceProfile {
         (Limits { budget, precision, memory, ..self.limits }, source)
     }
 
+    /// Returns the part of the device's free memory that a run takes by itself, if it is reported.
+    pub fn free(&self) -> Option<u64> {
+        let DeviceMemory::Reported { total, free, context, .. } = self.memory else { return None };
+        Some(free_for_a_run(total, free.saturating_sub(context)))
+    }
+
     /// Returns the programs that hold the most of the device's memory, as far as they are known and
     /// leave less to a run with this setting.
     pub fn holders(&self, vram_budget: Budget) -> Vec<MemoryHolder> {

@@ -32,7 +32,7 @@ pub use architecture::{Architecture, Blocks, LlamaBlocks};
 pub(crate) use architecture::{HEAD, MAX_BLOCK, MAX_LAYERS, MAX_VOCAB, MAX_WIDTH};
 pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
-pub use device::{Backend, DeviceHealth, DeviceKind, DeviceLine, Throttle};
+pub use device::{Backend, DeviceHealth, DeviceKind, DeviceLine, OtherUse, Throttle};
 pub use forecast::Forecast;
 pub use gpus::{PublishedGpu, gpu_named, gpu_names};
 pub(crate) use limits::free_for_a_run;

@@ -131,7 +131,18 @@ pub struct Waiting {
     pub attempt: u32,
     /// Attempts before the run gives up; 0 if nothing has failed.
     pub attempts: u32,
+    /// 0 if nobody knows how long.
     pub seconds: u64,
+    /// What a run that has made way for other programs needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<Need>,
+}
+
+/// What a run needs of a device that other programs use, for its quiet time, before it continues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// The bytes of its memory that must be free.
+    pub free_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -408,7 +419,7 @@ impl fmt::Display for Event {
                 )
             }
             Event::Waiting(Waiting { text, attempts: 0, .. }) => f.write_str(text),
-            Event::Waiting(Waiting { text, attempt, attempts, seconds }) => {
+            Event::Waiting(Waiting { text, attempt, attempts, seconds, .. }) => {
                 write!(f, "{text} in {seconds} s (attempt {attempt} of {attempts})")
             }
             Event::Working(working) => write!(f, "{working}"),

@@ -28,7 +28,7 @@ pub(crate) use device::Search;
 pub use device::{AdapterReport, DeviceId, DeviceInfo};
 pub use event::{
     Cause, Event, RankLine, RankStep, ReplanReason, RunError, Sample, SavedCheckpoint, Step,
-    StopReason, Task, Waiting, Working,
+    StopReason, Task, Waiting, Working, Need,
 };
 pub use failure::{Exit, Failure};
 pub use kernels::{Activation, Implementation, KernelError, KernelShapes};

@@ -27,6 +27,8 @@ const DELAYS: [u64; 6] = [1, 2, 5, 15, 30, 60];
 pub struct TrainerFailure {
     /// The plan of its steps, if it got as far as planning.
     pub plan: Option<Plan>,
+    /// The bytes of that plan.
+    pub bytes: u64,
     pub iteration: u64,
     /// The kind of its device, once that was open.
     pub device: Option<DeviceKind>,
@@ -44,7 +46,9 @@ impl TrainerFailure {
                 self.device = Some(device.kind);
                 self.iteration = resumed_from.unwrap_or(0);
             }
-            Event::Plan(forecast) => self.plan = Some(forecast.plan.clone()),
+            Event::Plan(forecast) => {
+                (self.plan, self.bytes) = (Some(forecast.plan.clone()), forecast.predicted_bytes);
+            }
             Event::Step(step) => self.iteration = step.iter + 1,
             Event::Checkpoint(checkpoint) => self.iteration = self.iteration.max(checkpoint.iter),
             _ => {}
@@ -244,7 +248,7 @@ impl Recovery {
         }
         let seconds = if left == 0 { pause(self.waits) } else { pause(self.waits).min(left) };
         self.waits += 1;
-        events.push(Event::Waiting(Waiting { text, attempt, attempts, seconds }));
+        events.push(Event::Waiting(Waiting { text, attempt, attempts, seconds, needs: None }));
         let delay = Duration::from_secs(seconds);
         Decision::Restart { events, delay, plan: None, avoids_matrices }
     }

@@ -10,7 +10,7 @@ use super::{
     StoredModel, Tail,
 };
 use crate::config::Config;
-use crate::plan::{DeviceLine, DeviceProfile};
+use crate::plan::{DeviceLine, DeviceProfile, OtherUse};
 use crate::protocol::Failure;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +70,8 @@ pub(crate) enum Request {
     StopSample,
     /// Measures training steps on a device, a value of `--device`: [`Reply::Measured`].
     Measure { config: Box<Config>, device: String, implementation: Implementation },
+    /// Reads what other programs leave of a device, a value of `--device`: [`Reply::DeviceRoom`] until the owner is gone.
+    WatchDevice { choice: String },
     /// Compares kernels of a device with the CPU's: [`Reply::Kernels`] many times, unless the driver ends
     /// the process.
     TestKernels(KernelTests),
@@ -122,6 +124,11 @@ pub(crate) enum Reply {
     /// The memory and the limits of a device.
     Device {
         device: DeviceProfile,
+    },
+    /// What other programs leave of a device, where known: the free bytes of its memory, and their use of it.
+    DeviceRoom {
+        free: Option<u64>,
+        others: Option<OtherUse>,
     },
     /// A data set, or why it cannot be read.
     Data {

@@ -12,7 +12,7 @@ use crate::protocol::{Command, Event, Failure, Implementation, Reply, Request, S
 
 /// The version of the messages. A window that was open while its program was updated must not talk to a
 /// worker of the new version.
-pub(crate) const MESSAGES_VERSION: u32 = 5;
+pub(crate) const MESSAGES_VERSION: u32 = 6;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
@@ -75,6 +75,12 @@ pub(crate) struct StartRun {
     pub shares: Vec<f64>,
     /// With several ranks: the seconds for which one waits for another; `None` for the usual limit.
     pub rank_limit: Option<u64>,
+    /// True if the owner starts the run again after it has made way for other programs.
+    #[serde(default)]
+    pub makes_way: bool,
+    /// True if a former worker has made way.
+    #[serde(default)]
+    pub has_made_way: bool,
     /// As often as `-v` was given.
     pub verbose: u8,
     /// True to print no messages about device and precision.

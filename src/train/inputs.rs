@@ -91,6 +91,8 @@ pub(crate) struct StepPlan {
     pub forecast: Forecast,
     /// Passes the plan on to the watcher of the device, which limits the next process to a smaller one.
     pub limit: PlanLimit,
+    /// The limits and the forecast of a run that has made way for other programs: what it returns to.
+    pub wanted: Option<(Limits, Box<Forecast>)>,
 }
 
 impl StepPlan {

@@ -1,11 +1,11 @@
 //! The memory of a run, measured at step boundaries.
 
+use super::clock::Moment;
+use super::room::{Change, MemoryReading, Rivals, Room};
+use crate::config::{Config, Priority};
 use crate::gpu::{self, DeviceMonitor, OpenDevice};
-use crate::plan::{DeviceHealth, Throttle};
+use crate::plan::{DeviceHealth, OtherUse, Throttle};
 use crate::text::bytes;
-
-/// A run waits for something if its updates take this many times as long as its fastest ones.
-const MUCH_SLOWER: f64 = 2.0;
 
 /// The log lines in a row with a throttled clock after which the user is warned.
 const THROTTLED_LINES: u32 = 3;
@@ -18,14 +18,15 @@ pub(super) struct MemoryMonitor {
     on_host: u64,
     /// The bytes that other programs use, where known.
     pub others: Option<u64>,
-    /// The bytes that the run holds beyond what the system grants it.
-    pub excess: u64,
     pub health: Option<DeviceHealth>,
     system: DeviceMonitor,
     /// Step boundaries in a row at which the pools held more than the budget, under the current
     /// plan.
     crossings: u32,
-    pub pace: PagedPace,
+    began: Moment,
+    pub room: Room,
+    pub reading: Option<MemoryReading>,
+    rivals: Rivals,
     /// Log lines in a row with a clock that is too low for a reason that the user can change.
     throttled: u32,
 }
@@ -40,43 +41,22 @@ pub(super) enum MemoryPressure {
     Split { text: String, warns: bool },
 }
 
-/// Notices that the driver moves memory of the run to the machine's instead of refusing it, as on Windows.
-#[derive(Default)]
-pub(super) struct PagedPace {
-    /// The shortest time of an update, in seconds.
-    pub best: Option<f64>,
-    /// False for the first time under a plan, which compiles kernels.
-    pub is_settled: bool,
-    is_told: bool,
-}
-
-impl PagedPace {
-    /// Returns true if an update of this time was probably slow because of the `excess`, the bytes that the
-    /// run holds beyond what the system grants it now.
-    fn is_paged(&mut self, seconds: f64, excess: u64) -> bool {
-        if !std::mem::replace(&mut self.is_settled, true) {
-            return false;
-        }
-        let best = self.best.unwrap_or(seconds).min(seconds);
-        self.best = Some(best);
-        excess > 0 && seconds >= MUCH_SLOWER * best
-    }
-}
-
 impl MemoryMonitor {
     /// Creates a monitor for a run that holds `host_bytes` of host memory besides the program, for its
     /// whole time.
-    pub fn new(device: &OpenDevice, host_bytes: u64) -> Self {
+    pub fn new(device: &OpenDevice, host_bytes: u64, config: &Config) -> Self {
         let on_host = if device.info.kind.shares_memory() { host_bytes } else { 0 };
         let mut monitor = Self {
             peak: 0,
             on_host,
             others: None,
-            excess: 0,
             health: None,
-            system: DeviceMonitor::start(device),
+            system: DeviceMonitor::start(device, config.priority == Priority::Background),
             crossings: 0,
-            pace: PagedPace::default(),
+            began: Moment::now(),
+            room: Room::new(config.quiet_time.unwrap_or_default()),
+            reading: None,
+            rivals: Rivals::default(),
             throttled: 0,
         };
         monitor.read(device);
@@ -89,9 +69,13 @@ impl MemoryMonitor {
         self.peak = self.peak.max(held.unwrap_or(0));
         let reading = self.system.latest();
         let ours = held.unwrap_or(0) + self.on_host;
-        let used = reading.memory.as_ref().map(|memory| memory.total.saturating_sub(memory.free));
-        self.excess = reading.memory.map_or(0, |memory| memory.excess);
-        self.others = used.map(|used| used.saturating_sub(ours));
+        self.reading = reading.memory.map(|memory| MemoryReading {
+            number: reading.number,
+            total: memory.total,
+            left: memory.free as i64 - memory.excess as i64,
+            held: ours,
+        });
+        self.others = self.reading.as_ref().map(MemoryReading::others);
         self.health = reading.health.known();
         held
     }
@@ -113,24 +97,24 @@ impl MemoryMonitor {
         }
     }
 
-    /// Checks whether an update takes its `seconds` because the driver moves memory to the machine's.
-    pub fn check_pace(&mut self, seconds: f64) -> Option<MemoryPressure> {
-        if !self.pace.is_paged(seconds, self.excess) {
-            return None;
-        }
-        let text = format!(
-            "the run became {MUCH_SLOWER} times slower while it held {} more GPU memory than the system \
-             allows now: other programs took it",
-            bytes(self.excess)
-        );
-        let warns = !std::mem::replace(&mut self.pace.is_told, true);
-        Some(MemoryPressure::Split { text, warns })
+    /// Returns how the run is to change for others, `now` in its time, if it would take `wanted` bytes had it not made
+    /// way before.
+    pub fn change(&mut self, wanted: Option<u64>) -> Option<Change> {
+        let now = self.began.elapsed();
+        self.room.observe(self.reading?, wanted, now)
+    }
+
+    /// Returns the program that needs the device, if the run watches others.
+    pub fn rival(&mut self) -> Option<OtherUse> {
+        let reading = self.system.latest();
+        let others = reading.others?;
+        self.rivals.observe(reading.number, &others).then_some(others)
     }
 
     /// Begins to watch another plan.
     pub fn change_plan(&mut self) {
         self.crossings = 0;
-        self.pace.is_settled = false;
+        self.room.change_plan();
     }
 
     /// Returns a warning once the clock was low at several log lines in a row, for a reason that the user
@@ -160,7 +144,7 @@ mod tests {
 
     fn monitor() -> MemoryMonitor {
         let cpu = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
-        MemoryMonitor::new(&OpenDevice::cpu(cpu), 0)
+        MemoryMonitor::new(&OpenDevice::cpu(cpu), 0, &Config::default())
     }
 
     #[test]
@@ -175,27 +159,6 @@ mod tests {
         let found = [11, 9, 11, 12, 13, 10, 11].map(&mut check);
         let expected = ["release", "fine", "release", "split and warn", "split", "fine", "release"];
         assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn a_run_is_paged_if_it_is_slow_and_holds_more_than_it_may() {
-        let mut pace = PagedPace::default();
-        for (seconds, excess, is_paged) in [
-            // The kernels are compiled.
-            (9.0, 1, false),
-            (1.0, 0, false),
-            (1.9, 1, false),
-            // Another program computes too.
-            (4.0, 0, false),
-            (2.0, 1, true),
-            (0.8, 1, false),
-            (1.6, 1, true),
-        ] {
-            assert_eq!(pace.is_paged(seconds, excess), is_paged, "{seconds} s, {excess}");
-        }
-        // Another plan compiles again, and is compared with the best of all.
-        pace.is_settled = false;
-        assert!(!pace.is_paged(9.0, 1) && pace.is_paged(1.7, 1));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod optimizer;
 mod pace;
 mod position;
 mod rank_part;
+mod room;
 mod sampling;
 mod session;
 mod setup;

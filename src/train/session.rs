@@ -19,7 +19,7 @@ use super::{Commands, Result, Setup, warnings};
 use crate::config::{Config, Schedule};
 use crate::gpu::{self, OpenDevice};
 use crate::plan::DeviceSpeed;
-use crate::protocol::{Event, RankStep, Step, StopReason};
+use crate::protocol::{Event, RankStep, Step, StopReason, Waiting};
 use crate::runs::checkpoint::Checkpoint;
 use crate::runs::remember_speed;
 use crate::text::duration;
@@ -39,6 +39,11 @@ pub struct Session<'a> {
     recent: RecentPace,
     sleep: SleepWatch,
     preparation: Preparation,
+    /// True if another process can start the run again after it has made way for other programs.
+    makes_way: bool,
+    /// What the run waits for, once it makes way.
+    way: Option<Waiting>,
+    is_told_of_others: bool,
 }
 
 impl<'a> Session<'a> {
@@ -48,13 +53,14 @@ impl<'a> Session<'a> {
         emit: &'a mut dyn FnMut(&Event),
     ) -> Result<Self> {
         gpu::size_pages(&device.device, setup.steps.forecast.page_bytes());
-        let memory = MemoryMonitor::new(&device, setup.steps.forecast.host_bytes);
+        let host_bytes = setup.steps.forecast.host_bytes;
+        let memory = MemoryMonitor::new(&device, host_bytes, &setup.inputs.config);
         // Before anything is written.
         let (config, name) = (&setup.inputs.config, &device.info.name);
         let is_new = setup.origin.loaded.is_none();
         let cooling = Cooling::new(config, is_new, name, &memory.latest_health())?;
         let learner = Learner::open(&mut setup, device)?;
-        let Setup { inputs, steps, mut ranks, origin, preparation, .. } = setup;
+        let Setup { inputs, steps, mut ranks, origin, preparation, makes_way, .. } = setup;
         let Origin { folder, loaded, warnings, .. } = origin;
         ranks.group = ranks.group.watched_by(&learner.device.watchdog);
         // `eval_only` is for this process, not for a later one that resumes the run.
@@ -94,6 +100,9 @@ impl<'a> Session<'a> {
             recent: RecentPace::default(),
             sleep: SleepWatch::start(),
             preparation,
+            makes_way,
+            way: None,
+            is_told_of_others: false,
         })
     }
 
@@ -164,6 +173,9 @@ impl<'a> Session<'a> {
             self.training.update(&mut self.journal).await?;
             clock.updates += 1;
             self.wait_for_device().await?;
+            if self.way.is_some() {
+                return self.make_way().await;
+            }
             clock.cooled += self.cool(began, commands).await?;
 
             let saving = Moment::now();
@@ -279,10 +291,12 @@ impl<'a> Session<'a> {
         learner.device.watchdog.heartbeat();
         let held = self.memory.read(&learner.device);
         let pressure = steps.limits.budget.zip(held);
-        match pressure.and_then(|(budget, held)| self.memory.check_budget(held, budget)) {
-            Some(pressure) => self.relieve(pressure).await,
-            None => Ok(()),
+        if let Some(pressure) =
+            pressure.and_then(|(budget, held)| self.memory.check_budget(held, budget))
+        {
+            self.relieve(pressure).await?;
         }
+        self.share_device().await
     }
 
     /// Reads the results of the last update and emits them. This is the only wait of a step.
@@ -330,9 +344,6 @@ impl<'a> Session<'a> {
         }
         if let Some(text) = self.memory.throttle_warning() {
             self.journal.warn(text);
-        }
-        if let Some(pressure) = self.memory.check_pace(compute_ms * 1e-3) {
-            self.relieve(pressure).await?;
         }
         *clock = UpdateClock::start();
         Ok(())

@@ -43,6 +43,10 @@ pub struct TrainRequest {
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
     pub shares: Vec<f64>,
+    /// True if another process can start the run again after it has made way for other programs.
+    pub makes_way: bool,
+    /// True if the run has made way before: it takes no more than others leave, whatever its budget.
+    pub has_made_way: bool,
 }
 
 /// A run with open data, planned steps and a locked folder. Nothing is on a device yet.
@@ -53,6 +57,8 @@ pub struct Setup {
     pub(super) origin: Origin,
     pub(super) preparation: Preparation,
     pub(crate) architecture: Architecture,
+    /// See [`TrainRequest`].
+    pub(super) makes_way: bool,
 }
 
 /// Decisions to make before the first update.
@@ -143,6 +149,16 @@ impl Setup {
                 );
             }
         }
+        let mut steps = (limits, forecast, None);
+        if let Some(free) = profile.free().filter(|_| request.has_made_way) {
+            let budget = limits.budget.map_or(free, |budget| budget.min(free));
+            let beside = plan::Limits { budget: Some(budget), ..limits };
+            let now = plan::replan(&own, &steps.1.plan, vocab, &beside, profile.speed.as_ref())?;
+            if now.plan != steps.1.plan {
+                steps = (beside, now, Some((limits, Box::new(steps.1))));
+            }
+        }
+        let (limits, forecast, wanted) = steps;
         let is_sharded = config.shard_optimizer && !ranks.group.is_alone();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
         let plan = forecast.plan.clone();
@@ -154,11 +170,12 @@ impl Setup {
         };
         Ok(Self {
             inputs: RunInputs { config, mode, dataset, quiz, clock, base: origin.base.take() },
-            steps: StepPlan { limits, forecast, limit },
+            steps: StepPlan { limits, forecast, limit, wanted },
             ranks,
             preparation,
             origin,
             architecture,
+            makes_way: request.makes_way,
         })
     }
 }

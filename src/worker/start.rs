@@ -45,9 +45,9 @@ impl StartRun {
             RunSettings::Resolved { config, plans_schedule } => (*config, plans_schedule),
             RunSettings::Recorded | RunSettings::Typed(_) => (recorded(&self.run)?, false),
         };
-        if cfg!(target_arch = "wasm32") && !config.hours.is_always() {
-            let text = "hours: a web page cannot wait for them";
-            return Err(Failure::usage(text, "leave hours empty, or use wgpt on the desktop"));
+        if cfg!(target_arch = "wasm32") && config.may_stand_by() {
+            let text = "hours and priority=background: a web page cannot wait for them";
+            return Err(Failure::usage(text, "leave them out, or use wgpt on the desktop"));
         }
         let resume = self.resume || continues || config.init_from == InitFrom::Resume;
         let config = match &self.max_plan {
@@ -64,6 +64,8 @@ impl StartRun {
             decay: self.decay.filter(|_| !self.is_restart),
             elapsed: self.elapsed,
             shares: self.shares,
+            makes_way: self.makes_way,
+            has_made_way: self.has_made_way,
         };
         Ok((request, warnings))
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::gpu::DeviceError;
 use crate::protocol::{
-    AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Recovery, RunEnd,
+    AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Need, Recovery, RunEnd,
     RunError, StartRun, StopReason, TrainerFailure, Waiting,
 };
 
@@ -36,6 +36,11 @@ pub(super) trait Transport {
 
     /// Keeps other processes from training a run that stands by, until the next worker starts.
     fn hold(&mut self, _run: &Path) {}
+
+    /// Returns the free bytes of the memory of a device that no worker has open, where known.
+    fn free_memory(&mut self, _device: &str) -> Option<u64> {
+        None
+    }
 }
 
 /// How the process of a worker ended.
@@ -99,7 +104,13 @@ pub(super) struct Supervisor<T> {
     pub restart_at: Option<Duration>,
     /// Why the run is to stand by, if it is: no worker starts then.
     standby: Option<Waiting>,
-    /// Since when no worker runs for that reason.
+    /// What the last worker has made way for: no worker starts before there is room.
+    way: Option<Waiting>,
+    /// The last reason of both that was told.
+    told: Option<Waiting>,
+    /// The updates that had been made when memory for the smallest plan was missing, because others had it.
+    crowded_at: u64,
+    /// Since when no worker runs for one of these reasons.
     standby_since: Option<Duration>,
     /// The time of all former standbys.
     stood_by: Duration,
@@ -123,6 +134,9 @@ impl<T: Transport> Supervisor<T> {
             is_heard: false,
             restart_at: None,
             standby: None,
+            way: None,
+            told: None,
+            crowded_at: 0,
             standby_since: None,
             stood_by: Duration::ZERO,
             later: Vec::new(),
@@ -130,9 +144,15 @@ impl<T: Transport> Supervisor<T> {
         })
     }
 
-    /// Returns true if the run is to stand by: no worker starts.
+    /// Returns true if the run is to stand by, other than for room.
     pub fn stands_by(&self) -> bool {
         self.standby.is_some()
+    }
+
+    /// Returns what the run waits for while no worker runs, and the device that is to have it.
+    pub fn needs(&self) -> Option<(Need, &str)> {
+        let waiting = self.way.as_ref().filter(|_| self.restart_at.is_some())?;
+        Some((waiting.needs?, &self.start.device))
     }
 
     /// Lets the run stand by, without a worker.
@@ -140,27 +160,40 @@ impl<T: Transport> Supervisor<T> {
         self.standby = Some(reason);
         if self.restart_at.is_none() {
             self.transport.send(&Command::StandBy);
-        } else {
-            self.rest(now);
         }
+        self.rest(now);
     }
 
     /// Lets the run continue after a standby. A worker that has not ended yet is followed at once.
     pub fn end_standby(&mut self, now: Duration) {
         self.standby = None;
-        if let Some(since) = self.standby_since.take() {
-            self.stood_by += now.saturating_sub(since);
-        }
+        self.rest(now);
     }
 
-    /// Begins the standby of a run without a worker, if it is to stand by.
+    /// Lets the run continue: there is what it needs.
+    pub fn found_room(&mut self, now: Duration) {
+        self.way = None;
+        self.rest(now);
+    }
+
+    /// Begins or ends the standby of a run without a worker, and tells why it stands by.
     fn rest(&mut self, now: Duration) {
-        if let Some(reason) = self.standby.clone()
-            && self.standby_since.is_none()
-        {
+        if self.restart_at.is_none() {
+            return;
+        }
+        let Some(reason) = self.standby.clone().or_else(|| self.way.clone()) else {
+            if let Some(since) = self.standby_since.take() {
+                self.stood_by += now.saturating_sub(since);
+            }
+            return;
+        };
+        if self.standby_since.is_none() {
             self.standby_since = Some(now);
-            self.report(Event::Waiting(reason));
             self.transport.hold(&self.start.run);
+        }
+        if self.told.as_ref() != Some(&reason) {
+            self.report(Event::Waiting(reason.clone()));
+            self.told = Some(reason);
         }
     }
 
@@ -212,6 +245,11 @@ impl<T: Transport> Supervisor<T> {
                         self.start.device_name = Some(device.name.clone());
                     }
                 }
+                if let Event::Waiting(waiting) = &*event {
+                self.way = Some(waiting.clone());
+                self.told = self.way.clone();
+                self.start.has_made_way = true;
+            }
                 self.transport.emit(*event);
             }
             // The rank that fails first has the reason; the others only miss it.
@@ -257,6 +295,11 @@ impl<T: Transport> Supervisor<T> {
             None => process.code(),
         };
         if !self.is_recoverable(code, is_reported, &failure) {
+            if code == Some(Exit::DoesNotFit as u8) && self.start.has_made_way {
+                // Others were faster.
+                self.way = self.told.clone();
+                return self.begin_standby(now);
+            }
             if code == Some(Exit::DoesNotFit as u8)
                 && let Some(error) = self.recovery.refused(&failure.error)
             {
@@ -282,8 +325,15 @@ impl<T: Transport> Supervisor<T> {
             failure.error.cause.get_or_insert(Cause::DeviceLost);
             return self.give_up(failure.error);
         }
+        let bytes = failure.bytes;
         match self.recovery.decide(failure, self.without_standby(now)) {
-            Decision::GiveUp(error) => self.give_up(error),
+            Decision::GiveUp(error) => match self.crowded(&error, bytes) {
+                Some(waiting) => {
+                    self.way = Some(waiting);
+                    self.begin_standby(now);
+                }
+                None => self.give_up(error),
+            },
             Decision::NoDevice(error) => {
                 // The run was never touched, so nothing is recorded.
                 self.transport.emit(Event::Error(error));
@@ -308,6 +358,29 @@ impl<T: Transport> Supervisor<T> {
         } else {
             self.rest(now);
         }
+    }
+
+    /// Returns what a run waits for whose smallest plan, with this many bytes, has failed for lack of memory, if others
+    /// have it now: it has had enough before.
+    fn crowded(&mut self, error: &RunError, bytes: u64) -> Option<Waiting> {
+        let is_new = self.recovery.furthest > self.crowded_at;
+        if error.cause != Some(Cause::OutOfMemory) || !self.start.makes_way || !is_new {
+            return None;
+        }
+        let free = self.transport.free_memory(&self.start.device)?;
+        if free >= bytes {
+            return None;
+        }
+        self.crowded_at = self.recovery.furthest;
+        self.start.max_plan = None;
+        self.start.has_made_way = true;
+        let [free, needed] = [free, bytes].map(crate::text::bytes);
+        let text = format!(
+            "other programs leave {free} of the device's memory; the run continues when {needed} have been free \
+             for a while"
+        );
+        let needs = Some(Need { free_bytes: bytes });
+        Some(Waiting { text, attempt: 0, attempts: 0, seconds: 0, needs })
     }
 
     /// Returns the exit code of a run on several ranks whose launcher has ended with `code`, if the ranks have been
@@ -369,10 +442,11 @@ impl<T: Transport> Supervisor<T> {
 
     /// Starts the next worker if its time has come.
     pub fn tick(&mut self, now: Duration) -> io::Result<()> {
-        if self.standby.is_some() || self.restart_at.is_none_or(|at| now < at) {
+        if self.standby.is_some() || self.way.is_some() || self.restart_at.is_none_or(|at| now < at) {
             return Ok(());
         }
         self.restart_at = None;
+        self.told = None;
         self.start.elapsed = self.without_standby(now);
         self.transport.start(&self.start)?;
         for command in self.commands.replay().chain(take(&mut self.later)) {

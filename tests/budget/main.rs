@@ -8,6 +8,7 @@ mod integrated;
 #[path = "../isolated/mod.rs"]
 mod isolated;
 mod matrices;
+mod neighbours;
 mod recovery;
 mod self_test;
 

@@ -69,6 +69,7 @@ static struct {
     const char *name;                          /* NULL: unchanged */
     const char *crash_in, *hang_in, *wrong_in; /* kinds of kernels, or NULL */
     const char *hide;                          /* an extension, or NULL */
+    const char *others;                        /* a file with the bytes that others hold, or NULL */
     int report;                                /* a file descriptor, or -1 */
 } config = {.driver = "libvulkan_lvp.so", .cap = -1, .binding = -1, .heap = -1, .budget = -1,
             .subgroup = -1, .report = -1};
@@ -235,6 +236,10 @@ static bool set(const char *name, const char *value)
         bool known = config.discrete || config.integrated;
         return known || bad(name, value, "write discrete or integrated");
     }
+    if (!strcmp(name, "OTHERS")) {
+        config.others = strdup(value); /* used late, like the file of FAULT_ONCE */
+        return *value || bad(name, value, "write the name of a file");
+    }
     if (!strcmp(name, "NAME")) {
         config.name = strdup(value); /* used late, like the file of FAULT_ONCE */
         return *value || bad(name, value, "write a name");
@@ -385,6 +390,19 @@ static bool counts(const VkPhysicalDeviceMemoryProperties *memory, uint32_t heap
            memory->memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
 }
 
+/* Returns the bytes that other programs hold now, by the file of FAULT_OTHERS. */
+static uint64_t others(void)
+{
+    uint64_t bytes = 0;
+    FILE *file = config.others ? fopen(config.others, "r") : NULL;
+    if (file) {
+        if (fscanf(file, "%" SCNu64, &bytes) != 1)
+            bytes = 0;
+        fclose(file);
+    }
+    return bytes;
+}
+
 /* Here and below, the lock is held during the driver's call: two threads cannot both pass the check
  * of the cap, and a freed handle cannot be reused before its entry is removed. */
 static VkResult fault_AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
@@ -399,7 +417,9 @@ static VkResult fault_AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo
     uint64_t nth = count.allocations += counted;
     bool due = counted && config.refuse &&
                (config.refuse_rest ? nth >= config.refuse : nth == config.refuse);
-    bool over = counted && (size > config.cap || count.bytes > config.cap - size);
+    uint64_t cap = MIN(config.cap, config.others ? config.heap : UINT64_MAX);
+    cap -= MIN(cap, others());
+    bool over = counted && (size > cap || count.bytes > cap - size);
     if (over || (due && may_fire())) {
         count.refused++;
     } else if ((result = d->AllocateMemory(handle, info, callbacks, out)) == VK_SUCCESS) {
@@ -811,6 +831,7 @@ static void fault_GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice physical,
     VkPhysicalDeviceMemoryProperties *memory = &out->memoryProperties;
     real.GetPhysicalDeviceMemoryProperties2(physical, out);
     narrow_heaps(memory);
+    uint64_t held_by_others = others();
     for (VkBaseOutStructure *s = (VkBaseOutStructure *)out; s && own_budget(); s = s->pNext) {
         VkPhysicalDeviceMemoryBudgetPropertiesEXT *b = (void *)s;
         if (s->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT)
@@ -818,7 +839,8 @@ static void fault_GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice physical,
         for (uint32_t i = 0; i < VK_MAX_MEMORY_HEAPS; i++) {
             uint64_t size = i < memory->memoryHeapCount ? memory->memoryHeaps[i].size : 0;
             uint64_t limit = counts(memory, i) ? MIN(config.budget, config.cap) : UINT64_MAX;
-            b->heapBudget[i] = MIN(size, limit);
+            limit = MIN(size, limit);
+            b->heapBudget[i] = counts(memory, i) ? limit - MIN(limit, held_by_others) : limit;
             b->heapUsage[i] = used(i);
         }
     }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::readings::Sensors;
-use crate::gpu::device::OpenDevice;
+use crate::gpu::device::{OpenDevice, memory_adapter};
 use crate::gpu::memory::{ReportedMemory, physical_device};
-use crate::plan::{DeviceHealth, DeviceKind};
+use crate::plan::{DeviceHealth, DeviceKind, OtherUse};
 use crate::protocol::DeviceInfo;
 
 /// Calls `read` on another thread, now and at every interval, until the returned value is dropped.
@@ -33,8 +33,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The latest reading of a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceReading {
+    /// Each reading has the next number.
+    pub number: u64,
     pub memory: Option<ReportedMemory>,
     pub health: DeviceHealth,
+    /// The use by other programs, where it is watched and known.
+    pub others: Option<OtherUse>,
 }
 
 /// Watches a device during a run.
@@ -45,19 +49,25 @@ pub struct DeviceMonitor {
 }
 
 impl DeviceMonitor {
-    /// Reads the memory of an open device, and starts to read it again every second. The CPU has
-    /// nothing to read.
-    pub fn start(device: &OpenDevice) -> Self {
+    /// Reads the state of an open device, and starts to read it again every second, with the use by other programs if
+    /// `watches_others`. The CPU has nothing to read.
+    pub fn start(device: &OpenDevice, watches_others: bool) -> Self {
         let latest = Arc::<Mutex<DeviceReading>>::default();
         if device.info.kind == DeviceKind::Cpu {
             return Self { latest, _stop: None };
         }
         let physical = physical_device(&device.device);
         let mut sensors = Sensors::of(&device.info, device.adapter.clone(), physical);
-        *lock(&latest) = DeviceReading { memory: sensors.memory(), health: sensors.health() };
+        let mut number = 0;
+        let mut reading = move || {
+            number += 1;
+            let others = if watches_others { sensors.others() } else { None };
+            DeviceReading { number, memory: sensors.memory(), health: sensors.health(), others }
+        };
+        *lock(&latest) = reading();
         let shared = latest.clone();
         let read = move || {
-            let reading = DeviceReading { memory: sensors.memory(), health: sensors.health() };
+            let reading = reading();
             *lock(&shared) = reading;
         };
         Self { latest, _stop: repeat(Duration::from_secs(1), read) }
@@ -65,6 +75,23 @@ impl DeviceMonitor {
 
     pub fn latest(&self) -> DeviceReading {
         lock(&self.latest).clone()
+    }
+}
+
+/// Watches a device that this process does not open.
+pub struct DeviceWatch(Sensors);
+
+impl DeviceWatch {
+    pub fn start(info: &DeviceInfo) -> Self {
+        let mut sensors = Sensors::of(info, memory_adapter(info), None);
+        sensors.others();
+        Self(sensors)
+    }
+
+    /// Returns the free memory of the device in bytes, and its use by other programs since the last call, as far as
+    /// the system reports them.
+    pub fn read(&mut self) -> (Option<u64>, Option<OtherUse>) {
+        (self.0.memory().map(|memory| memory.free), self.0.others())
     }
 }
 

@@ -1,8 +1,11 @@
 //! NVIDIA's management library, which comes with its driver.
 
+use std::collections::BTreeMap;
+
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 
@@ -13,12 +16,14 @@ use crate::plan::{DeviceHealth, Throttle};
 pub struct Nvidia {
     library: Nvml,
     pci: String,
+    /// The time of the last sample of the processes' use, in the library's microseconds.
+    sampled: u64,
 }
 
 impl Nvidia {
     /// Loads the library. Returns `None` without it, and if it does not know the GPU.
     pub fn open(pci: &str) -> Option<Self> {
-        let own = Self { library: Nvml::init().ok()?, pci: pci.to_string() };
+        let own = Self { library: Nvml::init().ok()?, pci: pci.to_string(), sampled: 0 };
         own.device()?;
         Some(own)
     }
@@ -58,6 +63,36 @@ impl Nvidia {
         holders.dedup_by_key(|(pid, _)| *pid);
         holders
     }
+
+    /// Returns the share of the time since the last call in which the GPU worked for each process, as the mean of the
+    /// driver's samples. Windows does not report it.
+    pub fn shares(&mut self) -> Option<Vec<(u32, f64)>> {
+        let samples = match self.device()?.process_utilization_stats(self.sampled) {
+            // The GPU did nothing.
+            Err(NvmlError::NotFound) => Vec::new(),
+            samples => samples.ok()?,
+        };
+        let times = samples.iter().map(|sample| (sample.pid, sample.timestamp, sample.sm_util));
+        let (shares, last) = means(times, self.sampled);
+        self.sampled = last;
+        Some(shares)
+    }
+}
+
+/// Returns the mean of each process's percentages after the moment `since`, as a share, and the last moment.
+fn means(
+    samples: impl Iterator<Item = (u32, u64, u32)>,
+    since: u64,
+) -> (Vec<(u32, f64)>, u64) {
+    let mut last = since;
+    let mut processes = BTreeMap::<u32, (f64, f64)>::new();
+    for (pid, moment, percent) in samples.filter(|(_, moment, _)| *moment > since) {
+        last = last.max(moment);
+        let (sum, count) = processes.entry(pid).or_default();
+        *sum += f64::from(percent) / 100.0;
+        *count += 1.0;
+    }
+    (processes.into_iter().map(|(pid, (sum, count))| (pid, sum / count)).collect(), last)
 }
 
 /// Returns the reason that slows the GPU down most. An idle GPU is not throttled.
@@ -79,6 +114,14 @@ fn throttle(reasons: ThrottleReasons) -> Option<Throttle> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn samples_are_averaged_and_old_ones_left_out() {
+        let samples = [(7, 10, 90), (7, 11, 25), (7, 12, 75), (8, 12, 25)];
+        let (shares, last) = means(samples.into_iter(), 10);
+        assert_eq!((shares, last), (vec![(7, 0.5), (8, 0.25)], 12));
+        assert_eq!(means([].into_iter(), 12), (vec![], 12));
+    }
 
     #[test]
     fn the_worst_reason_for_a_low_clock_counts() {

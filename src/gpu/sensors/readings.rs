@@ -1,15 +1,16 @@
 //! The memory and the health of a device, as the system reports them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::fdinfo;
+use super::fdinfo::{self, BusyTimes};
 use super::host::host_memory;
 use super::nvidia::Nvidia;
 use super::sysfs::Sysfs;
 use crate::disk;
 use crate::gpu::device::{Adapter, granted_memory, memory_adapter};
 use crate::gpu::memory::{GrantedMemory, PhysicalDevice, ReportedMemory, utilization};
-use crate::plan::{Backend, DeviceHealth, MemoryHolder};
+use crate::plan::{Backend, DeviceHealth, MemoryHolder, OtherUse};
 use crate::protocol::DeviceInfo;
 
 /// The number of PCI's register of vendors.
@@ -26,6 +27,7 @@ pub struct Sensors {
     pci: Option<String>,
     nvidia: Option<Nvidia>,
     sysfs: Option<Sysfs>,
+    times: BusyTimes,
 }
 
 impl Sensors {
@@ -42,7 +44,9 @@ impl Sensors {
             info.id.backend == Backend::Cuda || ids.is_some_and(|ids| ids.starts_with(NVIDIA));
         let nvidia = pci.as_deref().filter(|_| is_nvidia).and_then(Nvidia::open);
         let sysfs = pci.as_deref().and_then(|pci| Sysfs::of(Path::new("/sys"), pci));
-        Self { shares_memory: info.kind.shares_memory(), adapter, physical, pci, nvidia, sysfs }
+        let times = BusyTimes::new(Path::new("/proc"));
+        let shares_memory = info.kind.shares_memory();
+        Self { shares_memory, adapter, physical, pci, nvidia, sysfs, times }
     }
 
     /// Returns the memory of the device, or `None` if nothing reports it.
@@ -89,12 +93,40 @@ impl Sensors {
         processes.retain(|(pid, bytes)| *pid != std::process::id() && *bytes > 0);
         processes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         let named = processes.into_iter().take(MAX_HOLDERS).map(|(pid, bytes)| {
-            let name = disk::read_to_string(proc.join(pid.to_string()).join("comm"));
-            let name = name.map_or_else(|_| "process".into(), |name| name.trim().to_string());
+            let name = process_name(pid).unwrap_or_else(|| "process".into());
             MemoryHolder { name: format!("{name} ({pid})"), bytes }
         });
         named.collect()
     }
+
+    /// Returns the use of the GPU by other programs than wgpt since the last call. `None` at the first call, and where
+    /// the system does not report it per process: on Windows and macOS.
+    pub fn others(&mut self) -> Option<OtherUse> {
+        let pci = self.pci.as_deref()?;
+        let shares = match &mut self.nvidia {
+            Some(nvidia) => nvidia.shares(),
+            None => self.times.shares(pci),
+        };
+        let named = shares?.into_iter().filter_map(|(pid, share)| Some((process_name(pid)?, share)));
+        Some(all_others(named))
+    }
+}
+
+/// Returns the name of a process, unless it has ended.
+fn process_name(pid: u32) -> Option<String> {
+    let name = disk::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm")).ok()?;
+    Some(name.trim().to_string())
+}
+
+/// Adds up the shares of processes, without those of wgpt: a window draws while it trains.
+fn all_others(processes: impl Iterator<Item = (String, f64)>) -> OtherUse {
+    let mut programs = BTreeMap::<String, f64>::new();
+    for (name, share) in processes.filter(|(name, _)| !name.starts_with("wgpt")) {
+        *programs.entry(name).or_default() += share;
+    }
+    let share = programs.values().sum::<f64>().min(1.0);
+    let most = programs.into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    OtherUse { share, program: most.unwrap_or_default().0 }
 }
 
 /// Returns the memory of a device, or `None` if nothing reports it. For the CPU, integrated GPUs and
@@ -141,6 +173,17 @@ mod tests {
         assert_eq!(free(of(Some(9 * GIB), 0)), Some((8 * GIB, 0)));
         assert_eq!(free(of(Some(0), 0)), None);
         assert_eq!(free(of(None, 0)), None);
+    }
+
+    #[test]
+    fn the_use_of_other_programs_is_added_up() {
+        let of = |all: &[(&str, f64)]| {
+            let used = all_others(all.iter().map(|(name, share)| (name.to_string(), *share)));
+            (used.share, used.program)
+        };
+        let all = [("Xorg", 0.125), ("wgpt", 0.9), ("game", 0.25), ("game", 0.25)];
+        assert_eq!(of(&all), (0.625, "game".into()));
+        assert_eq!(of(&[("wgpt-worker", 1.0)]), (0.0, String::new()));
     }
 
     #[test]

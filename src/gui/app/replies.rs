@@ -104,7 +104,7 @@ impl Controller {
                 shared.room = Room::Start;
             }
             // The worker has kept it, for the profile of the device.
-            Reply::Measured { .. } => {
+            Reply::Measured { .. } | Reply::DeviceRoom { .. } => {
                 shared.start.times.is_measuring = false;
                 self.requests.device = None;
             }

@@ -8,14 +8,17 @@ use serde::{Deserialize, Serialize};
 use super::Session;
 use crate::config::{Budget, DecayLength, Schedule};
 use crate::gpu;
-use crate::plan::{self, Forecast, PlanError};
-use crate::protocol::{Command, Event, ReplanReason, Setting, StopReason};
+use crate::plan::{self, Forecast, OtherUse, PlanError};
+use crate::protocol::{
+    Command, Event, Need, ReplanReason, Setting, StopReason, Waiting,
+};
 use crate::runs::known_speed;
-use crate::text::bytes;
+use crate::text::{bytes, duration, percent};
 use crate::train::checkpoint_writer::MAX_AGE_AT_RISK;
 use crate::train::clock::Moment;
 use crate::train::commands::CommandQueue;
 use crate::train::memory::MemoryPressure;
+use crate::train::room::Change;
 use crate::train::sampling::sample;
 use crate::train::training::Training;
 use crate::train::{Commands, Result};
@@ -204,6 +207,97 @@ impl Session<'_> {
         };
         journal.warn(format!("the budget is unchanged: {reason}"));
         Ok(())
+    }
+
+    /// Takes the memory that other programs need from the plan, or gives it back to the plan. A run that cannot do with
+    /// less, or whose device others need, is to make way.
+    pub(super) async fn share_device(&mut self) -> Result<()> {
+        let Self { training: Training { steps, .. }, memory, makes_way, .. } = self;
+        let wanted = steps.wanted.as_ref().map(|(_, forecast)| forecast.predicted_bytes);
+        match memory.change(wanted) {
+            Some(Change::Less(most)) => return self.shrink(most).await,
+            Some(Change::More) => {
+                let Some((limits, forecast)) = steps.wanted.take() else { return Ok(()) };
+                steps.limits = limits;
+                let text = "other programs have given memory of the device back".into();
+                return self.replan(text, *forecast).await;
+            }
+            None => {}
+        }
+        if let Some(OtherUse { share, program }) = memory.rival().filter(|_| *makes_way) {
+            let text = format!("{program} uses {} of the GPU", percent(share, 0));
+            let least = self.least_bytes();
+            self.wait_for(text, "no other program has used it much", least);
+        }
+        Ok(())
+    }
+
+    /// Changes to a plan with at most `most` bytes, if there is one.
+    async fn shrink(&mut self, most: u64) -> Result<()> {
+        let Self { training, memory, .. } = self;
+        let config = training.own_config();
+        let Training { inputs, steps, learner, .. } = training;
+        let held = memory.room.latest().others();
+        let text = format!("other programs use {} of the device's memory", bytes(held));
+        let limits = plan::Limits { budget: Some(most), ..steps.limits };
+        let speed = known_speed(&learner.device.info, inputs.mode);
+        let vocab = learner.vocabulary();
+        let least = match plan::replan(&config, steps.plan(), vocab, &limits, speed.as_ref()) {
+            Ok(forecast) if forecast.plan != *steps.plan() => {
+                let before = std::mem::replace(&mut steps.limits, limits);
+                let forecast_before = Box::new(steps.forecast.clone());
+                steps.wanted.get_or_insert((before, forecast_before));
+                return self.replan(text, forecast).await;
+            }
+            // The plan fits, but its pools hold more.
+            Ok(forecast) => forecast.predicted_bytes,
+            Err(PlanError::TooBig { least, .. }) => least.predicted_bytes,
+            Err(error) => return Err(error.into()),
+        };
+        if self.makes_way {
+            self.wait_for(text, "", least);
+        } else if !std::mem::replace(&mut self.is_told_of_others, true) {
+            self.journal.warn(format!("{text}, and the steps of the run cannot be split smaller"));
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of the smallest plan that the run can change to.
+    fn least_bytes(&self) -> u64 {
+        let Training { steps, learner, .. } = &self.training;
+        let limits = plan::Limits { budget: Some(0), ..steps.limits };
+        let (config, vocab) = (self.training.own_config(), learner.vocabulary());
+        match plan::replan(&config, steps.plan(), vocab, &limits, None) {
+            Err(PlanError::TooBig { least, .. }) => least.predicted_bytes,
+            _ => steps.forecast.predicted_bytes,
+        }
+    }
+
+    /// Lets the run make way until a plan of this many bytes has had room, and what else is said, for the quiet time.
+    fn wait_for(&mut self, reason: String, what: &str, least: u64) {
+        let device = &self.training.learner.device.info;
+        let context = if device.kind.shares_memory() { 0 } else { device.id.backend.context_bytes() };
+        let free_bytes = self.memory.room.need(least + context);
+        let room = format!("{} have been free", bytes(free_bytes));
+        let what = if what.is_empty() { room } else { format!("{what} and {room}") };
+        let quiet = duration(self.training.inputs.config.quiet_time.unwrap_or_default());
+        let text = format!("{reason}; the run continues when {what} for {quiet}");
+        let needs = Some(Need { free_bytes });
+        self.way = Some(Waiting { text, attempt: 0, attempts: 0, seconds: 0, needs });
+    }
+
+    /// Ends this process of the run, with a checkpoint that has the plan to return to.
+    pub(super) async fn make_way(&mut self) -> Result<StopReason> {
+        let Self { training, journal, checkpoints, way, .. } = self;
+        if let Some((limits, forecast)) = training.steps.wanted.take() {
+            training.steps.limits = limits;
+            training.steps.change(*forecast);
+        }
+        checkpoints.write(training, journal).await?;
+        if let Some(waiting) = way.take() {
+            journal.emit(Event::Waiting(waiting));
+        }
+        Ok(StopReason::StandBy)
     }
 
     /// Returns free pages to the driver, and splits steps smaller if that is not enough.

@@ -70,6 +70,8 @@ pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> TrainRequest {
         decay: None,
         elapsed: Duration::ZERO,
         shares: Vec::new(),
+        makes_way: true,
+        has_made_way: false,
     }
 }
 

@@ -4,6 +4,7 @@ use super::answer::answer;
 use super::listing::select;
 use super::pipe::send_to_owner;
 use super::proof::{Proven, prove};
+use super::room::watch_device;
 use super::signals;
 use super::watch::{Watched, watch};
 use crate::bench;
@@ -35,6 +36,7 @@ pub(super) fn serve_request(request: Request, say: fn(&str)) {
             };
             pollster::block_on(sampling::sample(&request, open, &|| false, &reply))
         }
+        Request::WatchDevice { choice } => watch_device(&choice),
         Request::TestKernels(tests) => return test_kernels(&tests),
         Request::Measure { config, device, implementation } => {
             let mode = OpsMode::of(implementation).with_products(config.cublas);

@@ -2,6 +2,7 @@
 
 mod answer;
 mod awake;
+mod battery;
 mod commands;
 mod export;
 mod integrated;
@@ -11,6 +12,7 @@ mod pipe;
 mod proof;
 mod rank;
 mod request;
+mod room;
 mod run;
 mod serve;
 pub(crate) mod signals;

@@ -96,6 +96,7 @@ pub(crate) fn serve(say: fn(&str), start_logging: fn(u8)) -> ExitCode {
                 Request::Sample(_)
                 | Request::Get { .. }
                 | Request::Measure { .. }
+                | Request::WatchDevice { .. }
                 | Request::TestKernels(_) => (0, true),
                 _ => (0, false),
             };

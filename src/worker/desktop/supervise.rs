@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Local, TimeZone};
 
+use super::battery;
 use super::commands::Control;
 use super::pipe::{WorkerProcess, launched, read_lines, send, spawn, worker};
-use crate::config::Hours;
+use super::room::{RoomWait, RoomWatch};
+use crate::config::{Config, Hours, Priority};
 use crate::disk::File;
 use crate::protocol::{Command, Event, FromWorker, StartRun, ToWorker, Waiting};
 use crate::runs::{self, EVENTS_FILE, record};
@@ -92,6 +94,10 @@ impl Transport for Workers<'_> {
     fn hold(&mut self, run: &Path) {
         self.lock = runs::locked(run).ok();
     }
+
+    fn free_memory(&mut self, device: &str) -> Option<u64> {
+        RoomWatch::free(device)
+    }
 }
 
 impl Workers<'_> {
@@ -126,16 +132,32 @@ where
     let wait = next.clone().signed_duration_since(now);
     let seconds = wait.num_seconds().max(1) as u64;
     let text = format!("outside the hours {hours}; the run continues at {}", next.format(format));
-    Waiting { text, attempt: 0, attempts: 0, seconds }
+    Waiting { text, attempt: 0, attempts: 0, seconds, needs: None }
+}
+
+/// Returns the wait of a run that gives way to everything else, while the computer runs on its battery.
+fn on_battery() -> Option<Waiting> {
+    let text = "the computer runs on its battery; the run continues when it has its plug again";
+    let waiting = Waiting { text: text.into(), attempt: 0, attempts: 0, seconds: 0, needs: None };
+    battery::in_use().then_some(waiting)
+}
+
+/// Returns why a run with this configuration is not to train now.
+fn obstacle(config: &Config) -> Option<Waiting> {
+    let now = Local::now();
+    let outside = (!config.hours.contain(&now)).then(|| outside(&config.hours, &now));
+    let is_background = config.priority == Priority::Background;
+    outside.or_else(|| if is_background { on_battery() } else { None })
 }
 
 /// Trains a run in a process that this one supervises, or in several that `launcher`, a program with its
-/// arguments, starts. Outside `hours` no worker runs. Returns the exit code for this process. `say` takes lines
+/// arguments, starts. Outside the hours of `config`, and while others
+/// come first, no worker runs. Returns the exit code for this process. `say` takes lines
 /// of the worker's stderr, if it has another console.
 pub(crate) fn supervise(
-    start: StartRun,
+    mut start: StartRun,
     launcher: Option<&[OsString]>,
-    hours: &Hours,
+    config: &Config,
     control: &Control,
     say: fn(&str),
     emit: &mut dyn FnMut(&Event),
@@ -143,18 +165,31 @@ pub(crate) fn supervise(
     let began = Instant::now();
     let process = control.process.clone();
     let has_ranks = launcher.is_some();
+    // A rank would wait for the others.
+    start.makes_way = !has_ranks;
     let workers = Workers { launcher, process, pipes: None, errors: None, lock: None, say, emit };
     let mut supervisor = Supervisor::start(workers, start, has_ranks)?;
     let mut failed: Option<Instant> = None;
     let mut looked: Option<Instant> = None;
+    let mut room = None;
     loop {
         if looked.is_none_or(|at| at.elapsed() >= LOOK) {
             looked = Some(Instant::now());
-            let now = Local::now();
-            match (hours.contain(&now), supervisor.stands_by()) {
-                (true, true) => supervisor.end_standby(began.elapsed()),
-                (false, false) => supervisor.stand_by(outside(hours, &now), began.elapsed()),
+            match obstacle(config) {
+                Some(reason) if !supervisor.stands_by() => {
+                    supervisor.stand_by(reason, began.elapsed());
+                }
+                None if supervisor.stands_by() => supervisor.end_standby(began.elapsed()),
                 _ => {}
+            }
+            match supervisor.needs() {
+                None => room = None,
+                Some(need) => {
+                    if room.get_or_insert_with(RoomWait::default).is_over(need, config) {
+                        room = None;
+                        supervisor.found_room(began.elapsed());
+                    }
+                }
             }
         }
         for command in control.commands.try_iter() {

@@ -91,9 +91,9 @@ pub(crate) fn host(
         }
     };
     // The CPU does not fail in ways that only the end of its process clears.
-    if supervised && !(is_cpu && config.hours.is_always()) {
+    if supervised && (!is_cpu || config.may_stand_by()) {
         let emit = &mut |event: &Event| output.emit(event);
-        return supervise(start, None, &config.hours, control, say, emit).map_err(|error| {
+        return supervise(start, None, &config, control, say, emit).map_err(|error| {
             let text = format!("cannot start the trainer process: {error}");
             Failure::new(text, "--no-supervise trains in one process")
         });

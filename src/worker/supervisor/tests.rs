@@ -297,7 +297,7 @@ fn out_of_memory_limits_the_plan_of_all_later_workers() {
 }
 
 fn closed() -> Waiting {
-    Waiting { text: "outside the hours".into(), attempt: 0, attempts: 0, seconds: 60 }
+    Waiting { text: "outside the hours".into(), attempt: 0, attempts: 0, seconds: 60, needs: None }
 }
 
 /// Ends a worker that was to stand by.

@@ -1,28 +1,82 @@
 //! Runs with too little memory.
 
 use super::*;
-use crate::protocol::ReplanReason;
 use crate::train::memory::MemoryPressure;
+use crate::train::room::MemoryReading;
+
+/// What a run leaves to others on a device of this many bytes.
+const RESERVE: u64 = 256 << 20;
+const TOTAL: u64 = 4 << 30;
+
+/// Takes readings of a device on which others hold some bytes and the session `held`.
+fn read(session: &mut Session<'_>, others: u64, held: u64) {
+    // A plan changes what is held, and two readings in a row decide.
+    for _ in 0..3 {
+        let number = session.memory.room.latest().number + 1;
+        let left = TOTAL as i64 - others as i64 - held as i64;
+        session.memory.reading = Some(MemoryReading { number, total: TOTAL, left, held });
+        pollster::block_on(session.share_device()).unwrap();
+        if session.way.is_some() {
+            return;
+        }
+    }
+}
 
 #[test]
-fn a_run_whose_memory_is_moved_away_is_split_smaller() {
+fn a_run_makes_way_for_other_programs_and_takes_its_room_again() {
     let (_folder, run) = new_run();
     let mut events = Vec::new();
     let mut emit = |event: &Event| events.push(event.clone());
-    let request = request(&run, &[]);
+    let request = request(&run, &[("quiet_time", "0s")]);
     let mut session = open(cpu(), request, Group::alone(), &mut emit).unwrap();
-    let before = session.training.steps.plan().micro_batch;
-    session.memory.pace.best = Some(1.0);
-    session.memory.pace.is_settled = true;
-    session.memory.excess = 1 << 30;
-    assert_eq!(session.memory.check_pace(1.5), None);
-    let pressure = session.memory.check_pace(2.5).unwrap();
-    pollster::block_on(session.relieve(pressure)).unwrap();
-    assert_eq!(session.training.steps.plan().micro_batch, before / 2);
+    let whole = session.training.steps.forecast.clone();
+    let bytes = whole.predicted_bytes;
+    let quiet = TOTAL / 2;
+    read(&mut session, quiet, bytes);
+    assert_eq!(session.training.steps.forecast, whole);
+    // A little is missing. The pools of this device hold more than the plan.
+    let crowded = TOTAL - RESERVE - (bytes - 1000);
+    read(&mut session, crowded, RESERVE + bytes);
+    let less = session.training.steps.forecast.clone();
+    assert!(less.predicted_bytes <= (bytes - 1000), "{less:?}");
+    let of = |plan: &crate::plan::Plan| plan.micro_batch * plan.accumulation;
+    assert_eq!(of(&less.plan), of(&whole.plan));
+    read(&mut session, quiet, less.predicted_bytes);
+    assert_eq!(session.training.steps.forecast, whole);
+    assert_eq!(session.training.steps.limits.budget, None);
+
+    read(&mut session, crowded, RESERVE + bytes);
+    assert!(session.way.is_none());
+    read(&mut session, TOTAL - RESERVE, RESERVE + less.predicted_bytes);
+    let waiting = session.way.clone().expect("nothing smaller fits");
+    assert!(waiting.text.contains("other programs use"), "{}", waiting.text);
+    let needed = waiting.needs.unwrap().free_bytes;
+    assert!((RESERVE..RESERVE + less.predicted_bytes).contains(&needed), "{waiting:?}");
+    let reason = pollster::block_on(session.make_way()).unwrap();
+    assert_eq!(reason, StopReason::StandBy);
+    assert_eq!(session.training.steps.forecast, whole, "the checkpoint has the whole plan");
     drop(session);
-    let is_budget =
-        |event: &&Event| matches!(event, Event::Replan { reason: ReplanReason::Budget, .. });
-    assert_eq!(events.iter().filter(is_budget).count(), 1, "{events:?}");
+    let replans = events.iter().filter(|event| matches!(event, Event::Replan { .. }));
+    assert_eq!(replans.count(), 3, "{events:?}");
+    assert!(matches!(events.last(), Some(Event::Waiting(_))), "{events:?}");
+}
+
+#[test]
+fn a_run_that_nobody_starts_again_stays_and_warns_once() {
+    let (_folder, run) = new_run();
+    let mut events = Vec::new();
+    let mut emit = |event: &Event| events.push(event.clone());
+    let request = TrainRequest { makes_way: false, ..request(&run, &[]) };
+    let mut session = open(cpu(), request, Group::alone(), &mut emit).unwrap();
+    let bytes = session.training.steps.forecast.predicted_bytes;
+    read(&mut session, TOTAL / 2, bytes);
+    for _ in 0..3 {
+        read(&mut session, TOTAL - RESERVE, RESERVE);
+    }
+    assert!(session.way.is_none());
+    drop(session);
+    let warnings = events.iter().filter(|event| matches!(event, Event::Warning { .. }));
+    assert_eq!(warnings.count(), 1, "{events:?}");
 }
 
 #[test]
