@@ -123,10 +123,10 @@ impl DeviceProfile {
         (Limits { budget, precision, memory, ..self.limits }, source)
     }
 
-    /// Returns the part of the device's free memory that a run takes by itself, if it is reported.
-    pub fn free(&self) -> Option<u64> {
+    /// Returns the memory of the device, and what of it a run can take now, if that is reported.
+    pub fn total_and_free(&self) -> Option<[u64; 2]> {
         let DeviceMemory::Reported { total, free, context, .. } = self.memory else { return None };
-        Some(free_for_a_run(total, free.saturating_sub(context)))
+        Some([total, free.saturating_sub(context)])
     }
 
     /// Returns the programs that hold the most of the device's memory, as far as they are known and

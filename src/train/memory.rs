@@ -3,7 +3,7 @@
 use super::clock::Moment;
 use super::room::{Change, MemoryReading, Rivals, Room};
 use crate::config::{Config, Priority};
-use crate::gpu::{self, DeviceMonitor, OpenDevice};
+use crate::gpu::{self, DeviceMonitor, DeviceReading, OpenDevice, ReportedMemory};
 use crate::plan::{DeviceHealth, OtherUse, Throttle};
 use crate::text::bytes;
 
@@ -69,12 +69,7 @@ impl MemoryMonitor {
         self.peak = self.peak.max(held.unwrap_or(0));
         let reading = self.system.latest();
         let ours = held.unwrap_or(0) + self.on_host;
-        self.reading = reading.memory.map(|memory| MemoryReading {
-            number: reading.number,
-            total: memory.total,
-            left: memory.free as i64 - memory.excess as i64,
-            held: ours,
-        });
+        self.reading = memory_reading(&reading, ours);
         self.others = self.reading.as_ref().map(MemoryReading::others);
         self.health = reading.health.known();
         held
@@ -95,6 +90,12 @@ impl MemoryMonitor {
             1 => Some(MemoryPressure::Release),
             count => Some(MemoryPressure::Split { text: text(), warns: count == 2 }),
         }
+    }
+
+    /// Returns true if others leave little memory, by a reading that is newer than the last one that was looked at.
+    pub fn is_tight(&self) -> bool {
+        memory_reading(&self.system.latest(), 0)
+            .is_some_and(|new| new.is_tight() && new.number != self.room.latest().number)
     }
 
     /// Returns how the run is to change for others, `now` in its time, if it would take `wanted` bytes had it not made
@@ -135,6 +136,12 @@ impl MemoryMonitor {
         (self.throttled == THROTTLED_LINES)
             .then(|| format!("the GPU lowers its clock, because {advice} ({health})"))
     }
+}
+
+fn memory_reading(reading: &DeviceReading, held: u64) -> Option<MemoryReading> {
+    let ReportedMemory { total, free, excess, .. } = *reading.memory.as_ref()?;
+    let left = free as i64 - excess as i64;
+    Some(MemoryReading { number: reading.number, total, left, held })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::plan::{OtherUse, free_for_a_run};
+use crate::plan::OtherUse;
 
 /// The readings in a row that decide. They are a second apart.
 const SUSTAINED: u32 = 2;
@@ -15,6 +15,11 @@ const FIRST: u32 = 3;
 /// draws a film stays below.
 const BUSY: f64 = 0.25;
 const BUSY_SECONDS: f64 = 10.0;
+
+/// Returns what a run that makes way leaves to others, of a device with `total` bytes.
+pub(super) fn reserve(total: u64) -> u64 {
+    total / 20
+}
 
 /// What the memory of a device was at one reading, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,9 +38,18 @@ impl MemoryReading {
         self.total.saturating_add_signed(-self.left).saturating_sub(self.held)
     }
 
-    /// Returns what a run leaves to others.
     fn reserve(&self) -> u64 {
-        self.total - free_for_a_run(self.total, self.total)
+        reserve(self.total)
+    }
+
+    /// Returns what others do not do with.
+    fn least(&self) -> u64 {
+        self.reserve() / 4
+    }
+
+    /// Returns true if others may need memory.
+    pub fn is_tight(&self) -> bool {
+        self.left < self.least() as i64
     }
 
     /// Returns the bytes that the run may hold now.
@@ -73,7 +87,7 @@ impl Room {
     }
 
     /// Takes a reading at the time `now` of a run that would take `wanted` bytes if it had not made way. A reading
-    /// while the run itself took memory or gave it back tells nothing.
+    /// while the run itself took much memory or gave it back tells nothing.
     pub fn observe(
         &mut self,
         reading: MemoryReading,
@@ -84,7 +98,7 @@ impl Room {
             return None;
         }
         let before = std::mem::replace(&mut self.last, reading);
-        if reading.held != before.held {
+        if reading.held.abs_diff(before.held) > reading.least() / 2 {
             return None;
         }
         let others = reading.others();
@@ -92,10 +106,9 @@ impl Room {
         if self.readings <= FIRST {
             self.base = Some(self.base.map_or(others, |base| base.min(others)));
         }
-        let tight = reading.reserve() / 4;
         // A run with a budget of its own may fill the device.
-        let have_grown = self.base.is_some_and(|base| others > base.saturating_add(tight));
-        let is_tight = have_grown && reading.left < tight as i64;
+        let have_grown = self.base.is_some_and(|base| others > base + reading.least());
+        let is_tight = have_grown && reading.is_tight();
         self.tight = if is_tight { self.tight + 1 } else { 0 };
         if self.tight >= SUSTAINED {
             self.since = None;

@@ -173,9 +173,6 @@ impl<'a> Session<'a> {
             self.training.update(&mut self.journal).await?;
             clock.updates += 1;
             self.wait_for_device().await?;
-            if self.way.is_some() {
-                return self.make_way().await;
-            }
             clock.cooled += self.cool(began, commands).await?;
 
             let saving = Moment::now();
@@ -184,6 +181,9 @@ impl<'a> Session<'a> {
             let log_interval = self.training.inputs.config.log_interval.get();
             if (self.training.position.iteration - 1).is_multiple_of(log_interval) {
                 self.log(&mut clock).await?;
+            }
+            if self.way.is_some() {
+                return self.make_way().await;
             }
         }
         self.end(commands).await
@@ -284,7 +284,8 @@ impl<'a> Session<'a> {
     async fn wait_for_device(&mut self) -> Result<()> {
         let Training { steps, learner, .. } = &self.training;
         // An update in host memory has waited for the device already.
-        if !steps.plan().offload_optimizer && !learner.sync_is_due() {
+        let is_due = learner.sync_is_due() || self.memory.is_tight();
+        if !steps.plan().offload_optimizer && !is_due {
             return Ok(());
         }
         gpu::finish(&learner.device.device).await?;
@@ -345,6 +346,7 @@ impl<'a> Session<'a> {
         if let Some(text) = self.memory.throttle_warning() {
             self.journal.warn(text);
         }
+        self.share_device().await?;
         *clock = UpdateClock::start();
         Ok(())
     }

@@ -10,6 +10,7 @@ use super::Result;
 use super::cooling::Cooling;
 use super::inputs::{RunClock, RunInputs, StepPlan};
 use super::rank_part::RankPart;
+use super::room;
 use crate::config::{Config, DecayLength, InitFrom};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
@@ -150,7 +151,8 @@ impl Setup {
             }
         }
         let mut steps = (limits, forecast, None);
-        if let Some(free) = profile.free().filter(|_| request.has_made_way) {
+        if let Some([total, free]) = profile.total_and_free().filter(|_| request.has_made_way) {
+            let free = free.saturating_sub(room::reserve(total));
             let budget = limits.budget.map_or(free, |budget| budget.min(free));
             let beside = plan::Limits { budget: Some(budget), ..limits };
             let now = plan::replan(&own, &steps.1.plan, vocab, &beside, profile.speed.as_ref())?;

@@ -840,7 +840,8 @@ static void fault_GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice physical,
             uint64_t size = i < memory->memoryHeapCount ? memory->memoryHeaps[i].size : 0;
             uint64_t limit = counts(memory, i) ? MIN(config.budget, config.cap) : UINT64_MAX;
             limit = MIN(size, limit);
-            b->heapBudget[i] = counts(memory, i) ? limit - MIN(limit, held_by_others) : limit;
+            /* 0 would be a driver that reports nothing. */
+            b->heapBudget[i] = counts(memory, i) ? limit - MIN(limit - 1, held_by_others) : limit;
             b->heapUsage[i] = used(i);
         }
     }

@@ -10,7 +10,7 @@ mod readings;
 mod sysfs;
 
 pub use host::host_memory;
-pub use monitor::{DeviceMonitor, DeviceWatch, PowerMeter};
+pub use monitor::{DeviceMonitor, DeviceReading, DeviceWatch, PowerMeter};
 pub use other_programs::OtherPrograms;
 pub use readings::{device_health, memory_holders, reported_memory};
 
