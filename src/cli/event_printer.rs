@@ -64,6 +64,19 @@ impl EventPrinter {
         self.progress.run.as_deref().filter(|_| !is_stopped)
     }
 
+    /// Returns a title and a text about a run that has ended.
+    pub fn result(&self, run: &Path) -> [String; 2] {
+        let name = run.file_name().unwrap_or(run.as_os_str()).to_string_lossy();
+        match &self.progress.state {
+            RunPhase::Failed(error) => [format!("{name} has failed"), error.text.clone()],
+            _ => {
+                let loss = self.progress.best_val_loss;
+                let loss = loss.map(|loss| format!("Its validation loss is {loss:.4}."));
+                [format!("{name} has finished"), loss.unwrap_or_default()]
+            }
+        }
+    }
+
     fn print(&self, event: &Event) {
         match event {
             Event::Paused { .. } | Event::Resumed { .. } if self.quiet => {}

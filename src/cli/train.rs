@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use serde::de::Error;
 
@@ -16,9 +17,12 @@ use crate::protocol::{Command, Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
 use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
-    Control, RankProcess, RunOutput, WorkerOutput, flag_or_variable, host, read_command, read_text,
-    supervise, train,
+    Control, RankProcess, RunOutput, WorkerOutput, flag_or_variable, host, notify, read_command,
+    read_text, supervise, train,
 };
+
+/// Nobody needs to be told of the end of a shorter run.
+const NOTICED: Duration = Duration::from_secs(10);
 
 /// Trains in this process, in one that it supervises, or in the `ranks` that `launcher` starts. Returns the exit
 /// code.
@@ -28,6 +32,7 @@ pub(super) fn run(
     launcher: Vec<OsString>,
     ranks: u32,
 ) -> Result<ExitCode, Failure> {
+    let began = Instant::now();
     let json = args.json;
     let mut expected = None;
     if !args.resume {
@@ -80,12 +85,18 @@ pub(super) fn run(
         })
     });
     let code = ended(code, rank.as_ref(), &output);
-    if let (Some(command), Some(run)) = (on_finish, output.ended_by_itself())
+    if let Some(run) = output.ended_by_itself()
         && is_first
         // A signal of a person, whatever the run has made of it.
         && control.exit_code() == 0
     {
-        on_finish::run(&command, run);
+        if began.elapsed() > NOTICED && runs::config(run).is_none_or(|config| config.notify) {
+            let [title, text] = output.result(run);
+            notify(&title, &text).wait();
+        }
+        if let Some(command) = on_finish {
+            on_finish::run(&command, run);
+        }
     }
     Ok(code)
 }

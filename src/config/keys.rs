@@ -177,6 +177,7 @@ pub const KEYS: &[Key] = &[
     key("max_celsius", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this temperature in °C; 0 = no limit"),
     key("max_watts", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this average power in watts; 0 = no limit"),
     key("keep_awake", Bool, OUTPUT, "true", "keep the computer from suspending by itself while the run trains"),
+    key("notify", Bool, OUTPUT, "true", "tell on the desktop that a run of more than 10 seconds has ended"),
 ];
 
 /// nanoGPT's key for the data: `dataset = 'openwebtext'` means `data = 'data/openwebtext'`. It is

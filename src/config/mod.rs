@@ -198,6 +198,8 @@ pub struct Config {
     /// Absent in the records of older versions.
     #[serde(default = "yes")]
     pub keep_awake: bool,
+    #[serde(default = "yes")]
+    pub notify: bool,
     /// Limits of the device; 0 = none.
     #[serde(default)]
     pub max_celsius: f64,

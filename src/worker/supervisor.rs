@@ -106,6 +106,8 @@ pub(super) struct Supervisor<T> {
     standby: Option<Waiting>,
     /// What the last worker has made way for: no worker starts before there is room.
     way: Option<Waiting>,
+    /// The last of those that is over.
+    former_way: Option<Waiting>,
     /// The last reason of both that was told.
     told: Option<Waiting>,
     /// The updates that had been made when memory for the smallest plan was missing, because others had it.
@@ -135,6 +137,7 @@ impl<T: Transport> Supervisor<T> {
             restart_at: None,
             standby: None,
             way: None,
+            former_way: None,
             told: None,
             crowded_at: 0,
             standby_since: None,
@@ -172,7 +175,7 @@ impl<T: Transport> Supervisor<T> {
 
     /// Lets the run continue: there is what it needs.
     pub fn found_room(&mut self, now: Duration) {
-        self.way = None;
+        self.former_way = self.way.take();
         self.rest(now);
     }
 
@@ -297,7 +300,7 @@ impl<T: Transport> Supervisor<T> {
         if !self.is_recoverable(code, is_reported, &failure) {
             if code == Some(Exit::DoesNotFit as u8) && self.start.has_made_way {
                 // Others were faster.
-                self.way = self.told.clone();
+                self.way = self.former_way.clone();
                 return self.begin_standby(now);
             }
             if code == Some(Exit::DoesNotFit as u8)

@@ -1,8 +1,8 @@
-//! A run keeps the system awake.
+//! A run keeps the system awake, and tells the desktop that it has ended.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 
 use super::*;
 
@@ -40,11 +40,9 @@ fn greet(stream: UnixStream) -> BufReader<UnixStream> {
     requests
 }
 
-/// A bus that never answers the request does not keep the run from training and ending.
-#[test]
-fn a_run_asks_the_system_to_stay_awake() {
-    let folder = temporary();
-    let path = folder.path().join("bus");
+/// Starts a bus that answers nothing but a client's first message. Returns its address, and what clients write.
+fn bus(folder: &Path) -> (String, Receiver<String>) {
+    let path = folder.join("bus");
     let listener = UnixListener::bind(&path).unwrap();
     let (sender, requests) = channel();
     std::thread::spawn(move || {
@@ -55,7 +53,14 @@ fn a_run_asks_the_system_to_stay_awake() {
             }
         }
     });
-    let address = format!("unix:path={}", path.display());
+    (format!("unix:path={}", path.display()), requests)
+}
+
+/// A bus that never answers the request does not keep the run from training and ending.
+#[test]
+fn a_run_asks_the_system_to_stay_awake() {
+    let folder = temporary();
+    let (address, requests) = bus(folder.path());
     let start = |name: &str, more: &[&str]| {
         let mut command = wgpt(folder.path());
         command.env("DBUS_SYSTEM_BUS_ADDRESS", &address).arg("train").arg(format!("--run={name}"));
@@ -76,4 +81,30 @@ fn a_run_asks_the_system_to_stay_awake() {
         Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success()
     );
     assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn the_desktop_is_told_of_the_end_of_a_run() {
+    let folder = temporary();
+    let (address, messages) = bus(folder.path());
+    for (name, more, is_told) in [
+        ("told", &["--max_time=12s"][..], true),
+        ("untold", &["--max_time=12s", "--notify=false"], false),
+        ("short", &["--max_iters=1"], false),
+    ] {
+        let mut command = wgpt(folder.path());
+        command.env("DBUS_SESSION_BUS_ADDRESS", &address).arg("train");
+        command.arg(format!("--run={name}")).args(TINY).arg("--keep_awake=false");
+        if more.len() == 1 && !is_told {
+            command.args(more);
+        } else {
+            command.args(ENDLESS).args(more);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        let told = std::iter::from_fn(|| messages.try_recv().ok()).collect::<String>();
+        assert_eq!(told.contains("org.freedesktop.Notifications"), is_told, "{name}: {told}");
+        assert_eq!(told.contains("told has finished"), is_told, "{told}");
+        assert_eq!(told.contains("Its validation loss is"), is_told, "{told}");
+    }
 }

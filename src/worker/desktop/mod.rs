@@ -8,6 +8,7 @@ mod export;
 mod integrated;
 mod jobs;
 mod listing;
+mod notify;
 mod pipe;
 mod proof;
 mod rank;
@@ -40,6 +41,7 @@ pub(crate) use export::{
     ollama_commands, write_adapter_folder, write_gguf, write_model_folder, write_ollama, write_page,
 };
 pub(crate) use listing::{list_devices, select};
+pub(crate) use notify::notify;
 #[cfg(windows)]
 pub(crate) use pipe::detach;
 pub(crate) use proof::{Proven, TestEnd, Tested, prove, test_kernels, time_limit};

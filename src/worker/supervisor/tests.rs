@@ -9,6 +9,7 @@ struct Recorded {
     sent: Vec<Command>,
     recorded: usize,
     held: usize,
+    free: Option<u64>,
     events: Vec<Event>,
 }
 
@@ -33,6 +34,10 @@ impl Transport for Recorded {
 
     fn hold(&mut self, _: &Path) {
         self.held += 1;
+    }
+
+    fn free_memory(&mut self, _: &str) -> Option<u64> {
+        self.free
     }
 }
 
@@ -390,5 +395,82 @@ fn a_worker_that_ends_late_is_followed_at_once_or_not_at_all() {
         assert_eq!(found, if is_stopped { (1, Some(0)) } else { (2, None) });
         let done = |event: &&Event| matches!(event, Event::Done { .. });
         assert_eq!(run.transport.events.iter().filter(done).count(), usize::from(is_stopped));
+    }
+}
+
+fn crowded() -> Waiting {
+    let text = "other programs use 6.0 GiB".into();
+    let needs = Some(Need { free_bytes: 5 << 30 });
+    Waiting { text, attempt: 0, attempts: 0, seconds: 0, needs }
+}
+
+fn waits(run: &Supervisor<Recorded>) -> Vec<Waiting> {
+    let waits = run.transport.events.iter().filter_map(|event| match event {
+        Event::Waiting(waiting) => Some(waiting.clone()),
+        _ => None,
+    });
+    waits.collect()
+}
+
+#[test]
+fn a_run_that_makes_way_waits_for_room_and_for_its_hours() {
+    let mut run = supervisor(false);
+    run.receive(started());
+    run.receive(FromWorker::Event(Box::new(Event::Waiting(crowded()))));
+    assert_eq!(run.needs(), None, "its process is there");
+    ended(&mut run, NOW);
+    // The worker has told and recorded it.
+    assert_eq!((waits(&run), run.transport.recorded), (vec![crowded()], 0));
+    assert_eq!(run.needs(), Some((crowded().needs.unwrap(), "vulkan:3")));
+    run.tick(HOUR).unwrap();
+    assert_eq!((run.transport.starts.len(), run.transport.held), (1, 1));
+    // The hours end and begin again, then there is room.
+    run.stand_by(closed(), 2 * HOUR);
+    run.end_standby(3 * HOUR);
+    assert_eq!(waits(&run), [crowded(), closed(), crowded()]);
+    run.tick(3 * HOUR).unwrap();
+    assert_eq!(run.transport.starts.len(), 1);
+    run.found_room(4 * HOUR);
+    run.tick(4 * HOUR).unwrap();
+    let [first, next] = &run.transport.starts[..] else { panic!("no second worker") };
+    assert_eq!([first, next].map(|start| start.has_made_way), [false, true]);
+    assert_eq!((next.is_restart, next.elapsed), (true, NOW));
+
+    // Another program was faster.
+    run.receive(failed("it does not fit", Exit::DoesNotFit, None));
+    run.worker_ended(ProcessEnd::Code(Exit::DoesNotFit as u8), 4 * HOUR);
+    assert_eq!((run.exit_code, waits(&run).len()), (None, 4));
+    run.send(&Command::Stop, 5 * HOUR);
+    assert_eq!(run.exit_code, Some(0));
+    assert!(matches!(run.transport.events.last(), Some(Event::Done { .. })));
+}
+
+/// Others may be faster than a run that makes way for them.
+#[test]
+fn a_run_whose_smallest_plan_fails_beside_others_waits_for_room() {
+    for (free, makes_way, updates, waits) in [
+        (Some(1 << 20), true, 5, true),
+        (Some(1 << 40), true, 5, false),
+        (None, true, 5, false),
+        (Some(1 << 20), false, 5, false),
+        (Some(1 << 20), true, 0, false),
+    ] {
+        let mut run = supervisor(false);
+        run.start.makes_way = makes_way;
+        run.transport.free = free;
+        run.receive(started());
+        if updates > 0 {
+            let step = Step { iter: updates - 1, ..Step::default() };
+            run.receive(FromWorker::Event(Box::new(Event::Step(step))));
+        }
+        let mut plan = crate::plan::Plan::new(&Config::default(), 65);
+        (plan.micro_batch, plan.loss_chunk) = (1, 1);
+        (plan.grad_checkpoint, plan.offload_optimizer) = (true, true);
+        (run.failure.plan, run.failure.bytes) = (Some(plan), 2 << 20);
+        run.receive(failed("it failed", Exit::DeviceFailed, Some(Cause::OutOfMemory)));
+        run.worker_ended(ProcessEnd::Code(Exit::DeviceFailed as u8), NOW);
+        let needs = waits.then_some((Need { free_bytes: 2 << 20 }, "vulkan:3"));
+        assert_eq!(run.needs(), needs, "{free:?}, {makes_way}, {updates}");
+        assert_eq!(run.exit_code.is_none(), waits);
     }
 }

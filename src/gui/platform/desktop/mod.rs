@@ -3,8 +3,6 @@
 mod display;
 #[cfg(windows)]
 pub(crate) mod explorer;
-#[cfg_attr(not(target_os = "linux"), path = "no_notification.rs")]
-mod notification;
 mod screenshot;
 mod texts;
 mod window;
@@ -129,7 +127,7 @@ impl Platform {
         if !ctx.input(|input| input.focused) {
             let attention = egui::UserAttentionType::Informational;
             ctx.send_viewport_cmd(egui::ViewportCommand::RequestUserAttention(attention));
-            notification::show(title, text);
+            crate::worker::notify(title, text);
         }
     }
 
