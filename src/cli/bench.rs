@@ -33,8 +33,8 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
     torch.retain(|step| step.measured(&config, bench::architecture(&config).vocab_size as u32));
     let (mut selected, mode) = proven(selected, &config, global)?;
-    selected.driver =
-        runs::driver_traits(&selected.info, mode.for_run(config.dtype, &selected.info)?);
+    let planned = mode.for_run(config.dtype, &selected.info)?;
+    selected.driver = runs::driver_traits(&selected.info, planned, &config);
     let (device, mode) = mode.open(config.dtype, selected)?;
     let json = args.json;
     watch(&device, Watched::Command, move |failure| print_failure(failure, json));

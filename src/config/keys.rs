@@ -137,6 +137,7 @@ pub const KEYS: &[Key] = &[
     key("vram_budget", Memory, BATCH, "auto", "most memory to use: 10GiB, 90%, none, or auto = what is free"),
     key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "of matrix products: float32, tf32, bfloat16, float16, or auto = the fastest"),
     key("cublas", Choice(Cublas::WORDS), BATCH, "auto", "with CUDA: matrix products by NVIDIA's cuBLASLt: auto = if it is installed, or off"),
+    key("gentle", Choice(choices::Choice::WORDS), BATCH, "auto", "give the GPU at most 10 ms of work at a time, so that a desktop on it stays smooth; auto = if it has a display"),
 
     key("optimizer", Choice(OptimizerKind::WORDS), OPTIMIZER, "adamw", "adamw, or muon for the blocks' matrices and adamw for the rest"),
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate"),

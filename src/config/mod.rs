@@ -135,6 +135,9 @@ pub struct Config {
     pub dtype: Dtype,
     #[serde(default)]
     pub cublas: Cublas,
+    /// Submissions of 10 ms. `Auto` = on a GPU with a display.
+    #[serde(default)]
+    pub gentle: Choice,
 
     #[serde(default)]
     pub optimizer: OptimizerKind,

@@ -31,6 +31,11 @@ pub fn memory_holders(_info: &DeviceInfo) -> Vec<MemoryHolder> {
     Vec::new()
 }
 
+/// The speed of a page's device is unknown, so nobody knows how much work is gentle.
+pub fn drives_display(_info: &DeviceInfo) -> bool {
+    false
+}
+
 pub fn device_health(_info: &DeviceInfo) -> Option<DeviceHealth> {
     None
 }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::device_cache as cache;
-use crate::config::Precision;
-use crate::gpu::{Backend, DeviceInfo, DriverTraits};
+use crate::config::{Choice, Config, Precision};
+use crate::gpu::{Backend, DeviceInfo, DriverTraits, drives_display};
 use crate::ops::{Implementation, OpsMode};
 use crate::plan::{DeviceSpeed, SpeedPoint, gpu_named};
 
@@ -37,9 +37,21 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
     measured().or_else(published)
 }
 
-/// Returns the limits of a device's driver for launches, given the known speed in the precision of `mode`.
-pub(crate) fn driver_traits(device: &DeviceInfo, mode: OpsMode) -> DriverTraits {
-    DriverTraits::of(device, known(device, mode).and_then(|speed| speed.flop_per_s()))
+/// Returns the limits of a device's driver for launches of a run, given the known speed in the precision of `mode`.
+pub(crate) fn driver_traits(device: &DeviceInfo, mode: OpsMode, config: &Config) -> DriverTraits {
+    let rate = known(device, mode).and_then(|speed| speed.flop_per_s());
+    let usual = DriverTraits::of(device, rate);
+    let is_gentle = match config.gentle {
+        Choice::Auto => drives_display(device),
+        choice => choice == Choice::True,
+    };
+    if !is_gentle || !device.kind.is_gpu() {
+        return usual;
+    }
+    let [rows, block, width, vocab] =
+        [config.batch_size.get(), config.block_size.get(), config.n_embd.get(), config.vocab_size]
+            .map(u64::from);
+    usual.gentle(rate, 2 * rows * block * width * vocab.max(4 * width))
 }
 
 pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]) {

@@ -115,7 +115,7 @@ impl Setup {
             Cooling::new(&config, true, &device.name, &DeviceHealth::default())?;
         }
         let profile = device_profile(device, mode);
-        let mode = mode.for_driver(driver_traits(device, mode));
+        let mode = mode.for_driver(driver_traits(device, mode, &config));
         let (limits, _) = profile.limits(config.vram_budget, config.dtype);
         let limits = limits.sharded(&config, group.size());
         let recorded = if resume { Division::recorded(&run) } else { None };

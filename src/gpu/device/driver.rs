@@ -26,6 +26,9 @@ pub struct DriverTraits {
 /// two.
 const SECONDS: f64 = 0.5;
 
+/// The same on a GPU that draws a desktop, which waits for it. A picture of 60 in a second takes 17 ms.
+const GENTLE_SECONDS: f64 = 0.01;
+
 /// The operations of a dispatch unless the device is very slow or very fast: enough to hide its launch.
 const OPERATIONS: u64 = 1 << 35;
 
@@ -69,10 +72,21 @@ impl DriverTraits {
             Self { operations, dispatches, clamps_float16, loads_transposed, multiprocessors };
         // Nothing resets a software renderer.
         let Some(rate) = flop_per_s.filter(|_| device.kind.is_gpu()) else { return usual };
-        let all = rate * SECONDS;
-        let dispatches = (all / OPERATIONS as f64).clamp(1.0, MAX_DISPATCHES).floor();
-        let operations = (all / dispatches) as u64;
-        Self { operations, dispatches: dispatches as usize, ..usual }
+        usual.within(rate * SECONDS, OPERATIONS)
+    }
+
+    /// Returns the same for submissions that take a hundredth of a second, so that a desktop on the same GPU stays
+    /// smooth. No dispatch of the work has more operations than `largest`.
+    pub fn gentle(self, flop_per_s: Option<f64>, largest: u64) -> Self {
+        let usual = (self.operations * self.dispatches as u64) as f64 / SECONDS;
+        let all = flop_per_s.unwrap_or(usual) * GENTLE_SECONDS;
+        self.within(all, largest.min(OPERATIONS))
+    }
+
+    /// Returns the same for submissions of as many operations, in dispatches of as many or more.
+    fn within(self, all: f64, each: u64) -> Self {
+        let dispatches = (all / each.max(1) as f64).clamp(1.0, MAX_DISPATCHES).floor();
+        Self { operations: (all / dispatches) as u64, dispatches: dispatches as usize, ..self }
     }
 }
 
@@ -96,6 +110,25 @@ mod tests {
         // A third of the peaks of an RTX 4070, a GT 1030 and a UHD 630.
         let of = |rate| traits(DeviceKind::Discrete, Some(rate)).dispatches;
         assert_eq!([9.7e12, 0.37e12, 0.13e12].map(of), [64, 5, 1]);
+    }
+
+    #[test]
+    fn a_gentle_submission_takes_a_hundredth_of_a_second() {
+        for rate in [4e10, 3.7e11, 4.2e12, 2e13, 2e14] {
+            for largest in [1 << 20, 1 << 30, 1 << 40] {
+                let usual = traits(DeviceKind::Discrete, Some(rate));
+                let DriverTraits { operations, dispatches, .. } = usual.gentle(Some(rate), largest);
+                let each = operations.min(largest) as f64;
+                let seconds = each * dispatches as f64 / rate;
+                assert!(seconds <= 0.01, "{rate}, {largest}: {each} x {dispatches}");
+                // Many small dispatches go together.
+                assert!(seconds > 0.0049 || dispatches == 64, "{rate}, {largest}: {seconds} s");
+            }
+        }
+        let unknown = traits(DeviceKind::Discrete, None).gentle(None, 1 << 40);
+        let usual = traits(DeviceKind::Discrete, None);
+        let work = |traits: DriverTraits| traits.operations * traits.dispatches as u64;
+        assert_eq!(work(unknown), work(usual) / 50);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Readings of the system about a device: its memory, the programs that hold it, and its health.
 
 mod control_groups;
+mod display;
 mod fdinfo;
 mod host;
 mod monitor;
@@ -12,7 +13,7 @@ mod sysfs;
 pub use host::host_memory;
 pub use monitor::{DeviceMonitor, DeviceReading, DeviceWatch, PowerMeter};
 pub use other_programs::OtherPrograms;
-pub use readings::{device_health, memory_holders, reported_memory};
+pub use readings::{device_health, drives_display, memory_holders, reported_memory};
 
 /// Writes files with this content below a new folder.
 #[cfg(test)]

@@ -38,6 +38,11 @@ impl Nvidia {
         Some([memory.total, memory.free])
     }
 
+    /// Returns true if a display is connected to the GPU.
+    pub fn has_display(&self) -> Option<bool> {
+        self.device()?.is_display_connected().ok()
+    }
+
     pub fn health(&self) -> Option<DeviceHealth> {
         let gpu = self.device()?;
         Some(DeviceHealth {

@@ -10,7 +10,7 @@ use super::sysfs::Sysfs;
 use crate::disk;
 use crate::gpu::device::{Adapter, granted_memory, memory_adapter};
 use crate::gpu::memory::{GrantedMemory, PhysicalDevice, ReportedMemory, utilization};
-use crate::plan::{Backend, DeviceHealth, MemoryHolder, OtherUse};
+use crate::plan::{Backend, DeviceHealth, DeviceKind, MemoryHolder, OtherUse};
 use crate::protocol::DeviceInfo;
 
 /// The number of PCI's register of vendors.
@@ -143,6 +143,21 @@ pub fn memory_holders(info: &DeviceInfo) -> Vec<MemoryHolder> {
 /// Returns the health of a device that need not be open, without its utilization.
 pub fn device_health(info: &DeviceInfo) -> Option<DeviceHealth> {
     Sensors::of(info, None, None).health().known()
+}
+
+/// Returns true if a GPU draws a desktop, as far as the system tells.
+pub fn drives_display(info: &DeviceInfo) -> bool {
+    let Sensors { nvidia, sysfs, .. } = Sensors::of(info, None, None);
+    let connected = [
+        nvidia.as_ref().and_then(Nvidia::has_display),
+        sysfs.as_ref().map(Sysfs::has_display),
+        super::display::draws(&info.name),
+    ];
+    let mut known = connected.into_iter().flatten().peekable();
+    if known.peek().is_none() {
+        return info.kind == DeviceKind::Integrated;
+    }
+    known.any(|is_connected| is_connected)
 }
 
 /// The source of what a driver grants.

@@ -52,6 +52,14 @@ impl Sysfs {
         Some([total, total.saturating_sub(used)])
     }
 
+    /// Returns true if a display is connected to the GPU.
+    pub fn has_display(&self) -> bool {
+        let cards = all_in(&self.folder.join("drm"), "card");
+        let connectors = cards.iter().flat_map(|card| all_in(card, "card"));
+        let mut states = connectors.filter_map(|it| disk::read_to_string(it.join("status")).ok());
+        states.any(|state| state.trim() == "connected")
+    }
+
     pub fn health(&mut self) -> DeviceHealth {
         let mean = self.read(JOULES).and_then(|joules| self.mean_watts(Instant::now(), joules));
         let throttled = THROTTLES.iter().find(|(file, _)| self.number(file) == Some(1.0));
@@ -91,9 +99,15 @@ impl Sysfs {
 
 /// Returns the first path in a folder, in the order of names, whose name begins with `start`.
 fn first_in(folder: &Path, start: &str) -> Option<PathBuf> {
-    let entries = disk::read_dir(folder).ok()?.flatten();
-    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
-    named.map(|entry| entry.path()).min()
+    all_in(folder, start).into_iter().min()
+}
+
+/// Returns the paths in a folder whose names begin with `start`.
+fn all_in(folder: &Path, start: &str) -> Vec<PathBuf> {
+    let Ok(entries) = disk::read_dir(folder) else { return Vec::new() };
+    let named =
+        entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with(start));
+    named.map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]
@@ -150,6 +164,19 @@ mod tests {
             let health = files_of(&root).health();
             assert_eq!(health.to_string(), "95 °C, 2050 MHz, throttled (heat)");
             assert_eq!(files_of(&root).memory(), None);
+        }
+    }
+
+    #[test]
+    fn a_display_is_found_at_any_connector() {
+        let folder = "bus/pci/devices/0000:03:00.0/drm";
+        for (second, has_display) in [("disconnected\n", false), ("connected\n", true)] {
+            let root = tree(&[
+                (&format!("{folder}/card1/card1-DP-1/status"), "disconnected\n"),
+                (&format!("{folder}/card1/card1-HDMI-A-1/status"), second),
+                (&format!("{folder}/renderD128/dev"), "226:128\n"),
+            ]);
+            assert_eq!(files_of(&root).has_display(), has_display);
         }
     }
 

@@ -67,7 +67,7 @@ fn measure(
     }
     let planned = mode.for_run(config.dtype, &selected.info)?;
     let profile = runs::device_profile(&selected.info, planned);
-    selected.driver = runs::driver_traits(&selected.info, planned);
+    selected.driver = runs::driver_traits(&selected.info, planned, config);
     let (limits, _) = profile.limits(config.vram_budget, config.dtype);
     let forecast = plan::plan(config, config.vocab_size, &limits, profile.speed.as_ref())?;
     let (device, mode) = mode.open(config.dtype, selected)?;
