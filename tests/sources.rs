@@ -54,7 +54,8 @@ const RULES: &[Rule] = &[
                  gpu/launch/cuda.rs gpu/launch/cublas.rs gpu/launch/cublas/library.rs \
                  gpu/device/cuda.rs gpu/device/threads.rs gpu/device/adapter/query.rs \
                  gpu/device/adapter/instance.rs gpu/device/adapter/matrices.rs gpu/device/adapter/vulkan/ \
-                 worker/desktop/signals/session.rs train/clock.rs",
+                 worker/desktop/signals/session.rs train/clock.rs \
+                 gpu/sensors/display.rs",
         reason: "unsafe code",
     },
     Rule {

@@ -69,6 +69,7 @@ static struct {
     const char *name;                          /* NULL: unchanged */
     const char *crash_in, *hang_in, *wrong_in; /* kinds of kernels, or NULL */
     const char *hide;                          /* an extension, or NULL */
+    const char *times;                         /* a file for the times of submits, or NULL */
     const char *others;                        /* a file with the bytes that others hold, or NULL */
     int report;                                /* a file descriptor, or -1 */
 } config = {.driver = "libvulkan_lvp.so", .cap = -1, .binding = -1, .heap = -1, .budget = -1,
@@ -235,6 +236,10 @@ static bool set(const char *name, const char *value)
         config.integrated = !strcmp(value, "integrated");
         bool known = config.discrete || config.integrated;
         return known || bad(name, value, "write discrete or integrated");
+    }
+    if (!strcmp(name, "TIMES")) {
+        config.times = strdup(value);
+        return *value || bad(name, value, "write the name of a file");
     }
     if (!strcmp(name, "OTHERS")) {
         config.others = strdup(value); /* used late, like the file of FAULT_ONCE */
@@ -496,6 +501,20 @@ static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t 
     return d->lost;
 }
 
+/* Waits for a submit, and appends its microseconds to the file of FAULT_TIMES. */
+static void take_time(struct device *d, VkQueue queue, const struct timespec *start)
+{
+    struct timespec end;
+    d->QueueWaitIdle(queue);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    FILE *file = fopen(config.times, "a");
+    if (file) {
+        fprintf(file, "%.0f\n",
+                (end.tv_sec - start->tv_sec) * 1e6 + (end.tv_nsec - start->tv_nsec) * 1e-3);
+        fclose(file);
+    }
+}
+
 /* A submit that fails does not reach the real driver. */
 #define SUBMIT(name, info, fault)                                                                  \
     static VkResult fault_##name(VkQueue queue, uint32_t n, const info *infos, VkFence fence)      \
@@ -503,8 +522,12 @@ static bool lost_at(struct device *d, uint64_t *calls, uint64_t fatal, uint64_t 
         struct device *d = device_of(QUEUE, queue);                                                \
         pthread_mutex_lock(&d->queues);                                                            \
         VkResult result = (fault);                                                                 \
+        struct timespec start;                                                                     \
+        clock_gettime(CLOCK_MONOTONIC, &start);                                                    \
         if (result == VK_SUCCESS)                                                                  \
             result = d->name(queue, n, infos, fence);                                              \
+        if (config.times && result == VK_SUCCESS)                                                  \
+            take_time(d, queue, &start);                                                           \
         pthread_mutex_unlock(&d->queues);                                                          \
         return result;                                                                             \
     }

@@ -1,5 +1,8 @@
 //! The figures of the shown run, in tiles above the charts. Once the run has finished, what can follow.
 
+use std::time::Duration;
+
+use chrono::Local;
 use eframe::egui::{self, Align, Color32, Layout, Response, Ui};
 
 use super::{charts, finished};
@@ -28,8 +31,9 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         if shared.shown.has_finished {
             return finished::show(ui, shared);
         }
-        tile(ui, "time left", &known(progress.remaining(), clock), 96.0, color)
-            .on_hover_text("At the current speed, evaluations not included.");
+        tile(ui, "time left", &known(left(progress), clock), 96.0, color).on_hover_text(
+            "At the current speed, evaluations not included. Hours in which it waits are included.",
+        );
         let speed = known(progress.tokens_per_s, |speed| grouped(speed, 0));
         tile(ui, "tokens per second", &speed, 124.0, color);
         memory(ui, progress);
@@ -38,6 +42,16 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     };
     let size = egui::vec2(ui.available_width(), HEIGHT);
     ui.allocate_ui_with_layout(size, Layout::left_to_right(Align::Center), row).inner
+}
+
+/// Returns the time until the run ends, with the times outside its hours.
+fn left(progress: &Progress) -> Option<Duration> {
+    let training = progress.remaining()?;
+    let Some(config) = progress.config.as_ref().filter(|config| !config.hours.is_always()) else {
+        return Some(training);
+    };
+    let now = Local::now();
+    config.hours.after(&now, training)?.signed_duration_since(now).to_std().ok()
 }
 
 fn memory(ui: &mut Ui, progress: &Progress) {

@@ -5,12 +5,14 @@ use eframe::egui::{self, RichText, Ui};
 use crate::config::preset_names;
 use crate::gui::intent::Intent;
 use crate::gui::state::{SettingsForm, Shared};
+use crate::gui::target::IS_PAGE;
 use crate::gui::widgets::{action, labelled_row, weak_note};
 
 mod data;
 mod device;
 mod fit;
 mod setting_rows;
+mod sharing;
 mod times;
 mod what;
 
@@ -50,6 +52,9 @@ fn questions(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
     let has_data = is_readable && shared.start.what.is_some();
     question(ui, 2, "How long may it take?", has_data, |ui| {
         intent = intent.take().or(times::show(ui, shared));
+        if !IS_PAGE {
+            sharing::show(ui, &mut shared.settings.form);
+        }
     });
     let is_answered = has_data && shared.is_set_up();
     question(ui, 3, "Will it fit?", is_answered, |ui| {
