@@ -249,7 +249,7 @@ mod tests {
         };
         assert_eq!(seconds_until_busy(0.2), None);
         // A window that opens.
-        assert_eq!([1.0, 0.0].map(|share| rivals_after(share)), [false; 2]);
+        assert_eq!([1.0, 0.0].map(rivals_after), [false; 2]);
         assert!(seconds_until_busy(0.6).is_some_and(|seconds| seconds < 10));
         let busy = used(1.0);
         let mut same = Rivals::default();
