@@ -71,7 +71,7 @@ impl EventPrinter {
             RunPhase::Failed(error) => [format!("{name} has failed"), error.text.clone()],
             _ => {
                 let loss = self.progress.best_val_loss;
-                let loss = loss.map(|loss| format!("Its validation loss is {loss:.4}."));
+                let loss = loss.map(|loss| format!("Its best validation loss is {loss:.4}."));
                 [format!("{name} has finished"), loss.unwrap_or_default()]
             }
         }

@@ -58,7 +58,8 @@ pub(super) fn run(
     let code = start_of(args, global).and_then(|start| {
         if rank.is_some() {
             if may_stand_by(&start) {
-                let text = "hours and priority=background need a process that starts the ranks again";
+                let text =
+                    "hours and priority=background need a process that starts the ranks again";
                 return Err(Failure::usage(text, "use `wgpt launch`, or leave them out"));
             }
             return train_rank(start, &mut rank, &control, follow, &mut output);
@@ -66,7 +67,8 @@ pub(super) fn run(
         let (resolved, warnings) = resolve(start.clone(), &mut Group::alone())?;
         let config = resolved.config().unwrap_or_default();
         if !supervised && config.may_stand_by() {
-            let text = "hours and priority=background need the process that --no-supervise leaves out";
+            let text =
+                "hours and priority=background need the process that --no-supervise leaves out";
             return Err(Failure::usage(text, "leave out --no-supervise, or these settings"));
         }
         follow(&resolved);
@@ -104,17 +106,14 @@ pub(super) fn run(
 /// Returns true if the typed settings of a run let it stand by. Those of a resumed run may be valid only with its record.
 fn may_stand_by(start: &StartRun) -> bool {
     let RunSettings::Typed(source) = &start.settings else { return false };
-    source
-        .clone()
-        .resolve(Vec::new(), None)
-        .is_ok_and(|resolved| resolved.config.may_stand_by())
+    source.clone().resolve(Vec::new(), None).is_ok_and(|resolved| resolved.config.may_stand_by())
 }
 
 /// Reads a command of a line of stdin.
 fn typed_command(line: &str) -> serde_json::Result<Command> {
     match serde_json::from_str(line)? {
         Command::StandBy => {
-            Err(serde_json::Error::custom("stand_by: a run decides itself when it stands by"))
+            Err(serde_json::Error::custom("stand_by: a run itself decides when it stands by"))
         }
         command => Ok(command),
     }

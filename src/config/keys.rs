@@ -137,7 +137,7 @@ pub const KEYS: &[Key] = &[
     key("vram_budget", Memory, BATCH, "auto", "most memory to use: 10GiB, 90%, none, or auto = what is free"),
     key("dtype", Choice(Dtype::WORDS), BATCH, "auto", "of matrix products: float32, tf32, bfloat16, float16, or auto = the fastest"),
     key("cublas", Choice(Cublas::WORDS), BATCH, "auto", "with CUDA: matrix products by NVIDIA's cuBLASLt: auto = if it is installed, or off"),
-    key("gentle", Choice(choices::Choice::WORDS), BATCH, "auto", "give the GPU at most 10 ms of work at a time, so that a desktop on it stays smooth; auto = if it has a display"),
+    key("gentle", Choice(choices::Choice::WORDS), BATCH, "auto", "give the GPU about 10 ms of work at a time, so that a desktop on it stays smooth; auto = if it has a display"),
 
     key("optimizer", Choice(OptimizerKind::WORDS), OPTIMIZER, "adamw", "adamw, or muon for the blocks' matrices and adamw for the rest"),
     key("learning_rate", Positive, OPTIMIZER, "6e-4", "peak learning rate"),
@@ -149,8 +149,8 @@ pub const KEYS: &[Key] = &[
     key("max_iters", count(1, I64), SCHEDULE, "600000", "updates of the weights"),
     key("max_time", Duration, SCHEDULE, "", "end within this time, like 8h; without a preset or file, also choose a model"),
     key("hours", Hours, SCHEDULE, "", "train in these hours only, in local time, like mon-fri 23:00-07:00, sat-sun; empty = always"),
-    key("priority", Choice(Priority::WORDS), SCHEDULE, "normal", "background = wait while other programs use the GPU, and while the battery is in use"),
-    key("quiet_time", Duration, SCHEDULE, "2m", "after other programs took memory of the device, or used it: take it again when they have left it for this long"),
+    key("priority", Choice(Priority::WORDS), SCHEDULE, "normal", "background = wait while other programs use the GPU, and on battery power"),
+    key("quiet_time", Duration, SCHEDULE, "2m", "how long other programs must have left the device alone before the run takes it again; 0s = at once"),
     key("end_at", Moment, SCHEDULE, "", "end by this moment, however long pauses take; --until=07:30 is the next such moment"),
     key("decay_lr", Bool, SCHEDULE, "true", "warm up and decay the learning rate; false = constant"),
     key("schedule", Choice(Schedule::WORDS), SCHEDULE, "cosine", "cosine, or wsd: constant after the warmup, then a decay at the end of max_iters"),
@@ -178,7 +178,7 @@ pub const KEYS: &[Key] = &[
     key("max_celsius", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this temperature in °C; 0 = no limit"),
     key("max_watts", NonNegative, OUTPUT, "0", "pause between updates so that the device stays below this average power in watts; 0 = no limit"),
     key("keep_awake", Bool, OUTPUT, "true", "keep the computer from suspending by itself while the run trains"),
-    key("notify", Bool, OUTPUT, "true", "tell on the desktop that a run of more than 10 seconds has ended"),
+    key("notify", Bool, OUTPUT, "true", "show a desktop notification when a run of more than 10 seconds has ended"),
 ];
 
 /// nanoGPT's key for the data: `dataset = 'openwebtext'` means `data = 'data/openwebtext'`. It is

@@ -28,7 +28,8 @@ mod source;
 pub use budget::Budget;
 pub(crate) use choices::words;
 pub use choices::{
-    Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, Priority, QUANTIZED_BLOCK, Schedule,
+    Arch, BaseDtype, Choice, Cublas, Gelu, InitFrom, OptimizerKind, Priority, QUANTIZED_BLOCK,
+    Schedule,
 };
 pub use error::{ConfigError, Provenance, Source};
 pub use hours::Hours;

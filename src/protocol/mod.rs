@@ -27,8 +27,8 @@ pub use conversation::{Message, Role};
 pub(crate) use device::Search;
 pub use device::{AdapterReport, DeviceId, DeviceInfo};
 pub use event::{
-    Cause, Event, RankLine, RankStep, ReplanReason, RunError, Sample, SavedCheckpoint, Step,
-    StopReason, Task, Waiting, Working, Need,
+    Cause, Event, Need, RankLine, RankStep, ReplanReason, RunError, Sample, SavedCheckpoint, Step,
+    StopReason, Task, Waiting, Working,
 };
 pub use failure::{Exit, Failure};
 pub use kernels::{Activation, Implementation, KernelError, KernelShapes};

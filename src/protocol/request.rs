@@ -125,9 +125,9 @@ pub(crate) enum Reply {
     Device {
         device: DeviceProfile,
     },
-    /// What other programs leave of a device, where known: the free bytes of its memory, and their use of it.
+    /// What other programs leave of a device, where known: the total and the free bytes of its memory, and their use of it.
     DeviceRoom {
-        free: Option<u64>,
+        memory: Option<[u64; 2]>,
         others: Option<OtherUse>,
     },
     /// A data set, or why it cannot be read.

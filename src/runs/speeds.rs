@@ -45,13 +45,15 @@ pub(crate) fn driver_traits(device: &DeviceInfo, mode: OpsMode, config: &Config)
         Choice::Auto => drives_display(device),
         choice => choice == Choice::True,
     };
-    if !is_gentle || !device.kind.is_gpu() {
+    // NVIDIA's driver interrupts kernels of CUDA.
+    if !is_gentle || !device.kind.is_gpu() || device.id.backend == Backend::Cuda {
         return usual;
     }
     let [rows, block, width, vocab] =
         [config.batch_size.get(), config.block_size.get(), config.n_embd.get(), config.vocab_size]
             .map(u64::from);
-    usual.gentle(rate, 2 * rows * block * width * vocab.max(4 * width))
+    let factors = [2, rows, block, width, vocab.max(4 * width)];
+    usual.gentle(rate, factors.into_iter().fold(1, u64::saturating_mul))
 }
 
 pub(crate) fn remember(device: &DeviceInfo, mode: OpsMode, points: &[SpeedPoint]) {

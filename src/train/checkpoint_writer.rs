@@ -162,7 +162,8 @@ async fn checkpoint_state(training: &Training) -> CheckpointState {
         seconds: inputs.config.fill_time.then(|| inputs.clock.used().as_secs_f64()),
         base: inputs.base.clone(),
         config: inputs.config.clone(),
-        plan: steps.plan().clone(),
+        // A run that has made way returns to that.
+        plan: steps.wanted.as_ref().map_or(steps.plan(), |(_, whole)| &whole.plan).clone(),
         tokenizer: inputs.dataset.tokenizer.clone(),
         data: inputs.dataset.fingerprint.clone(),
         hashes: Default::default(),

@@ -1,7 +1,7 @@
 //! The memory of a run, measured at step boundaries.
 
 use super::clock::Moment;
-use super::room::{Change, MemoryReading, Rivals, Room};
+use super::room::{BUSY, Change, MemoryReading, Room};
 use crate::config::{Config, Priority};
 use crate::gpu::{self, DeviceMonitor, DeviceReading, OpenDevice, ReportedMemory};
 use crate::plan::{DeviceHealth, OtherUse, Throttle};
@@ -26,7 +26,8 @@ pub(super) struct MemoryMonitor {
     began: Moment,
     pub room: Room,
     pub reading: Option<MemoryReading>,
-    rivals: Rivals,
+    /// True once unused pages were given back for others, under the current plan.
+    pub has_released: bool,
     /// Log lines in a row with a clock that is too low for a reason that the user can change.
     throttled: u32,
 }
@@ -43,20 +44,23 @@ pub(super) enum MemoryPressure {
 
 impl MemoryMonitor {
     /// Creates a monitor for a run that holds `host_bytes` of host memory besides the program, for its
-    /// whole time.
-    pub fn new(device: &OpenDevice, host_bytes: u64, config: &Config) -> Self {
+    /// whole time, and that another process starts again if `makes_way`.
+    pub fn new(device: &OpenDevice, host_bytes: u64, config: &Config, makes_way: bool) -> Self {
         let on_host = if device.info.kind.shares_memory() { host_bytes } else { 0 };
         let mut monitor = Self {
             peak: 0,
             on_host,
             others: None,
             health: None,
-            system: DeviceMonitor::start(device, config.priority == Priority::Background),
+            system: DeviceMonitor::start(
+                device,
+                makes_way && config.priority == Priority::Background,
+            ),
             crossings: 0,
             began: Moment::now(),
             room: Room::new(config.quiet_time.unwrap_or_default()),
             reading: None,
-            rivals: Rivals::default(),
+            has_released: false,
             throttled: 0,
         };
         monitor.read(device);
@@ -105,16 +109,14 @@ impl MemoryMonitor {
         self.room.observe(self.reading?, wanted, now)
     }
 
-    /// Returns the program that needs the device, if the run watches others.
-    pub fn rival(&mut self) -> Option<OtherUse> {
-        let reading = self.system.latest();
-        let others = reading.others?;
-        self.rivals.observe(reading.number, &others).then_some(others)
+    /// Returns the use of the device by other programs, if they need it and the run watches them.
+    pub fn rivals(&self) -> Option<OtherUse> {
+        self.system.latest().others.filter(|others| others.share >= BUSY)
     }
 
     /// Begins to watch another plan.
     pub fn change_plan(&mut self) {
-        self.crossings = 0;
+        (self.crossings, self.has_released) = (0, false);
         self.room.change_plan();
     }
 
@@ -151,7 +153,7 @@ mod tests {
 
     fn monitor() -> MemoryMonitor {
         let cpu = gpu::select("cpu".parse::<DeviceChoice>().unwrap()).unwrap().info;
-        MemoryMonitor::new(&OpenDevice::cpu(cpu), 0, &Config::default())
+        MemoryMonitor::new(&OpenDevice::cpu(cpu), 0, &Config::default(), true)
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::protocol::Failure;
 pub use crate::model::LossScale;
 pub(crate) use commands::Commands;
 pub use optimizer::{Masters, Optimizer};
+pub(crate) use room::BUSY;
 pub(crate) use session::Session;
 pub(crate) use setup::{Setup, TrainRequest};
 

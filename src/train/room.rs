@@ -3,22 +3,19 @@
 
 use std::time::Duration;
 
-use crate::plan::OtherUse;
-
 /// The readings in a row that decide. They are a second apart.
 const SUSTAINED: u32 = 2;
 
 /// The readings at the beginning of which the lowest tells what other programs held when the run was planned.
 const FIRST: u32 = 3;
 
-/// The share of the GPU's time from which on another program needs it, as a mean over this many seconds. A desktop that
-/// draws a film stays below.
-const BUSY: f64 = 0.25;
-const BUSY_SECONDS: f64 = 10.0;
+/// The share of the GPU's time from which on other programs need it, as a mean over some seconds. A desktop that draws a
+/// film stays below.
+pub(crate) const BUSY: f64 = 0.25;
 
-/// Returns what a run that makes way leaves to others, of a device with `total` bytes.
-pub(super) fn reserve(total: u64) -> u64 {
-    total / 20
+/// Returns what a run that returns leaves to others at least, if that is possible, of a device with `total` bytes.
+pub(super) fn margin(total: u64) -> u64 {
+    total / 40
 }
 
 /// What the memory of a device was at one reading, in bytes.
@@ -39,7 +36,7 @@ impl MemoryReading {
     }
 
     fn reserve(&self) -> u64 {
-        reserve(self.total)
+        self.total / 20
     }
 
     /// Returns what others do not do with.
@@ -133,29 +130,11 @@ impl Room {
         self.last
     }
 
-    /// Returns the bytes that must be free for a process that takes this many.
+    /// Returns the bytes that must be free for a process that takes this many: no more than there were when the run
+    /// began.
     pub fn need(&self, bytes: u64) -> u64 {
-        bytes + self.last.reserve()
-    }
-}
-
-/// Watches the use of the GPU by other programs.
-#[derive(Default)]
-pub(super) struct Rivals {
-    last: u64,
-    /// A mean in which a reading that is this old counts for a third.
-    mean: f64,
-}
-
-impl Rivals {
-    /// Takes the reading of this number, one a second. Returns true if another program needs the GPU.
-    pub fn observe(&mut self, number: u64, used: &OtherUse) -> bool {
-        if number != self.last {
-            let seconds = (number - self.last) as f64;
-            self.mean += (used.share - self.mean) * (1.0 - (-seconds / BUSY_SECONDS).exp());
-            self.last = number;
-        }
-        self.mean >= BUSY
+        let quiet = self.last.total.saturating_sub(self.base.unwrap_or(0));
+        (bytes + margin(self.last.total)).min(quiet.max(bytes))
     }
 }
 
@@ -217,10 +196,10 @@ mod tests {
             assert_eq!(gpu.observe(1000, None), None);
         }
         // The driver grants less than the run holds.
-        assert_eq!([gpu.observe(1500, None), gpu.observe(1500, None)], [
-            None,
-            Some(Change::Less(9900 * MIB))
-        ]);
+        assert_eq!(
+            [gpu.observe(1500, None), gpu.observe(1500, None)],
+            [None, Some(Change::Less(9900 * MIB))]
+        );
     }
 
     #[test]
@@ -237,26 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn a_rival_is_a_program_that_uses_the_gpu_for_a_while() {
-        let used = |share| OtherUse { share, program: "game".into() };
-        let mut rivals = Rivals::default();
-        let mut number = 0;
-        let mut seconds_until_busy = |share: f64| {
-            (0..60).position(|_| {
-                number += 1;
-                rivals.observe(number, &used(share))
-            })
-        };
-        assert_eq!(seconds_until_busy(0.2), None);
-        // A window that opens.
-        assert_eq!([1.0, 0.0].map(rivals_after), [false; 2]);
-        assert!(seconds_until_busy(0.6).is_some_and(|seconds| seconds < 10));
-        let busy = used(1.0);
-        let mut same = Rivals::default();
-        assert!((0..100).all(|_| !same.observe(1, &busy)), "one reading counts once");
-    }
-
-    fn rivals_after(share: f64) -> bool {
-        Rivals::default().observe(1, &OtherUse { share, program: String::new() })
+    fn a_run_waits_for_no_more_than_it_had() {
+        let mut gpu = Gpu::new(11_000);
+        (0..4).for_each(|_| assert_eq!(gpu.observe(500, None), None));
+        assert_eq!(gpu.room.need(4000 * MIB), 4300 * MIB);
+        // There were 11,500 MiB, and the device will never have more.
+        assert_eq!(gpu.room.need(11_400 * MIB), 11_500 * MIB);
     }
 }

@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
     ) -> Result<Self> {
         gpu::size_pages(&device.device, setup.steps.forecast.page_bytes());
         let host_bytes = setup.steps.forecast.host_bytes;
-        let memory = MemoryMonitor::new(&device, host_bytes, &setup.inputs.config);
+        let memory = MemoryMonitor::new(&device, host_bytes, &setup.inputs.config, setup.makes_way);
         // Before anything is written.
         let (config, name) = (&setup.inputs.config, &device.info.name);
         let is_new = setup.origin.loaded.is_none();
@@ -183,7 +183,9 @@ impl<'a> Session<'a> {
                 self.log(&mut clock).await?;
             }
             if self.way.is_some() {
-                return self.make_way().await;
+                if let Some(reason) = self.make_way().await? {
+                    return Ok(reason);
+                }
             }
         }
         self.end(commands).await

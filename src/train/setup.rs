@@ -11,14 +11,14 @@ use super::cooling::Cooling;
 use super::inputs::{RunClock, RunInputs, StepPlan};
 use super::rank_part::RankPart;
 use super::room;
-use crate::config::{Config, DecayLength, InitFrom};
+use crate::config::{Budget, Config, DecayLength, InitFrom};
 use crate::data::{Dataset, Tokenizer};
 use crate::disk;
 use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Blocks, Lora, read_architecture};
 use crate::ops::OpsMode;
-use crate::plan::{self, DeviceHealth, DeviceKind, HEAD, MAX_SHARDS};
+use crate::plan::{self, DeviceHealth, DeviceKind, Forecast, HEAD, MAX_SHARDS};
 use crate::protocol::{Exit, Failure};
 use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
 use crate::runs::checkpoint::{self, BaseModel, Checkpoint, Damaged};
@@ -130,14 +130,18 @@ impl Setup {
             own = within_limit(own, &run, ranks.group.rank());
         }
         let vocab = architecture.vocab_size as u32;
-        let mut forecast = plan::plan(&own, vocab, &limits, profile.speed.as_ref())
-            .map_err(|error| error.with_holders(profile.holders(config.vram_budget)))?;
+        let mut planned = plan::plan(&own, vocab, &limits, profile.speed.as_ref())
+            .map_err(|error| error.with_holders(profile.holders(config.vram_budget)));
+        // A run that has made way may have more than a new one.
+        if !request.has_made_way {
+            planned = Ok(planned?);
+        }
         let group = &mut ranks.group;
         let mut origin = Origin::open(&run, resume, &config, &architecture, &dataset, group)?;
         if let Some((Checkpoint { state, .. }, _)) = &origin.loaded {
             let before = ranks.own_config(&state.config);
             let kept = plan::keep(&own, &before, &state.plan, vocab, &limits);
-            forecast = kept.unwrap_or(forecast);
+            planned = kept.map_or(planned, Ok);
             let now = mode.products().map(|library| library.name.as_str());
             origin.warnings.extend(other_products(state.products.as_deref(), now));
             if config.end_at.is_some_and(|end| end <= Utc::now()) {
@@ -150,17 +154,24 @@ impl Setup {
                 );
             }
         }
-        let mut steps = (limits, forecast, None);
-        if let Some([total, free]) = profile.total_and_free().filter(|_| request.has_made_way) {
-            let free = free.saturating_sub(room::reserve(total));
-            let budget = limits.budget.map_or(free, |budget| budget.min(free));
-            let beside = plan::Limits { budget: Some(budget), ..limits };
-            let now = plan::replan(&own, &steps.1.plan, vocab, &beside, profile.speed.as_ref())?;
-            if now.plan != steps.1.plan {
-                steps = (beside, now, Some((limits, Box::new(steps.1))));
+        let mut wanted = None;
+        let (limits, forecast) = match profile.total_and_free().filter(|_| request.has_made_way) {
+            Some(memory) => {
+                let before = origin.loaded.as_ref().and_then(|(Checkpoint { state, .. }, _)| {
+                    let before = ranks.own_config(&state.config);
+                    let unlimited = plan::Limits { budget: None, ..limits };
+                    plan::keep(&own, &before, &state.plan, vocab, &unlimited)
+                });
+                let whole = before.map_or(planned, Ok)?;
+                let (beside, now) = beside_others(&own, &whole, vocab, &limits, memory)?;
+                if now.plan != whole.plan {
+                    let budget = limits.budget.map(|budget| budget.max(whole.predicted_bytes));
+                    wanted = Some((plan::Limits { budget, ..limits }, Box::new(whole)));
+                }
+                (beside, now)
             }
-        }
-        let (limits, forecast, wanted) = steps;
+            None => (limits, planned?),
+        };
         let is_sharded = config.shard_optimizer && !ranks.group.is_alone();
         let can_offload = !device.kind.shares_memory() && !is_sharded;
         let plan = forecast.plan.clone();
@@ -180,6 +191,28 @@ impl Setup {
             makes_way: request.makes_way,
         })
     }
+}
+
+/// Returns the limits and the plan of a run that has made way and returns, on a device with these total and free bytes: as
+/// much as there is room for, up to the plan that it had, or its budget.
+fn beside_others(
+    config: &Config,
+    whole: &Forecast,
+    vocab: u32,
+    limits: &plan::Limits,
+    [total, free]: [u64; 2],
+) -> std::result::Result<(plan::Limits, Forecast), plan::PlanError> {
+    let most = match config.vram_budget {
+        // What is free now is no budget that was set.
+        Budget::Auto | Budget::Percent(_) => Some(whole.predicted_bytes),
+        Budget::Bytes(_) | Budget::Unlimited => limits.budget,
+    };
+    let within = |free: u64| {
+        let budget = Some(most.map_or(free, |most| most.min(free)));
+        let limits = plan::Limits { budget, ..*limits };
+        plan::replan(config, &whole.plan, vocab, &limits, None).map(|now| (limits, now))
+    };
+    within(free.saturating_sub(room::margin(total))).or_else(|_| within(free))
 }
 
 impl Origin {

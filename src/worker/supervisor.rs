@@ -14,10 +14,10 @@ use std::mem::take;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::gpu::DeviceError;
+use crate::gpu::{DeviceChoice, DeviceError};
 use crate::protocol::{
-    AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Need, Recovery, RunEnd,
-    RunError, StartRun, StopReason, TrainerFailure, Waiting,
+    AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Need, Recovery,
+    RunEnd, RunError, StartRun, StopReason, TrainerFailure, Waiting,
 };
 
 /// The connection to the worker of a run, and to the views of the run.
@@ -37,8 +37,8 @@ pub(super) trait Transport {
     /// Keeps other processes from training a run that stands by, until the next worker starts.
     fn hold(&mut self, _run: &Path) {}
 
-    /// Returns the free bytes of the memory of a device that no worker has open, where known.
-    fn free_memory(&mut self, _device: &str) -> Option<u64> {
+    /// Returns the total and the free bytes of the memory of a device that no worker has open, where known.
+    fn memory(&mut self, _device: &str) -> Option<[u64; 2]> {
         None
     }
 }
@@ -116,7 +116,7 @@ pub(super) struct Supervisor<T> {
     standby_since: Option<Duration>,
     /// The time of all former standbys.
     stood_by: Duration,
-    /// Commands that came while no worker ran, for the next one.
+    /// Commands that no worker has carried out, as far as they have said.
     later: Vec<Command>,
     /// The exit code of a process that ends with this run, once it has ended.
     pub exit_code: Option<u8>,
@@ -147,21 +147,29 @@ impl<T: Transport> Supervisor<T> {
         })
     }
 
-    /// Returns true if the run is to stand by, other than for room.
-    pub fn stands_by(&self) -> bool {
-        self.standby.is_some()
+    /// Returns why the run is to stand by, other than for room.
+    pub fn standby(&self) -> Option<&Waiting> {
+        self.standby.as_ref()
+    }
+
+    /// Ends a run without a worker whose last moment is over.
+    pub fn end_by_clock(&mut self, now: Duration) {
+        if self.standby_since.is_some() {
+            self.end_waiting(StopReason::MaxTime, now);
+        }
     }
 
     /// Returns what the run waits for while no worker runs, and the device that is to have it.
     pub fn needs(&self) -> Option<(Need, &str)> {
-        let waiting = self.way.as_ref().filter(|_| self.restart_at.is_some())?;
+        let rests = self.restart_at.is_some() && self.standby.is_none();
+        let waiting = self.way.as_ref().filter(|_| rests)?;
         Some((waiting.needs?, &self.start.device))
     }
 
     /// Lets the run stand by, without a worker.
     pub fn stand_by(&mut self, reason: Waiting, now: Duration) {
-        self.standby = Some(reason);
-        if self.restart_at.is_none() {
+        let is_told = self.standby.replace(reason).is_some();
+        if self.restart_at.is_none() && !is_told {
             self.transport.send(&Command::StandBy);
         }
         self.rest(now);
@@ -210,22 +218,26 @@ impl<T: Transport> Supervisor<T> {
     /// the start of the run, here as below.
     pub fn send(&mut self, command: &Command, now: Duration) {
         self.commands.apply(command);
-        // A worker that is to stand by reads no more.
-        if matches!(command, Command::Finish { .. })
-            && (self.stands_by() || self.restart_at.is_some())
-        {
+        if matches!(command, Command::Finish { .. }) {
+            // A worker that is about to end reads no more.
             self.later.push(command.clone());
-        } else if self.restart_at.is_none() {
+        }
+        if self.restart_at.is_none() {
             self.transport.send(command);
         } else if self.commands.is_stopping {
-            self.report(Event::Done {
-                iter: self.recovery.furthest,
-                best_val_loss: None,
-                seconds: self.without_standby(now).as_secs_f64(),
-                reason: StopReason::Stopped,
-            });
-            self.finish(0);
+            self.end_waiting(StopReason::Stopped, now);
         }
+    }
+
+    /// Ends a run without a worker.
+    fn end_waiting(&mut self, reason: StopReason, now: Duration) {
+        self.report(Event::Done {
+            iter: self.recovery.furthest,
+            best_val_loss: None,
+            seconds: self.without_standby(now).as_secs_f64(),
+            reason,
+        });
+        self.finish(0);
     }
 
     pub fn receive(&mut self, message: FromWorker) {
@@ -248,11 +260,14 @@ impl<T: Transport> Supervisor<T> {
                         self.start.device_name = Some(device.name.clone());
                     }
                 }
+                if let Event::Finishing { .. } = &*event {
+                    self.later.clear();
+                }
                 if let Event::Waiting(waiting) = &*event {
-                self.way = Some(waiting.clone());
-                self.told = self.way.clone();
-                self.start.has_made_way = true;
-            }
+                    self.way = Some(waiting.clone());
+                    self.told = self.way.clone();
+                    self.start.has_made_way = true;
+                }
                 self.transport.emit(*event);
             }
             // The rank that fails first has the reason; the others only miss it.
@@ -370,8 +385,13 @@ impl<T: Transport> Supervisor<T> {
         if error.cause != Some(Cause::OutOfMemory) || !self.start.makes_way || !is_new {
             return None;
         }
-        let free = self.transport.free_memory(&self.start.device)?;
-        if free >= bytes {
+        let context = match self.start.device.parse() {
+            Ok(DeviceChoice::Named(id)) => id.backend.context_bytes(),
+            _ => 0,
+        };
+        let bytes = bytes + context;
+        let [total, free] = self.transport.memory(&self.start.device)?;
+        if free >= bytes || total < bytes {
             return None;
         }
         self.crowded_at = self.recovery.furthest;
@@ -445,14 +465,15 @@ impl<T: Transport> Supervisor<T> {
 
     /// Starts the next worker if its time has come.
     pub fn tick(&mut self, now: Duration) -> io::Result<()> {
-        if self.standby.is_some() || self.way.is_some() || self.restart_at.is_none_or(|at| now < at) {
+        if self.standby.is_some() || self.way.is_some() || self.restart_at.is_none_or(|at| now < at)
+        {
             return Ok(());
         }
         self.restart_at = None;
         self.told = None;
         self.start.elapsed = self.without_standby(now);
         self.transport.start(&self.start)?;
-        for command in self.commands.replay().chain(take(&mut self.later)) {
+        for command in self.commands.replay().chain(self.later.clone()) {
             self.transport.send(&command);
         }
         Ok(())

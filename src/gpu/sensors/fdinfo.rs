@@ -164,9 +164,8 @@ mod tests {
     fn the_time_of_each_process_is_read() {
         const SECOND: u64 = 1_000_000_000;
         let here = "0000:03:00.0";
-        let client = |id: u32, times: &str| {
-            format!("drm-pdev:\t{here}\ndrm-client-id:\t{id}\n{times}\n")
-        };
+        let client =
+            |id: u32, times: &str| format!("drm-pdev:\t{here}\ndrm-client-id:\t{id}\n{times}\n");
         let time = |engine: &str, ns: u64| format!("drm-engine-{engine}:\t{ns} ns");
         let root = tree(&[
             ("22/fdinfo/5", &client(1, &time("gfx", SECOND))),

@@ -88,10 +88,10 @@ impl DeviceWatch {
         Self(sensors)
     }
 
-    /// Returns the free memory of the device in bytes, and its use by other programs since the last call, as far as
-    /// the system reports them.
-    pub fn read(&mut self) -> (Option<u64>, Option<OtherUse>) {
-        (self.0.memory().map(|memory| memory.free), self.0.others())
+    /// Returns the total and the free memory of the device in bytes, and its use by other programs, as far as the
+    /// system reports them.
+    pub fn read(&mut self) -> (Option<[u64; 2]>, Option<OtherUse>) {
+        (self.0.memory().map(|memory| [memory.total, memory.free]), self.0.others())
     }
 }
 

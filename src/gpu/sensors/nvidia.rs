@@ -85,10 +85,7 @@ impl Nvidia {
 }
 
 /// Returns the mean of each process's percentages after the moment `since`, as a share, and the last moment.
-fn means(
-    samples: impl Iterator<Item = (u32, u64, u32)>,
-    since: u64,
-) -> (Vec<(u32, f64)>, u64) {
+fn means(samples: impl Iterator<Item = (u32, u64, u32)>, since: u64) -> (Vec<(u32, f64)>, u64) {
     let mut last = since;
     let mut processes = BTreeMap::<u32, (f64, f64)>::new();
     for (pid, moment, percent) in samples.filter(|(_, moment, _)| *moment > since) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 
 use super::fdinfo::{self, BusyTimes};
 use super::host::host_memory;
@@ -19,6 +20,10 @@ const NVIDIA: &str = "10de:";
 /// The most programs that [`Sensors::holders`] names.
 const MAX_HOLDERS: usize = 4;
 
+/// The use by others is a mean over about this many seconds, in which one reading has at most this weight.
+const OTHERS_SECONDS: f64 = 10.0;
+const LARGEST_WEIGHT: f64 = 0.2;
+
 #[derive(Debug)]
 pub struct Sensors {
     shares_memory: bool,
@@ -28,6 +33,8 @@ pub struct Sensors {
     nvidia: Option<Nvidia>,
     sysfs: Option<Sysfs>,
     times: BusyTimes,
+    /// The time of the last reading of others, and the mean share of them.
+    others: (Instant, f64),
 }
 
 impl Sensors {
@@ -46,7 +53,16 @@ impl Sensors {
         let sysfs = pci.as_deref().and_then(|pci| Sysfs::of(Path::new("/sys"), pci));
         let times = BusyTimes::new(Path::new("/proc"));
         let shares_memory = info.kind.shares_memory();
-        Self { shares_memory, adapter, physical, pci, nvidia, sysfs, times }
+        Self {
+            shares_memory,
+            adapter,
+            physical,
+            pci,
+            nvidia,
+            sysfs,
+            times,
+            others: (Instant::now(), 0.0),
+        }
     }
 
     /// Returns the memory of the device, or `None` if nothing reports it.
@@ -99,16 +115,23 @@ impl Sensors {
         named.collect()
     }
 
-    /// Returns the use of the GPU by other programs than wgpt since the last call. `None` at the first call, and where
-    /// the system does not report it per process: on Windows and macOS.
+    /// Returns the use of the GPU by other programs than wgpt, as a mean in which a reading of ten seconds ago counts for a
+    /// third. `None` where the system does not report it per process: on Windows and macOS.
     pub fn others(&mut self) -> Option<OtherUse> {
         let pci = self.pci.as_deref()?;
         let shares = match &mut self.nvidia {
             Some(nvidia) => nvidia.shares(),
             None => self.times.shares(pci),
         };
-        let named = shares?.into_iter().filter_map(|(pid, share)| Some((process_name(pid)?, share)));
-        Some(all_others(named))
+        let own = process_name(std::process::id());
+        let named =
+            shares?.into_iter().filter_map(|(pid, share)| Some((process_name(pid)?, share)));
+        let now = all_others(named.filter(|(name, _)| Some(name) != own.as_ref()));
+        let (before, mean) = self.others;
+        let weight = 1.0 - (-before.elapsed().as_secs_f64() / OTHERS_SECONDS).exp();
+        let share = mean + (now.share - mean) * weight.min(LARGEST_WEIGHT);
+        self.others = (Instant::now(), share);
+        Some(OtherUse { share, ..now })
     }
 }
 

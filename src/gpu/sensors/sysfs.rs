@@ -105,8 +105,7 @@ fn first_in(folder: &Path, start: &str) -> Option<PathBuf> {
 /// Returns the paths in a folder whose names begin with `start`.
 fn all_in(folder: &Path, start: &str) -> Vec<PathBuf> {
     let Ok(entries) = disk::read_dir(folder) else { return Vec::new() };
-    let named =
-        entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with(start));
+    let named = entries.flatten().filter(|it| it.file_name().to_string_lossy().starts_with(start));
     named.map(|entry| entry.path()).collect()
 }
 

@@ -41,7 +41,9 @@ impl Controller {
 
     /// Notifies a person who looks at something else about the run that trains.
     fn notify(&self, what: &str, text: &str) {
-        if self.shared.shown.is_live() {
+        let progress = &self.shared.shown.progress;
+        let is_wanted = progress.config.as_ref().is_none_or(|config| config.notify);
+        if self.shared.shown.is_live() && is_wanted {
             let name = self.shared.shown_name().unwrap_or("the run");
             self.platform.notify(&format!("{name} {what}"), &capitalize(text));
         }

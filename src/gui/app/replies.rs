@@ -104,10 +104,12 @@ impl Controller {
                 shared.room = Room::Start;
             }
             // The worker has kept it, for the profile of the device.
-            Reply::Measured { .. } | Reply::DeviceRoom { .. } => {
+            Reply::Measured { .. } => {
                 shared.start.times.is_measuring = false;
                 self.requests.device = None;
             }
+            // No window asks for it.
+            Reply::DeviceRoom { .. } => {}
             Reply::Described => self.requests.listed = None,
             Reply::Removed { path } => {
                 let Shared { shown, library, samples, room, settings, .. } = shared;

@@ -32,7 +32,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
             return finished::show(ui, shared);
         }
         tile(ui, "time left", &known(left(progress), clock), 96.0, color).on_hover_text(
-            "At the current speed, evaluations not included. Hours in which it waits are included.",
+            "At the current speed, evaluations not included. The time outside its hours is included.",
         );
         let speed = known(progress.tokens_per_s, |speed| grouped(speed, 0));
         tile(ui, "tokens per second", &speed, 124.0, color);

@@ -16,7 +16,9 @@ pub(super) fn show(ui: &mut Ui, form: &mut SettingsForm) {
     ui.add_space(6.0);
     ui.horizontal(|ui| {
         let mut hours = form.text("hours");
-        let mut limits = !hours.is_empty();
+        let id = egui::Id::unique("hours");
+        // While they are typed again, they may be empty.
+        let mut limits = !hours.is_empty() || ui.memory(|memory| memory.has_focus(id));
         let check = ui.checkbox(&mut limits, "Only in these hours").on_hover_text(
             "Outside them the run waits, and all its memory is free. It continues by itself.",
         );
@@ -29,7 +31,7 @@ pub(super) fn show(ui: &mut Ui, form: &mut SettingsForm) {
         }
         let edit = TextEdit::singleline(&mut hours).desired_width(WIDTH);
         let color = form.error("hours").map(|_| theme::error(ui));
-        let edit = edit.id(egui::Id::unique("hours")).text_color_opt(color);
+        let edit = edit.id(id).text_color_opt(color);
         let field = ui.add(edit).accessible_name("Hours");
         let help = "In local time, like mon-fri 23:00-07:00, sat-sun";
         if field.on_hover_text(help).changed() {
@@ -41,8 +43,9 @@ pub(super) fn show(ui: &mut Ui, form: &mut SettingsForm) {
     }
     let mut is_background = form.text("priority") == "background";
     let check = ui.checkbox(&mut is_background, "Other programs come first").on_hover_text(
-        "The run waits while another program uses the GPU, and while the battery is in use. It \
-         continues two minutes later. It always makes way for programs that need its memory.",
+        "The run waits while other programs use the GPU, and on battery power. It continues when \
+         they have left the GPU alone for a while. It always makes way for programs that need its \
+         memory.",
     );
     if check.changed() {
         form.set("priority", if is_background { "background" } else { "normal" });

@@ -9,9 +9,7 @@ use super::Session;
 use crate::config::{Budget, DecayLength, Schedule};
 use crate::gpu;
 use crate::plan::{self, Forecast, OtherUse, PlanError};
-use crate::protocol::{
-    Command, Event, Need, ReplanReason, Setting, StopReason, Waiting,
-};
+use crate::protocol::{Command, Event, Exit, Need, ReplanReason, Setting, StopReason, Waiting};
 use crate::runs::known_speed;
 use crate::text::{bytes, duration, percent};
 use crate::train::checkpoint_writer::MAX_AGE_AT_RISK;
@@ -186,9 +184,11 @@ impl Session<'_> {
         let limits = plan::Limits { budget: Some(budget), ..steps.limits };
         let speed = known_speed(&learner.device.info, inputs.mode);
         let vocab = learner.vocabulary();
-        let reason = match plan::replan(&config, steps.plan(), vocab, &limits, speed.as_ref()) {
+        // Others may still need memory: the run makes way again then.
+        let whole = steps.wanted.as_ref().map_or(steps.plan(), |(_, whole)| &whole.plan);
+        let reason = match plan::replan(&config, whole, vocab, &limits, speed.as_ref()) {
             Ok(forecast) => {
-                steps.limits = limits;
+                (steps.limits, steps.wanted) = (limits, None);
                 inputs.config.vram_budget = Budget::Bytes(budget);
                 if let Err(error) = journal.folder.write_config(&inputs.config) {
                     journal.warn(format!("the new budget was not saved: {error}"));
@@ -213,6 +213,9 @@ impl Session<'_> {
     /// less, or whose device others need, is to make way.
     pub(super) async fn share_device(&mut self) -> Result<()> {
         let Self { training: Training { steps, .. }, memory, makes_way, .. } = self;
+        if self.way.is_some() {
+            return Ok(());
+        }
         let wanted = steps.wanted.as_ref().map(|(_, forecast)| forecast.predicted_bytes);
         match memory.change(wanted) {
             Some(Change::Less(most)) => return self.shrink(most).await,
@@ -224,10 +227,11 @@ impl Session<'_> {
             }
             None => {}
         }
-        if let Some(OtherUse { share, program }) = memory.rival().filter(|_| *makes_way) {
-            let text = format!("{program} uses {} of the GPU", percent(share, 0));
+        if let Some(OtherUse { share, program }) = memory.rivals().filter(|_| *makes_way) {
+            let share = percent(share, 0);
+            let text = format!("other programs, above all {program}, use {share} of the GPU");
             let least = self.least_bytes();
-            self.wait_for(text, "no other program has used it much", least);
+            self.wait_for(text, "they have hardly used it", least);
         }
         Ok(())
     }
@@ -250,9 +254,13 @@ impl Session<'_> {
                 return self.replan(text, forecast).await;
             }
             // The plan fits, but its pools hold more.
-            Ok(forecast) => forecast.predicted_bytes,
+            Ok(_) if !std::mem::replace(&mut memory.has_released, true) => {
+                gpu::release_unused(&learner.device.device);
+                memory.room.change_plan();
+                return Ok(());
+            }
             Err(PlanError::TooBig { least, .. }) => least.predicted_bytes,
-            Err(error) => return Err(error.into()),
+            Ok(_) | Err(_) => steps.forecast.predicted_bytes,
         };
         if self.makes_way {
             self.wait_for(text, "", least);
@@ -276,7 +284,8 @@ impl Session<'_> {
     /// Lets the run make way until a plan of this many bytes has had room, and what else is said, for the quiet time.
     fn wait_for(&mut self, reason: String, what: &str, least: u64) {
         let device = &self.training.learner.device.info;
-        let context = if device.kind.shares_memory() { 0 } else { device.id.backend.context_bytes() };
+        let context =
+            if device.kind.shares_memory() { 0 } else { device.id.backend.context_bytes() };
         let free_bytes = self.memory.room.need(least + context);
         let room = format!("{} have been free", bytes(free_bytes));
         let what = if what.is_empty() { room } else { format!("{what} and {room}") };
@@ -286,18 +295,21 @@ impl Session<'_> {
         self.way = Some(Waiting { text, attempt: 0, attempts: 0, seconds: 0, needs });
     }
 
-    /// Ends this process of the run, with a checkpoint that has the plan to return to.
-    pub(super) async fn make_way(&mut self) -> Result<StopReason> {
-        let Self { training, journal, checkpoints, way, .. } = self;
-        if let Some((limits, forecast)) = training.steps.wanted.take() {
-            training.steps.limits = limits;
-            training.steps.change(*forecast);
+    /// Ends this process of the run, unless its checkpoint cannot be written.
+    pub(super) async fn make_way(&mut self) -> Result<Option<StopReason>> {
+        let Self { training, journal, checkpoints, way, makes_way, .. } = self;
+        if let Err(error) = checkpoints.write(training, journal).await {
+            if error.exit != Exit::Failure {
+                return Err(error);
+            }
+            journal.warn(format!("the run cannot make way for other programs: {error}"));
+            (*way, *makes_way) = (None, false);
+            return Ok(None);
         }
-        checkpoints.write(training, journal).await?;
         if let Some(waiting) = way.take() {
             journal.emit(Event::Waiting(waiting));
         }
-        Ok(StopReason::StandBy)
+        Ok(Some(StopReason::StandBy))
     }
 
     /// Returns free pages to the driver, and splits steps smaller if that is not enough.

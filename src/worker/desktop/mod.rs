@@ -8,6 +8,7 @@ mod export;
 mod integrated;
 mod jobs;
 mod listing;
+#[cfg_attr(not(any(target_os = "linux", windows)), path = "no_notify.rs")]
 mod notify;
 mod pipe;
 mod proof;

@@ -1,7 +1,7 @@
 //! Waits until a device that no process of the run has open has room for it again.
 
 use std::process::{Child, ChildStdin};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use super::pipe::{send_to_owner, worker};
@@ -10,16 +10,21 @@ use crate::config::{Config, Priority};
 use crate::gpu::{self, DeviceWatch};
 use crate::plan::OtherUse;
 use crate::protocol::{Failure, FromWorker, Need, Reply, Request};
+use crate::train::BUSY;
 
 /// The time between two readings, and between two attempts to start a process that reads.
 const INTERVAL: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_secs(30);
 
-/// A wait for the first reading of a driver.
-const FIRST: Duration = Duration::from_secs(20);
+/// A wait for a reading of a driver.
+const ANSWER: Duration = Duration::from_secs(10);
 
-/// The share of the GPU's time that others may use beside a run in the background that begins: a desktop that draws.
-const IDLE: f64 = 0.1;
+/// The processes without a reading after which the run starts all the same: it knows what to say of a device that is gone.
+const FAILED: u32 = 10;
+
+/// The share of the GPU's time that others may use beside a run in the background that begins, as a mean over some
+/// seconds. While nothing trains, a GPU lowers its clock, and a desktop uses more of its time.
+const IDLE: f64 = 0.6 * BUSY;
 
 /// Another process that reads the device: this one loads no drivers.
 pub(super) struct RoomWatch {
@@ -28,8 +33,8 @@ pub(super) struct RoomWatch {
     readings: Receiver<Reading>,
 }
 
-/// The free bytes and the use by others, as far as they are known.
-type Reading = (Option<u64>, Option<OtherUse>);
+/// The total and the free bytes, and the use by others, as far as they are known.
+type Reading = (Option<[u64; 2]>, Option<OtherUse>);
 
 impl RoomWatch {
     fn start(device: &str) -> Option<Self> {
@@ -38,17 +43,17 @@ impl RoomWatch {
         let (sender, readings) = channel();
         std::thread::spawn(move || {
             replies.all(|reply| match reply {
-                Reply::DeviceRoom { free, others } => sender.send((free, others)).is_ok(),
+                Reply::DeviceRoom { memory, others } => sender.send((memory, others)).is_ok(),
                 _ => false,
             })
         });
         Some(Self { child, _input: input, readings })
     }
 
-    /// Returns the free bytes of a device now, where known.
-    pub fn free(device: &str) -> Option<u64> {
+    /// Returns the total and the free bytes of a device now, where known.
+    pub fn memory(device: &str) -> Option<[u64; 2]> {
         let watch = Self::start(device)?;
-        watch.readings.recv_timeout(FIRST).ok()?.0
+        watch.readings.recv_timeout(ANSWER).ok()?.0
     }
 }
 
@@ -63,39 +68,50 @@ impl Drop for RoomWatch {
 #[derive(Default)]
 pub(super) struct RoomWait {
     watch: Option<RoomWatch>,
-    started: Option<Instant>,
+    /// When the present process has started, or was heard last.
+    heard: Option<Instant>,
+    failures: u32,
     quiet: Quiet,
 }
 
 impl RoomWait {
-    /// Returns true once the device has had what the run needs for long enough. Where nothing tells, it has it.
+    /// Returns true once the device has had what the run needs for long enough, or if nobody can read it.
     pub fn is_over(&mut self, (need, device): (Need, &str), config: &Config) -> bool {
-        if self.watch.is_none() && self.started.is_none_or(|at| at.elapsed() >= RETRY) {
-            self.started = Some(Instant::now());
+        let now = Instant::now();
+        let silence = self.heard.map(|at| now.saturating_duration_since(at));
+        if self.watch.is_none() && silence.is_none_or(|silence| silence >= RETRY) {
+            self.heard = Some(now);
             self.watch = RoomWatch::start(device);
         }
-        let Some(watch) = &self.watch else { return false };
-        let (now, quiet) = (Instant::now(), config.quiet_time.unwrap_or_default());
+        let Some(watch) = &self.watch else { return self.failures >= FAILED };
+        let mut is_gone = silence.is_some_and(|silence| silence >= RETRY);
         loop {
             match watch.readings.try_recv() {
                 Ok(reading) => {
+                    (self.heard, self.failures, is_gone) = (Some(now), 0, false);
+                    let quiet = config.quiet_time.unwrap_or_default();
                     if self.quiet.observe(has_room(&reading, need, config.priority), now, quiet) {
                         return true;
                     }
                 }
-                Err(std::sync::mpsc::TryRecvError::Empty) => return false,
-                Err(std::sync::mpsc::TryRecvError::Disconnected) => {
-                    self.watch = None;
-                    return false;
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    is_gone = true;
+                    break;
                 }
             }
         }
+        if is_gone {
+            self.failures += 1;
+            self.watch = None;
+        }
+        self.failures >= FAILED
     }
 }
 
-fn has_room((free, others): &Reading, need: Need, priority: Priority) -> bool {
+fn has_room((memory, others): &Reading, need: Need, priority: Priority) -> bool {
     let is_used = others.as_ref().is_some_and(|others| others.share >= IDLE);
-    free.is_none_or(|free| free >= need.free_bytes)
+    memory.is_none_or(|[_, free]| free >= need.free_bytes)
         && !(priority == Priority::Background && is_used)
 }
 
@@ -119,8 +135,8 @@ impl Quiet {
 pub(super) fn watch_device(choice: &str) -> Result<(), Failure> {
     let mut watch = DeviceWatch::start(&gpu::select(choice.parse()?)?.info);
     loop {
-        let (free, others) = watch.read();
-        send_to_owner(&FromWorker::Reply(Reply::DeviceRoom { free, others }));
+        let (memory, others) = watch.read();
+        send_to_owner(&FromWorker::Reply(Reply::DeviceRoom { memory, others }));
         std::thread::sleep(INTERVAL);
     }
 }
@@ -134,9 +150,9 @@ mod tests {
         let need = Need { free_bytes: 100 };
         let used = |share| Some(OtherUse { share, program: "game".into() });
         for (reading, normal, background) in [
-            ((Some(100), used(0.05)), true, true),
-            ((Some(99), None), false, false),
-            ((Some(100), used(0.5)), true, false),
+            ((Some([500, 100]), used(0.05)), true, true),
+            ((Some([500, 99]), None), false, false),
+            ((Some([500, 100]), used(0.5)), true, false),
             ((None, None), true, true),
         ] {
             assert_eq!(has_room(&reading, need, Priority::Normal), normal, "{reading:?}");

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Local, TimeZone};
 
+use super::awake::Awake;
 use super::battery;
 use super::commands::Control;
 use super::pipe::{WorkerProcess, launched, read_lines, send, spawn, worker};
@@ -95,8 +96,8 @@ impl Transport for Workers<'_> {
         self.lock = runs::locked(run).ok();
     }
 
-    fn free_memory(&mut self, device: &str) -> Option<u64> {
-        RoomWatch::free(device)
+    fn memory(&mut self, device: &str) -> Option<[u64; 2]> {
+        RoomWatch::memory(device)
     }
 }
 
@@ -135,19 +136,36 @@ where
     Waiting { text, attempt: 0, attempts: 0, seconds, needs: None }
 }
 
-/// Returns the wait of a run that gives way to everything else, while the computer runs on its battery.
-fn on_battery() -> Option<Waiting> {
-    let text = "the computer runs on its battery; the run continues when it has its plug again";
-    let waiting = Waiting { text: text.into(), attempt: 0, attempts: 0, seconds: 0, needs: None };
-    battery::in_use().then_some(waiting)
+/// Watches what a run of some hours, or in the background, waits for.
+#[derive(Default)]
+struct Obstacles {
+    /// When the computer last ran on its battery.
+    battery: Option<Instant>,
+    looks: u64,
 }
 
-/// Returns why a run with this configuration is not to train now.
-fn obstacle(config: &Config) -> Option<Waiting> {
-    let now = Local::now();
-    let outside = (!config.hours.contain(&now)).then(|| outside(&config.hours, &now));
-    let is_background = config.priority == Priority::Background;
-    outside.or_else(|| if is_background { on_battery() } else { None })
+impl Obstacles {
+    /// A battery is asked every ten looks: all of them take a moment.
+    const BATTERY: u64 = 10;
+
+    /// Returns why a run with this configuration is not to train now, and true if the battery is why.
+    fn look(&mut self, config: &Config) -> (Option<Waiting>, bool) {
+        let is_background = config.priority == Priority::Background;
+        if is_background && self.looks.is_multiple_of(Self::BATTERY) && battery::in_use() {
+            self.battery = Some(Instant::now());
+        }
+        self.looks += 1;
+        let now = Local::now();
+        let is_saved =
+            self.battery.is_some_and(|at| at.elapsed() < config.quiet_time.unwrap_or_default());
+        let outside = (!config.hours.contain(&now)).then(|| outside(&config.hours, &now));
+        (outside.or_else(|| is_saved.then(on_battery)), is_saved)
+    }
+}
+
+fn on_battery() -> Waiting {
+    let text = "the computer is on battery power; the run continues when it is plugged in";
+    Waiting { text: text.into(), attempt: 0, attempts: 0, seconds: 0, needs: None }
 }
 
 /// Trains a run in a process that this one supervises, or in several that `launcher`, a program with its
@@ -172,15 +190,28 @@ pub(crate) fn supervise(
     let mut failed: Option<Instant> = None;
     let mut looked: Option<Instant> = None;
     let mut room = None;
+    let mut obstacles = Obstacles::default();
+    let mut awake = None;
     loop {
         if looked.is_none_or(|at| at.elapsed() >= LOOK) {
             looked = Some(Instant::now());
-            match obstacle(config) {
-                Some(reason) if !supervisor.stands_by() => {
-                    supervisor.stand_by(reason, began.elapsed());
+            let (reason, is_saved) = obstacles.look(config);
+            if config.keep_awake && !has_ranks && !is_saved {
+                awake.get_or_insert_with(Awake::new);
+            } else {
+                awake = None;
+            }
+            match reason {
+                Some(reason) => {
+                    if supervisor.standby().is_none_or(|told| told.text != reason.text) {
+                        supervisor.stand_by(reason, began.elapsed());
+                    }
                 }
-                None if supervisor.stands_by() => supervisor.end_standby(began.elapsed()),
-                _ => {}
+                None if supervisor.standby().is_some() => supervisor.end_standby(began.elapsed()),
+                None => {}
+            }
+            if config.end_at.is_some_and(|end| end <= Local::now()) {
+                supervisor.end_by_clock(began.elapsed());
             }
             match supervisor.needs() {
                 None => room = None,

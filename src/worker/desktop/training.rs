@@ -76,7 +76,6 @@ pub(crate) fn host(
     let device: DeviceChoice = start.device.parse()?;
     start.resolve()?.into_iter().for_each(|text| output.warn(text));
     let config = start.config().unwrap_or_default();
-    let _awake = config.keep_awake.then(Awake::new);
     let (selected, is_cpu) = match device {
         DeviceChoice::Named(id) => (None, id.backend == Backend::Cpu),
         DeviceChoice::Auto => {
@@ -98,6 +97,7 @@ pub(crate) fn host(
             Failure::new(text, "--no-supervise trains in one process")
         });
     }
+    let _awake = config.keep_awake.then(Awake::new);
     train(start, selected, None, Group::alone(), control, output)
 }
 

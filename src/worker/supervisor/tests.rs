@@ -9,7 +9,7 @@ struct Recorded {
     sent: Vec<Command>,
     recorded: usize,
     held: usize,
-    free: Option<u64>,
+    memory: Option<[u64; 2]>,
     events: Vec<Event>,
 }
 
@@ -36,8 +36,8 @@ impl Transport for Recorded {
         self.held += 1;
     }
 
-    fn free_memory(&mut self, _: &str) -> Option<u64> {
-        self.free
+    fn memory(&mut self, _: &str) -> Option<[u64; 2]> {
+        self.memory
     }
 }
 
@@ -445,19 +445,63 @@ fn a_run_that_makes_way_waits_for_room_and_for_its_hours() {
     assert!(matches!(run.transport.events.last(), Some(Event::Done { .. })));
 }
 
+/// "Finish now" while a worker makes way: only the next one reads it.
+#[test]
+fn a_command_that_no_worker_has_carried_out_is_for_the_next() {
+    let finish = Command::Finish { decay: DecayLength::default() };
+    for is_done in [false, true] {
+        let mut run = supervisor(false);
+        run.receive(started());
+        run.send(&finish, NOW);
+        assert_eq!(run.transport.sent, [finish.clone()]);
+        if is_done {
+            let finishing = Event::Finishing { iter: 5, config: Box::new(Config::default()) };
+            run.receive(FromWorker::Event(Box::new(finishing)));
+        }
+        run.receive(FromWorker::Event(Box::new(Event::Waiting(crowded()))));
+        ended(&mut run, NOW);
+        run.found_room(HOUR);
+        run.tick(HOUR).unwrap();
+        assert_eq!(run.transport.sent.len(), usize::from(!is_done));
+    }
+}
+
+#[test]
+fn a_standby_has_its_latest_reason_and_ends_by_the_clock() {
+    let mut run = supervisor(false);
+    run.receive(started());
+    run.stand_by(closed(), NOW);
+    ended(&mut run, NOW);
+    let battery = Waiting { text: "on battery power".into(), ..closed() };
+    run.stand_by(battery.clone(), 2 * NOW);
+    assert_eq!(waits(&run), [closed(), battery]);
+    run.end_by_clock(HOUR);
+    let last = run.transport.events.last();
+    assert!(matches!(last, Some(Event::Done { reason: StopReason::MaxTime, .. })), "{last:?}");
+    assert_eq!(run.exit_code, Some(0));
+    // A worker ends by itself.
+    let mut trains = supervisor(false);
+    trains.end_by_clock(HOUR);
+    assert_eq!(trains.exit_code, None);
+}
+
 /// Others may be faster than a run that makes way for them.
 #[test]
 fn a_run_whose_smallest_plan_fails_beside_others_waits_for_room() {
-    for (free, makes_way, updates, waits) in [
-        (Some(1 << 20), true, 5, true),
-        (Some(1 << 40), true, 5, false),
+    const MIB: u64 = 1 << 20;
+    for (memory, makes_way, updates, waits) in [
+        (Some([4096, 20]), true, 5, true),
+        (Some([4096, 2000]), true, 5, false),
+        // The device never had as much.
+        (Some([64, 20]), true, 5, false),
         (None, true, 5, false),
-        (Some(1 << 20), false, 5, false),
-        (Some(1 << 20), true, 0, false),
+        (Some([4096, 20]), false, 5, false),
+        (Some([4096, 20]), true, 0, false),
     ] {
+        let memory = memory.map(|memory: [u64; 2]| memory.map(|mib| mib * MIB));
         let mut run = supervisor(false);
         run.start.makes_way = makes_way;
-        run.transport.free = free;
+        run.transport.memory = memory;
         run.receive(started());
         if updates > 0 {
             let step = Step { iter: updates - 1, ..Step::default() };
@@ -466,11 +510,12 @@ fn a_run_whose_smallest_plan_fails_beside_others_waits_for_room() {
         let mut plan = crate::plan::Plan::new(&Config::default(), 65);
         (plan.micro_batch, plan.loss_chunk) = (1, 1);
         (plan.grad_checkpoint, plan.offload_optimizer) = (true, true);
-        (run.failure.plan, run.failure.bytes) = (Some(plan), 2 << 20);
+        (run.failure.plan, run.failure.bytes) = (Some(plan), 2 * MIB);
         run.receive(failed("it failed", Exit::DeviceFailed, Some(Cause::OutOfMemory)));
         run.worker_ended(ProcessEnd::Code(Exit::DeviceFailed as u8), NOW);
-        let needs = waits.then_some((Need { free_bytes: 2 << 20 }, "vulkan:3"));
-        assert_eq!(run.needs(), needs, "{free:?}, {makes_way}, {updates}");
+        // With the context of Vulkan.
+        let needs = waits.then_some((Need { free_bytes: 66 * MIB }, "vulkan:3"));
+        assert_eq!(run.needs(), needs, "{memory:?}, {makes_way}, {updates}");
         assert_eq!(run.exit_code.is_none(), waits);
     }
 }

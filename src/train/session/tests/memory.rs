@@ -35,6 +35,7 @@ fn a_run_makes_way_for_other_programs_and_takes_its_room_again() {
     read(&mut session, quiet, bytes);
     assert_eq!(session.training.steps.forecast, whole);
     // A little is missing. The pools of this device hold more than the plan.
+    session.memory.has_released = true;
     let crowded = TOTAL - RESERVE - (bytes - 1000);
     read(&mut session, crowded, RESERVE + bytes);
     let less = session.training.steps.forecast.clone();
@@ -51,11 +52,13 @@ fn a_run_makes_way_for_other_programs_and_takes_its_room_again() {
     let waiting = session.way.clone().expect("nothing smaller fits");
     assert!(waiting.text.contains("other programs use"), "{}", waiting.text);
     let needed = waiting.needs.unwrap().free_bytes;
-    assert!((RESERVE..RESERVE + less.predicted_bytes).contains(&needed), "{waiting:?}");
+    let margin = TOTAL / 40;
+    assert!((margin..=margin + less.predicted_bytes).contains(&needed), "{waiting:?}");
     let reason = pollster::block_on(session.make_way()).unwrap();
-    assert_eq!(reason, StopReason::StandBy);
-    assert_eq!(session.training.steps.forecast, whole, "the checkpoint has the whole plan");
+    assert_eq!(reason, Some(StopReason::StandBy));
     drop(session);
+    let (checkpoint, _) = Checkpoint::newest(&run.join("checkpoints")).unwrap();
+    assert_eq!(checkpoint.state.plan, whole.plan, "it returns to that");
     let replans = events.iter().filter(|event| matches!(event, Event::Replan { .. }));
     assert_eq!(replans.count(), 3, "{events:?}");
     assert!(matches!(events.last(), Some(Event::Waiting(_))), "{events:?}");
