@@ -76,10 +76,12 @@ impl Sensors {
             return Some(granted.filter(|granted| granted.free < host.free).unwrap_or(host));
         }
         let granted = adapter.and_then(granted_memory).filter(|granted| granted.total > 0);
-        if let Some(memory) = granted.and_then(of_driver) {
-            return Some(memory);
-        }
         let nvidia = self.nvidia.as_ref().and_then(Nvidia::memory);
+        if let Some(memory) = granted.and_then(of_driver) {
+            // Windows grants a program what others hold, too, and moves that to the machine's memory.
+            let free = nvidia.map_or(memory.free, |[_, free]| free.min(memory.free));
+            return Some(ReportedMemory { free, ..memory });
+        }
         let system = nvidia.or_else(|| self.sysfs.as_ref()?.memory());
         if let Some([total, free]) = system {
             return Some(ReportedMemory { total, free, excess: 0, source: DRIVER });

@@ -1,5 +1,6 @@
 //! The figures of the shown run, in tiles above the charts. Once the run has finished, what can follow.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use chrono::Local;
@@ -31,7 +32,7 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
         if shared.shown.has_finished {
             return finished::show(ui, shared);
         }
-        tile(ui, "time left", &known(left(progress), clock), 96.0, color).on_hover_text(
+        tile(ui, "time left", &known(left(ui, progress), clock), 96.0, color).on_hover_text(
             "At the current speed, evaluations not included. The time outside its hours is included.",
         );
         let speed = known(progress.tokens_per_s, |speed| grouped(speed, 0));
@@ -45,13 +46,24 @@ pub(super) fn show(ui: &mut Ui, shared: &mut Shared) -> Option<Intent> {
 }
 
 /// Returns the time until the run ends, with the times outside its hours.
-fn left(progress: &Progress) -> Option<Duration> {
+fn left(ui: &Ui, progress: &Progress) -> Option<Duration> {
     let training = progress.remaining()?;
     let Some(config) = progress.config.as_ref().filter(|config| !config.hours.is_always()) else {
         return Some(training);
     };
     let now = Local::now();
-    config.hours.after(&now, training)?.signed_duration_since(now).to_std().ok()
+    // Weeks are looked through minute by minute: not for each picture.
+    let state = (progress.run.clone(), progress.iteration, now.timestamp() / 60);
+    let id = egui::Id::unique("time left");
+    type Known = ((Option<PathBuf>, u64, i64), Option<Duration>);
+    let known = ui.data(|data| data.get_temp::<Known>(id));
+    if let Some((_, left)) = known.filter(|(known, _)| *known == state) {
+        return left;
+    }
+    let end = config.hours.after(&now, training);
+    let left = end.and_then(|end| end.signed_duration_since(now).to_std().ok());
+    ui.data_mut(|data| data.insert_temp(id, (state, left)));
+    left
 }
 
 fn memory(ui: &mut Ui, progress: &Progress) {
