@@ -182,10 +182,10 @@ impl<'a> Session<'a> {
             if (self.training.position.iteration - 1).is_multiple_of(log_interval) {
                 self.log(&mut clock).await?;
             }
-            if self.way.is_some() {
-                if let Some(reason) = self.make_way().await? {
-                    return Ok(reason);
-                }
+            if self.way.is_some()
+                && let Some(reason) = self.make_way().await?
+            {
+                return Ok(reason);
             }
         }
         self.end(commands).await

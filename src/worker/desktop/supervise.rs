@@ -202,13 +202,13 @@ pub(crate) fn supervise(
                 awake = None;
             }
             match reason {
-                Some(reason) => {
-                    if supervisor.standby().is_none_or(|told| told.text != reason.text) {
-                        supervisor.stand_by(reason, began.elapsed());
-                    }
+                Some(reason)
+                    if supervisor.standby().is_none_or(|told| told.text != reason.text) =>
+                {
+                    supervisor.stand_by(reason, began.elapsed());
                 }
                 None if supervisor.standby().is_some() => supervisor.end_standby(began.elapsed()),
-                None => {}
+                _ => {}
             }
             if config.end_at.is_some_and(|end| end <= Local::now()) {
                 supervisor.end_by_clock(began.elapsed());

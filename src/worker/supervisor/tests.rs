@@ -453,7 +453,7 @@ fn a_command_that_no_worker_has_carried_out_is_for_the_next() {
         let mut run = supervisor(false);
         run.receive(started());
         run.send(&finish, NOW);
-        assert_eq!(run.transport.sent, [finish.clone()]);
+        assert_eq!(run.transport.sent.len(), 1);
         if is_done {
             let finishing = Event::Finishing { iter: 5, config: Box::new(Config::default()) };
             run.receive(FromWorker::Event(Box::new(finishing)));
