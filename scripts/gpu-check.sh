@@ -509,6 +509,9 @@ check_steps() {
         what='micro-batch 1 next to stock ops'
         bench steps 200 '"dtype":"float32","batch":1,"compare":true,' "${step[@]}" --batch_size=1 \
             --dtype=float32
+        what='work of 10 ms at a time'
+        bench steps 150 '"dtype":"float32","batch":1,"compare":false,"gentle":true,' --no-compare \
+            "${step[@]}" --batch_size=1 --dtype=float32 --gentle=true
     done
 }
 

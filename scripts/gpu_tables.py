@@ -227,7 +227,7 @@ def why(record):
 
 
 def measured_steps(records):
-    key = lambda record: (*place(record), record["batch"], record["compare"])
+    key = lambda record: (*place(record), record["batch"], record["compare"], record.get("gentle", False))
     return last_of(records, "steps", key)
 
 
@@ -251,7 +251,8 @@ def steps(records):
                 show(step["parameters"]), show(step["tokens_per_s"]), show(step["ms"], 1),
                 show(step["gflop_per_s"]), percent(step["fraction"]),
                 mebibytes(step["peak_bytes"]), *forecast, step["launches"],
-                show(step["first_ms"]), "next to stock" if record["compare"] else "alone",
+                show(step["first_ms"]), "next to stock" if record["compare"] else
+                "alone, gentle" if record.get("gentle") else "alone",
             ])
         if record.get("error"):
             blank = ["-"] * 6 + forecast + ["-"] * 2
@@ -288,7 +289,8 @@ def torch(records):
         for step in (record["report"] or {"steps": []})["steps"]:
             # Stock steps do not count. A step next to one shares its memory, so others take precedence.
             key = (place(record)[0], dtype_of(record, step), record["batch"])
-            if step["ops"] != "reference" and not (record["compare"] and key in ours):
+            is_other = record["compare"] or record.get("gentle")
+            if step["ops"] != "reference" and not (is_other and key in ours):
                 ours[key] = step["tokens_per_s"]
                 if key[0] not in devices:
                     devices.append(key[0])
