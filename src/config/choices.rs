@@ -64,7 +64,7 @@ words! {
         False = "false",
     }
 
-    /// What comes first on a computer that somebody uses.
+    /// Whether the run or the other programs of the computer come first.
     #[derive(Default)]
     pub enum Priority {
         /// The run, as long as the memory of its device suffices for all.

@@ -133,12 +133,12 @@ pub struct Waiting {
     pub attempts: u32,
     /// 0 if nobody knows how long.
     pub seconds: u64,
-    /// What a run that has made way for other programs needs.
+    /// What a run waits for after it stopped to make room for other programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<Need>,
 }
 
-/// What a run needs of a device that other programs use, for its quiet time, before it continues.
+/// What must be available for the run's `quiet_time` before it continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Need {
     /// The bytes of its memory that must be free.

@@ -125,7 +125,7 @@ pub(crate) enum Reply {
     Device {
         device: DeviceProfile,
     },
-    /// What other programs leave of a device, where known: the total and the free bytes of its memory, and their use of it.
+    /// A device's total and free bytes of memory, and its use by other programs, where known.
     DeviceRoom {
         memory: Option<[u64; 2]>,
         others: Option<OtherUse>,

@@ -75,10 +75,10 @@ pub(crate) struct StartRun {
     pub shares: Vec<f64>,
     /// With several ranks: the seconds for which one waits for another; `None` for the usual limit.
     pub rank_limit: Option<u64>,
-    /// True if the owner starts the run again after it has made way for other programs.
+    /// True if the owner restarts a run that stopped to make room for other programs.
     #[serde(default)]
     pub makes_way: bool,
-    /// True if a former worker has made way.
+    /// True if a former worker stopped for that reason.
     #[serde(default)]
     pub has_made_way: bool,
     /// As often as `-v` was given.

@@ -39,7 +39,7 @@ impl MemoryReading {
         self.total / 20
     }
 
-    /// Returns what others do not do with.
+    /// Returns the bytes that other programs need at least.
     fn least(&self) -> u64 {
         self.reserve() / 4
     }

@@ -55,7 +55,8 @@ impl<'a> Fields<'a> {
         KEYS.iter().find_map(of_key)
     }
 
-    /// Returns how long the GPU has drawn or computed for a client, and of which time. Video engines do not count.
+    /// Returns how long the GPU has drawn or computed for a client, and the total, both in the driver's unit. Video
+    /// engines do not count.
     fn busy(&self, now: u64) -> Option<[u64; 2]> {
         // Nanoseconds of amdgpu and i915.
         const TIMES: [&str; 3] = ["drm-engine-gfx", "drm-engine-render", "drm-engine-compute"];

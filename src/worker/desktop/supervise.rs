@@ -139,7 +139,8 @@ where
 /// Watches what a run of some hours, or in the background, waits for.
 #[derive(Default)]
 struct Obstacles {
-    /// When the computer last ran on its battery.
+    is_on_battery: bool,
+    /// When the computer was last found on battery power.
     battery: Option<Instant>,
     looks: u64,
 }
@@ -151,15 +152,27 @@ impl Obstacles {
     /// Returns why a run with this configuration is not to train now, and true if the battery is why.
     fn look(&mut self, config: &Config) -> (Option<Waiting>, bool) {
         let is_background = config.priority == Priority::Background;
-        if is_background && self.looks.is_multiple_of(Self::BATTERY) && battery::in_use() {
-            self.battery = Some(Instant::now());
+        if is_background && self.looks.is_multiple_of(Self::BATTERY) {
+            self.found(battery::in_use(), Instant::now());
         }
         self.looks += 1;
+        let is_saved = self.saves(Instant::now(), config.quiet_time.unwrap_or_default());
         let now = Local::now();
-        let is_saved =
-            self.battery.is_some_and(|at| at.elapsed() < config.quiet_time.unwrap_or_default());
         let outside = (!config.hours.contain(&now)).then(|| outside(&config.hours, &now));
         (outside.or_else(|| is_saved.then(on_battery)), is_saved)
+    }
+
+    fn found(&mut self, is_on_battery: bool, now: Instant) {
+        self.is_on_battery = is_on_battery;
+        if is_on_battery {
+            self.battery = Some(now);
+        }
+    }
+
+    /// Returns true on battery power, and until the computer has been plugged in for this long.
+    fn saves(&self, now: Instant, quiet: Duration) -> bool {
+        let since = self.battery.map(|at| now.saturating_duration_since(at));
+        self.is_on_battery || since.is_some_and(|since| since < quiet)
     }
 }
 
@@ -169,9 +182,8 @@ fn on_battery() -> Waiting {
 }
 
 /// Trains a run in a process that this one supervises, or in several that `launcher`, a program with its
-/// arguments, starts. Outside the hours of `config`, and while others
-/// come first, no worker runs. Returns the exit code for this process. `say` takes lines
-/// of the worker's stderr, if it has another console.
+/// arguments, starts. Outside the hours of `config`, and while others come first, no worker runs. Returns the exit code
+/// for this process. `say` takes lines of the worker's stderr, if it has another console.
 pub(crate) fn supervise(
     mut start: StartRun,
     launcher: Option<&[OsString]>,
@@ -251,5 +263,30 @@ pub(crate) fn supervise(
             supervisor.transport.process.kill();
         }
         supervisor.tick(began.elapsed())?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn battery_power_counts_until_the_computer_was_plugged_in_for_long_enough() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        for quiet in [0, 2, 120] {
+            let mut obstacles = Obstacles::default();
+            let saves = |obstacles: &Obstacles, second| {
+                obstacles.saves(at(second), Duration::from_secs(quiet))
+            };
+            obstacles.found(false, at(0));
+            assert!(!saves(&obstacles, 5));
+            obstacles.found(true, at(10));
+            // The next look at the battery is ten seconds later.
+            assert!(saves(&obstacles, 10) && saves(&obstacles, 19), "{quiet} s");
+            obstacles.found(false, at(20));
+            assert_eq!(saves(&obstacles, 20), quiet == 120);
+            assert!(!saves(&obstacles, 10 + quiet.max(10)));
+        }
     }
 }
