@@ -123,7 +123,7 @@ pub struct RunError {
     pub cause: Option<Cause>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
     /// The reason, and what follows the wait: `{text} in 5 s` is a sentence. Without attempts it is one by itself.
     pub text: String,
@@ -133,16 +133,10 @@ pub struct Waiting {
     pub attempts: u32,
     /// 0 if nobody knows how long.
     pub seconds: u64,
-    /// What a run waits for after it stopped to make room for other programs.
+    /// The bytes of the device's memory that must be free for the run's `quiet_time`, if it stopped to make room for
+    /// other programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub needs: Option<Need>,
-}
-
-/// What must be available for the run's `quiet_time` before it continues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Need {
-    /// The bytes of its memory that must be free.
-    pub free_bytes: u64,
+    pub free_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

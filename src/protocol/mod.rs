@@ -27,7 +27,7 @@ pub use conversation::{Message, Role};
 pub(crate) use device::Search;
 pub use device::{AdapterReport, DeviceId, DeviceInfo};
 pub use event::{
-    Cause, Event, Need, RankLine, RankStep, ReplanReason, RunError, Sample, SavedCheckpoint, Step,
+    Cause, Event, RankLine, RankStep, ReplanReason, RunError, Sample, SavedCheckpoint, Step,
     StopReason, Task, Waiting, Working,
 };
 pub use failure::{Exit, Failure};

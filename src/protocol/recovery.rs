@@ -248,7 +248,7 @@ impl Recovery {
         }
         let seconds = if left == 0 { pause(self.waits) } else { pause(self.waits).min(left) };
         self.waits += 1;
-        events.push(Event::Waiting(Waiting { text, attempt, attempts, seconds, needs: None }));
+        events.push(Event::Waiting(Waiting { text, attempt, attempts, seconds, free_bytes: None }));
         let delay = Duration::from_secs(seconds);
         Decision::Restart { events, delay, plan: None, avoids_matrices }
     }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use crate::gpu::{DeviceChoice, DeviceError};
 use crate::protocol::{
-    AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Need, Recovery,
-    RunEnd, RunError, StartRun, StopReason, TrainerFailure, Waiting,
+    AppliedCommands, Cause, Command, Decision, Event, Exit, Failure, FromWorker, Recovery, RunEnd,
+    RunError, StartRun, StopReason, TrainerFailure, Waiting,
 };
 
 /// The connection to the worker of a run, and to the views of the run.
@@ -159,11 +159,11 @@ impl<T: Transport> Supervisor<T> {
         }
     }
 
-    /// Returns what the run waits for while no worker runs, and the device that is to have it.
-    pub fn needs(&self) -> Option<(Need, &str)> {
+    /// Returns the bytes that the run needs on its device while no worker runs, and that device.
+    pub fn needs(&self) -> Option<(u64, &str)> {
         let rests = self.restart_at.is_some() && self.standby.is_none();
         let waiting = self.way.as_ref().filter(|_| rests)?;
-        Some((waiting.needs?, &self.start.device))
+        Some((waiting.free_bytes?, &self.start.device))
     }
 
     /// Lets the run stand by, without a worker.
@@ -402,8 +402,7 @@ impl<T: Transport> Supervisor<T> {
             "other programs leave {free} of the device's memory; the run continues when {needed} have been free \
              for a while"
         );
-        let needs = Some(Need { free_bytes: bytes });
-        Some(Waiting { text, attempt: 0, attempts: 0, seconds: 0, needs })
+        Some(Waiting { text, free_bytes: Some(bytes), ..Waiting::default() })
     }
 
     /// Returns the exit code of a run on several ranks whose launcher has ended with `code`, if the ranks have been

@@ -173,7 +173,7 @@ fn a_run_shrinks_for_others_ends_its_process_and_returns() {
     let text = waiting["text"].as_str().unwrap();
     assert!(text.starts_with("other programs use 25") && text.contains("continues when"), "{text}");
     // Some of it is enough to begin, but not for the whole plan, which comes back later.
-    let needed = waiting["needs"]["free_bytes"].as_u64().unwrap();
+    let needed = waiting["free_bytes"].as_u64().unwrap();
     run.others_hold(DEVICE - needed);
     run.until(|event| event["event"] == "start");
     run.until(is_plan);

@@ -260,7 +260,7 @@ mod tests {
     fn a_wait_is_counted_down_from_its_first_frame() {
         let waiting = |attempt, seconds| {
             let text = "restarting".into();
-            Event::Waiting(Waiting { text, attempt, attempts: 9, seconds, needs: None })
+            Event::Waiting(Waiting { text, attempt, attempts: 9, seconds, free_bytes: None })
         };
         let mut progress = Progress::default();
         let mut state = ControlBar::default();

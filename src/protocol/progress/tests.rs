@@ -183,7 +183,7 @@ fn a_wait_for_the_device_lasts_until_a_trainer_starts_or_gives_up() {
     apply(&mut progress, &[REPLAN, waiting]);
     let text = "restarting".to_string();
     let wanted =
-        RunPhase::Waiting(Waiting { text, attempt: 2, attempts: 9, seconds: 5, needs: None });
+        RunPhase::Waiting(Waiting { text, attempt: 2, attempts: 9, seconds: 5, free_bytes: None });
     assert_eq!(progress.state, wanted);
     assert_eq!(progress.log.last().unwrap().text, "restarting in 5 s (attempt 2 of 9)");
     apply(&mut progress, &[&start(Some(250))]);

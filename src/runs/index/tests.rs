@@ -62,8 +62,13 @@ fn only(run: &Path) -> RunSummary {
 fn the_last_event_tells_the_state_of_a_run() {
     let error = RunError { text: "no data".into(), hint: "give some".into(), cause: None };
     let failed = RunState::Failed { text: error.text.clone() };
-    let waiting =
-        Waiting { text: "restarting".into(), attempt: 1, attempts: 9, seconds: 1, needs: None };
+    let waiting = Waiting {
+        text: "restarting".into(),
+        attempt: 1,
+        attempts: 9,
+        seconds: 1,
+        free_bytes: None,
+    };
     for (last, wanted) in [
         (done(StopReason::Finished), RunState::Finished),
         (done(StopReason::EvalOnly), RunState::Finished),

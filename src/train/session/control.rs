@@ -9,7 +9,7 @@ use super::Session;
 use crate::config::{Budget, DecayLength, Schedule};
 use crate::gpu;
 use crate::plan::{self, Forecast, OtherUse, PlanError};
-use crate::protocol::{Command, Event, Exit, Need, ReplanReason, Setting, StopReason, Waiting};
+use crate::protocol::{Command, Event, Exit, ReplanReason, Setting, StopReason, Waiting};
 use crate::runs::known_speed;
 use crate::text::{bytes, duration, percent};
 use crate::train::checkpoint_writer::MAX_AGE_AT_RISK;
@@ -291,8 +291,7 @@ impl Session<'_> {
         let what = if what.is_empty() { room } else { format!("{what} and {room}") };
         let quiet = duration(self.training.inputs.config.quiet_time.unwrap_or_default());
         let text = format!("{reason}; the run continues when {what} for {quiet}");
-        let needs = Some(Need { free_bytes });
-        self.way = Some(Waiting { text, attempt: 0, attempts: 0, seconds: 0, needs });
+        self.way = Some(Waiting { text, free_bytes: Some(free_bytes), ..Waiting::default() });
     }
 
     /// Ends this process of the run, unless its checkpoint cannot be written.

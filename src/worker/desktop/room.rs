@@ -9,7 +9,7 @@ use super::request::start;
 use crate::config::{Config, Priority};
 use crate::gpu::{self, DeviceWatch};
 use crate::plan::OtherUse;
-use crate::protocol::{Failure, FromWorker, Need, Reply, Request};
+use crate::protocol::{Failure, FromWorker, Reply, Request};
 use crate::train::BUSY;
 
 /// The time between two readings, and between two attempts to start a process that reads.
@@ -76,7 +76,7 @@ pub(super) struct RoomWait {
 
 impl RoomWait {
     /// Returns true once the device has had what the run needs for long enough, or if nobody can read it.
-    pub fn is_over(&mut self, (need, device): (Need, &str), config: &Config) -> bool {
+    pub fn is_over(&mut self, (need, device): (u64, &str), config: &Config) -> bool {
         let now = Instant::now();
         let silence = self.heard.map(|at| now.saturating_duration_since(at));
         if self.watch.is_none() && silence.is_none_or(|silence| silence >= RETRY) {
@@ -109,10 +109,9 @@ impl RoomWait {
     }
 }
 
-fn has_room((memory, others): &Reading, need: Need, priority: Priority) -> bool {
+fn has_room((memory, others): &Reading, need: u64, priority: Priority) -> bool {
     let is_used = others.as_ref().is_some_and(|others| others.share >= IDLE);
-    memory.is_none_or(|[_, free]| free >= need.free_bytes)
-        && !(priority == Priority::Background && is_used)
+    memory.is_none_or(|[_, free]| free >= need) && !(priority == Priority::Background && is_used)
 }
 
 /// Finds a time in which all readings are good.
@@ -147,7 +146,6 @@ mod tests {
 
     #[test]
     fn there_is_room_if_memory_is_free_and_nobody_computes() {
-        let need = Need { free_bytes: 100 };
         let used = |share| Some(OtherUse { share, program: "game".into() });
         for (reading, normal, background) in [
             ((Some([500, 100]), used(0.05)), true, true),
@@ -155,8 +153,8 @@ mod tests {
             ((Some([500, 100]), used(0.5)), true, false),
             ((None, None), true, true),
         ] {
-            assert_eq!(has_room(&reading, need, Priority::Normal), normal, "{reading:?}");
-            assert_eq!(has_room(&reading, need, Priority::Background), background, "{reading:?}");
+            assert_eq!(has_room(&reading, 100, Priority::Normal), normal, "{reading:?}");
+            assert_eq!(has_room(&reading, 100, Priority::Background), background, "{reading:?}");
         }
     }
 

@@ -133,7 +133,7 @@ where
     let wait = next.clone().signed_duration_since(now);
     let seconds = wait.num_seconds().max(1) as u64;
     let text = format!("outside the hours {hours}; the run continues at {}", next.format(format));
-    Waiting { text, attempt: 0, attempts: 0, seconds, needs: None }
+    Waiting { text, seconds, ..Waiting::default() }
 }
 
 /// Watches what a run of some hours, or in the background, waits for.
@@ -178,7 +178,7 @@ impl Obstacles {
 
 fn on_battery() -> Waiting {
     let text = "the computer is on battery power; the run continues when it is plugged in";
-    Waiting { text: text.into(), attempt: 0, attempts: 0, seconds: 0, needs: None }
+    Waiting { text: text.into(), ..Waiting::default() }
 }
 
 /// Trains a run in a process that this one supervises, or in several that `launcher`, a program with its

@@ -302,7 +302,13 @@ fn out_of_memory_limits_the_plan_of_all_later_workers() {
 }
 
 fn closed() -> Waiting {
-    Waiting { text: "outside the hours".into(), attempt: 0, attempts: 0, seconds: 60, needs: None }
+    Waiting {
+        text: "outside the hours".into(),
+        attempt: 0,
+        attempts: 0,
+        seconds: 60,
+        free_bytes: None,
+    }
 }
 
 /// Ends a worker that was to stand by.
@@ -400,8 +406,7 @@ fn a_worker_that_ends_late_is_followed_at_once_or_not_at_all() {
 
 fn crowded() -> Waiting {
     let text = "other programs use 6.0 GiB".into();
-    let needs = Some(Need { free_bytes: 5 << 30 });
-    Waiting { text, attempt: 0, attempts: 0, seconds: 0, needs }
+    Waiting { text, free_bytes: Some(5 << 30), ..Waiting::default() }
 }
 
 fn waits(run: &Supervisor<Recorded>) -> Vec<Waiting> {
@@ -421,7 +426,7 @@ fn a_run_that_makes_way_waits_for_room_and_for_its_hours() {
     ended(&mut run, NOW);
     // The worker has told and recorded it.
     assert_eq!((waits(&run), run.transport.recorded), (vec![crowded()], 0));
-    assert_eq!(run.needs(), Some((crowded().needs.unwrap(), "vulkan:3")));
+    assert_eq!(run.needs(), Some((5 << 30, "vulkan:3")));
     run.tick(HOUR).unwrap();
     assert_eq!((run.transport.starts.len(), run.transport.held), (1, 1));
     // The hours end and begin again, then there is room.
@@ -514,7 +519,7 @@ fn a_run_whose_smallest_plan_fails_beside_others_waits_for_room() {
         run.receive(failed("it failed", Exit::DeviceFailed, Some(Cause::OutOfMemory)));
         run.worker_ended(ProcessEnd::Code(Exit::DeviceFailed as u8), NOW);
         // With the context of Vulkan.
-        let needs = waits.then_some((Need { free_bytes: 66 * MIB }, "vulkan:3"));
+        let needs = waits.then_some((66 * MIB, "vulkan:3"));
         assert_eq!(run.needs(), needs, "{memory:?}, {makes_way}, {updates}");
         assert_eq!(run.exit_code.is_none(), waits);
     }

@@ -51,7 +51,7 @@ fn a_run_makes_way_for_other_programs_and_takes_its_room_again() {
     read(&mut session, TOTAL - RESERVE, RESERVE + less.predicted_bytes);
     let waiting = session.way.clone().expect("nothing smaller fits");
     assert!(waiting.text.contains("other programs use"), "{}", waiting.text);
-    let needed = waiting.needs.unwrap().free_bytes;
+    let needed = waiting.free_bytes.unwrap();
     let margin = TOTAL / 40;
     assert!((margin..=margin + less.predicted_bytes).contains(&needed), "{waiting:?}");
     let reason = pollster::block_on(session.make_way()).unwrap();
