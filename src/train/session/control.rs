@@ -177,18 +177,24 @@ impl Session<'_> {
     }
 
     /// Changes the budget, and the plan if it no longer fits.
-    async fn set_budget(&mut self, budget: u64) -> Result<()> {
+    pub(super) async fn set_budget(&mut self, budget: u64) -> Result<()> {
         let Self { training, journal, .. } = self;
         let config = training.own_config();
         let Training { inputs, steps, learner, .. } = training;
         let limits = plan::Limits { budget: Some(budget), ..steps.limits };
         let speed = known_speed(&learner.device.info, inputs.mode);
         let vocab = learner.vocabulary();
-        // Others may still need memory: the run makes way again then.
         let whole = steps.wanted.as_ref().map_or(steps.plan(), |(_, whole)| &whole.plan);
         let reason = match plan::replan(&config, whole, vocab, &limits, speed.as_ref()) {
-            Ok(forecast) => {
-                (steps.limits, steps.wanted) = (limits, None);
+            Ok(mut forecast) => {
+                let less = steps.limits;
+                let is_shrunk = steps.wanted.take().is_some();
+                steps.limits = limits;
+                // Other programs still need what they need: the budget is for the plan that the run returns to.
+                if is_shrunk && less.budget.is_some_and(|less| less < forecast.predicted_bytes) {
+                    steps.wanted = Some((limits, Box::new(forecast)));
+                    (steps.limits, forecast) = (less, steps.forecast.clone());
+                }
                 inputs.config.vram_budget = Budget::Bytes(budget);
                 if let Err(error) = journal.folder.write_config(&inputs.config) {
                     journal.warn(format!("the new budget was not saved: {error}"));

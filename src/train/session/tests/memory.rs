@@ -42,6 +42,13 @@ fn a_run_makes_way_for_other_programs_and_takes_its_room_again() {
     assert!(less.predicted_bytes <= (bytes - 1000), "{less:?}");
     let of = |plan: &crate::plan::Plan| plan.micro_batch * plan.accumulation;
     assert_eq!(of(&less.plan), of(&whole.plan));
+    // A budget changes what it returns to, and not what others leave now.
+    let wanted = |session: &Session<'_>| session.training.steps.wanted.clone();
+    let before = wanted(&session).unwrap();
+    pollster::block_on(session.set_budget(2 * bytes)).unwrap();
+    assert_eq!(session.training.steps.forecast.plan, less.plan);
+    assert_eq!(wanted(&session).unwrap().0.budget, Some(2 * bytes));
+    session.training.steps.wanted = Some(before);
     read(&mut session, quiet, less.predicted_bytes);
     assert_eq!(session.training.steps.forecast, whole);
     assert_eq!(session.training.steps.limits, limits);
