@@ -41,7 +41,7 @@ pub(crate) use launch::{Launch, MPI_LIBRARY};
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use mpi::library as mpi_library;
 pub(crate) use other_states::{OtherStates, send as send_states};
-pub(crate) use plan_limit::{PlanLimit, within, within_limit};
+pub(crate) use plan_limit::{PlanLimit, recorded_limit, within};
 use ring::{NoPeers, PeerTransport};
 pub use sharding::Sharding;
 pub(crate) use sums::{LeavingGradients, sum_over_ranks};

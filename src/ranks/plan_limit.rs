@@ -49,13 +49,9 @@ impl PlanLimit {
     }
 }
 
-/// Returns `own`, the configuration of a rank's share, within the rank's limit if it has one.
-pub fn within_limit(own: Config, run: &Path, rank: usize) -> Config {
-    let limit = disk::read_own(file(run, rank)).ok();
-    match limit.and_then(|text| serde_json::from_slice::<Plan>(&text).ok()) {
-        Some(limit) => within(own, &limit),
-        None => own,
-    }
+/// Returns the limit that a former process of a rank has left.
+pub fn recorded_limit(run: &Path, rank: usize) -> Option<Plan> {
+    serde_json::from_slice(&disk::read_own(file(run, rank)).ok()?).ok()
 }
 
 /// Returns `own` with settings that keep its plan within the memory of `limit`.
@@ -87,10 +83,11 @@ mod tests {
     fn a_rank_that_ran_out_of_memory_starts_again_with_half_the_micro_batch() {
         let folder = tempfile::tempdir().unwrap();
         let own = of_share(&Config::default(), 120);
-        assert_eq!(within_limit(own.clone(), folder.path(), 1), own);
+        assert_eq!(recorded_limit(folder.path(), 1), None);
         let mut sizes = Vec::new();
         for _ in 0..4 {
-            let config = within_limit(own.clone(), folder.path(), 1);
+            let limit = recorded_limit(folder.path(), 1);
+            let config = limit.map_or(own.clone(), |limit| within(own.clone(), &limit));
             assert_eq!(config.global_batch(), 120);
             let plan = Plan::new(&config, 50_257);
             sizes.push(plan.micro_batch);
@@ -98,9 +95,9 @@ mod tests {
         }
         assert_eq!(sizes, [12, 6, 3, 1]);
         // Of another rank it says nothing, and a damaged one is ignored.
-        assert_eq!(within_limit(own.clone(), folder.path(), 0), own);
+        assert_eq!(recorded_limit(folder.path(), 0), None);
         disk::write(file(folder.path(), 1), "{").unwrap();
-        assert_eq!(within_limit(own.clone(), folder.path(), 1), own);
+        assert_eq!(recorded_limit(folder.path(), 1), None);
     }
 
     #[test]

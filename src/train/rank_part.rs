@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use super::Result;
 use crate::config::Config;
-use crate::plan;
+use crate::plan::{self, Plan};
 use crate::protocol::RankStep;
-use crate::ranks::{Division, Group};
+use crate::ranks::{Division, Group, within};
 
 pub(super) struct RankPart {
     /// The processes that train the run in step, each with a session like this one.
     pub group: Group,
     pub division: Division,
+    /// What the plan of this rank must not exceed: a larger one has run out of memory.
+    pub max_plan: Option<Plan>,
     /// The time in the communication between ranks since the last log line.
     pub network: Duration,
 }
@@ -30,7 +32,17 @@ impl RankPart {
         self.sequences() as f64 / config.global_batch() as f64
     }
 
+    /// Returns the configuration of this rank's share, within its limit.
     pub fn own_config(&self, config: &Config) -> Config {
+        let own = self.whole_config(config);
+        match &self.max_plan {
+            Some(limit) => within(own, limit),
+            None => own,
+        }
+    }
+
+    /// Returns the configuration of this rank's share as if no plan had failed.
+    pub fn whole_config(&self, config: &Config) -> Config {
         plan::of_share(config, self.sequences())
     }
 

@@ -18,9 +18,9 @@ use crate::eval::Quiz;
 use crate::gpu::{DeviceError, DeviceInfo};
 use crate::model::{Architecture, Blocks, Lora, read_architecture};
 use crate::ops::OpsMode;
-use crate::plan::{self, DeviceHealth, DeviceKind, Forecast, HEAD, MAX_SHARDS};
+use crate::plan::{self, DeviceHealth, DeviceKind, Forecast, HEAD, MAX_SHARDS, Plan};
 use crate::protocol::{Exit, Failure};
-use crate::ranks::{Division, Group, PlanLimit, agree, within_limit};
+use crate::ranks::{Division, Group, PlanLimit, agree, recorded_limit};
 use crate::runs::checkpoint::{self, BaseModel, Checkpoint, Damaged};
 use crate::runs::{
     AdapterSource, ModelSource, RunFolder, absolute_data, absolute_model, check_same,
@@ -44,6 +44,8 @@ pub struct TrainRequest {
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
     pub shares: Vec<f64>,
+    /// What the plan must not exceed, after a larger one ran out of memory.
+    pub max_plan: Option<Plan>,
     /// True if another process can start the run again after it has made way for other programs.
     pub makes_way: bool,
     /// True if the run has made way before: it takes no more than others leave, whatever its budget.
@@ -123,12 +125,13 @@ impl Setup {
         // Rank 0 alone reads the questions: the other ranks need no file.
         let quiz = if group.is_first() { Quiz::open(&config, &dataset)? } else { None };
         let quiz = group.share(quiz)?;
-        let mut ranks = RankPart { group, division, network: Duration::ZERO };
-        let mut own = ranks.own_config(&config);
         // In a run of one process, the supervisor passes the limit on.
-        if !ranks.group.is_alone() {
-            own = within_limit(own, &run, ranks.group.rank());
-        }
+        let max_plan = match group.is_alone() {
+            true => request.max_plan,
+            false => recorded_limit(&run, group.rank()),
+        };
+        let mut ranks = RankPart { group, division, max_plan, network: Duration::ZERO };
+        let own = ranks.own_config(&config);
         let vocab = architecture.vocab_size as u32;
         let mut planned = plan::plan(&own, vocab, &limits, profile.speed.as_ref())
             .map_err(|error| error.with_holders(profile.holders(config.vram_budget)));
@@ -139,7 +142,7 @@ impl Setup {
         let group = &mut ranks.group;
         let mut origin = Origin::open(&run, resume, &config, &architecture, &dataset, group)?;
         if let Some((Checkpoint { state, .. }, _)) = &origin.loaded {
-            let before = ranks.own_config(&state.config);
+            let before = ranks.whole_config(&state.config);
             let kept = plan::keep(&own, &before, &state.plan, vocab, &limits);
             planned = kept.map_or(planned, Ok);
             let now = mode.products().map(|library| library.name.as_str());
@@ -158,7 +161,7 @@ impl Setup {
         let (limits, forecast) = match profile.total_and_free().filter(|_| request.has_made_way) {
             Some(memory) => {
                 let before = origin.loaded.as_ref().and_then(|(Checkpoint { state, .. }, _)| {
-                    let before = ranks.own_config(&state.config);
+                    let before = ranks.whole_config(&state.config);
                     let unlimited = plan::Limits { budget: None, ..limits };
                     plan::keep(&own, &before, &state.plan, vocab, &unlimited)
                 });

@@ -7,7 +7,6 @@ use crate::config::{Config, InitFrom, Layer, resolve};
 use crate::disk;
 use crate::ops::OpsMode;
 use crate::protocol::{Failure, RunSettings, StartRun};
-use crate::ranks::within;
 use crate::runs::{self, CONFIG_FILE, has_checkpoint};
 use crate::train::TrainRequest;
 
@@ -50,10 +49,6 @@ impl StartRun {
             return Err(Failure::usage(text, "leave them out, or use wgpt on the desktop"));
         }
         let resume = self.resume || continues || config.init_from == InitFrom::Resume;
-        let config = match &self.max_plan {
-            Some(plan) => within(config, plan),
-            None => config,
-        };
         let request = TrainRequest {
             run: self.run,
             resume,
@@ -64,6 +59,7 @@ impl StartRun {
             decay: self.decay.filter(|_| !self.is_restart),
             elapsed: self.elapsed,
             shares: self.shares,
+            max_plan: self.max_plan,
             makes_way: self.makes_way,
             has_made_way: self.has_made_way,
         };

@@ -5,7 +5,6 @@ use crate::config::{Config, padded_vocab};
 use crate::disk;
 use crate::plan::{self, DeviceSpeed};
 use crate::protocol::Event;
-use crate::ranks::within_limit;
 use crate::runs::known_speed;
 use crate::train::Result;
 use crate::train::measurement::{device_speed, micro_batch_time, pace_of_ranks};
@@ -64,7 +63,7 @@ impl Session<'_> {
             let own = steps.plan().micro_batch as f64 / time.as_secs_f64().max(1e-9);
             let speeds = ranks.measurements(own)?;
             ranks.division.settle(&inputs.config, &speeds)?;
-            let own = within_limit(ranks.own_config(&inputs.config), run, ranks.group.rank());
+            let own = ranks.own_config(&inputs.config);
             let speed = known_speed(&learner.device.info, inputs.mode);
             let vocab = learner.vocabulary();
             let forecast = plan::replan(&own, steps.plan(), vocab, &steps.limits, speed.as_ref())?;

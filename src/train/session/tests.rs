@@ -70,6 +70,7 @@ pub(super) fn request(run: &Path, more: &[(&str, &str)]) -> TrainRequest {
         decay: None,
         elapsed: Duration::ZERO,
         shares: Vec::new(),
+        max_plan: None,
         makes_way: true,
         has_made_way: false,
     }
@@ -316,6 +317,25 @@ fn a_rank_that_ran_out_of_memory_goes_on_with_half_its_micro_batch() {
     let (found, expected) = (steps(&continued[0]), steps(&undisturbed[0]));
     assert_eq!(steps(&continued[1]), found);
     assert_close_losses(&found, &expected[4..]);
+}
+
+/// The settings of the run stay as they were, and a later process keeps the plan that was enough.
+#[test]
+fn a_plan_that_ran_out_of_memory_is_no_setting() {
+    let (_folder, run) = new_run();
+    let settings = [("batch_size", "8"), ("gradient_accumulation_steps", "1"), ("max_iters", "4")];
+    let first = request(&run, &settings);
+    let plan = |events: &[Event]| {
+        each!(events, Event::Plan(forecast) => forecast.plan.clone()).next().unwrap()
+    };
+    let split = Plan { micro_batch: 4, accumulation: 2, ..Plan::new(&first.config, 50_257) };
+    assert_eq!(Plan::new(&first.config, 50_257).micro_batch, 8);
+    let limited = alone(&TrainRequest { max_plan: Some(split), ..first.clone() });
+    assert_eq!(plan(&limited).micro_batch, 4);
+    assert_eq!(crate::runs::config(&run).unwrap().micro_batch, first.config.micro_batch);
+    let settings = [settings[0], settings[1], ("max_iters", "8")];
+    let resumed = alone(&TrainRequest { resume: true, ..request(&run, &settings) });
+    assert_eq!([plan(&resumed).micro_batch, plan(&resumed).accumulation], [4, 2]);
 }
 
 #[test]
