@@ -57,10 +57,13 @@ pub(super) struct Arguments {
     pub command: Option<Subcommands>,
 }
 
+/// The heading of the flags that every command takes.
+const EVERYWHERE: &str = "Options of every command";
+
 #[derive(Clone, Debug, Args)]
 pub(super) struct Global {
     /// auto, cpu, cuda, vulkan, dx12, metal, gl; or vulkan:1
-    #[arg(long, global = true, value_name = "DEVICE", hide_possible_values = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "DEVICE", hide_possible_values = true)]
     #[arg(value_parser = Suggested::new(["auto", "cpu", "vulkan", "dx12", "metal", "gl", "cuda"]))]
     pub device: Option<String>,
     /// Implementation of the ops
@@ -68,24 +71,24 @@ pub(super) struct Global {
     #[arg(value_parser = Suggested::new(Implementation::WORDS.iter().copied()))]
     ops: Option<String>,
     /// Rely on the device's kernels without a test
-    #[arg(long, global = true, hide_short_help = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, hide_short_help = true)]
     no_self_test: bool,
     /// Seconds that a test of kernels may take
     #[arg(long, global = true, value_name = "SECONDS", hide = true, help_heading = DEBUGGING)]
     self_test_limit: Option<u64>,
     /// Print warnings of graphics libraries; -vv prints more
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    #[arg(short, long, global = true, help_heading = EVERYWHERE, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Print only warnings and errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = EVERYWHERE)]
     pub quiet: bool,
     /// Colours of messages
-    #[arg(long = "color", global = true, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
+    #[arg(long = "color", global = true, help_heading = EVERYWHERE, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     #[arg(hide_short_help = true)]
     // Read before the arguments are parsed, whose errors have colours too.
     _color: ColorChoice,
     /// Print help with the flags for debugging
-    #[arg(long = "help-all", global = true, action = ArgAction::HelpLong, hide_short_help = true)]
+    #[arg(long = "help-all", global = true, help_heading = EVERYWHERE, action = ArgAction::HelpLong, hide_short_help = true)]
     _help_all: Option<bool>,
 }
 
@@ -257,6 +260,9 @@ pub(super) enum Subcommands {
         /// Folder to write
         #[arg(short, long, value_name = "DIR")]
         output: PathBuf,
+        /// Data folder with the tokenizer, for a model without one
+        #[arg(long, value_name = "DIR")]
+        data: Option<String>,
     },
     /// Show the memory, disk and time that a run will take, without running it
     #[command(after_help = examples(&[
@@ -291,13 +297,14 @@ pub(super) enum Subcommands {
     /// Write, show or check a configuration
     #[command(subcommand)]
     Config(ConfigAction),
+    /// List the built-in configurations
+    Presets,
     /// Print a completion script for a shell
     Completions {
         /// Shell
         shell: Shell,
     },
-    /// Write manual pages, for packages
-    #[command(hide = true)]
+    /// Write manual pages
     Man {
         /// Folder to write
         #[arg(value_name = "DIR")]

@@ -7,6 +7,7 @@ use super::print_failure;
 use super::torch::TorchStep;
 use crate::bench::{self, BenchOptions, Measurement, OpRow, StepRow};
 use crate::config::Layer;
+use crate::data::Dataset;
 use crate::gpu::{DeviceInfo, Peaks};
 use crate::protocol::Failure;
 use crate::runs;
@@ -29,7 +30,11 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
     let slow = !selected.info.kind.is_gpu();
     let (preset, changes) = if slow { SOFTWARE } else { ("gpt2", "batch_size = 4") };
     let layers = vec![Layer::preset(preset)?, Layer::toml(preset, changes)?];
-    let config = args.source.resolve(layers, None)?.config;
+    let mut config = args.source.resolve(layers, None)?.config;
+    if config.vocab_size == 0 && !config.data.is_empty() {
+        // Without its data a model is measured with GPT-2's vocabulary.
+        config.vocab_size = Dataset::open(&config.data, 1).map_or(0, |data| data.vocab_size);
+    }
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
     torch.retain(|step| step.measured(&config, bench::architecture(&config).vocab_size as u32));
     let (mut selected, mode) = proven(selected, &config, global)?;

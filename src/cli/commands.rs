@@ -12,7 +12,7 @@ use super::args::{ConfigAction, Global, PrepareArgs};
 use super::find_model::{warn, warn_with_hint};
 use super::next::train_on;
 use super::terminal::unwrapped;
-use crate::config::{KEYS, Matrices};
+use crate::config::{KEYS, Matrices, preset_names, preset_title};
 use crate::data::{
     self, ConversationCounts, Dataset, Phase, PrepareOptions, PrepareProgress, Prepared,
     StopRequest, TokenizerChoice,
@@ -208,6 +208,17 @@ pub(super) fn doctor(json: bool) {
     } else {
         output!("{report}");
     }
+}
+
+/// Runs `wgpt presets`.
+pub(super) fn presets() {
+    let width = preset_names().map(str::len).max().unwrap_or(0);
+    for name in preset_names() {
+        output!("{name:<width$}  {}", preset_title(name));
+    }
+    output!(
+        "\n`wgpt train --preset=NAME` trains one; `wgpt plan --preset=NAME` shows what it needs"
+    );
 }
 
 pub(super) fn config(action: ConfigAction) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 
@@ -31,24 +31,50 @@ enum Display {
     /// Only rank 0 prints.
     Silent,
     Json,
-    Plain(Activity),
+    Plain(Activity, LinePace),
     Bar(ProgressBar),
 }
 
+/// The pace of log lines in a file or a pipe.
+struct LinePace {
+    /// The time until the next line, and when it may be printed; `None` to print each.
+    next: Option<(Duration, Instant)>,
+}
+
+impl LinePace {
+    const FIRST: Duration = Duration::from_secs(2);
+    const LONGEST: Duration = Duration::from_secs(30);
+
+    fn new(prints_each: bool) -> Self {
+        Self { next: (!prints_each).then(|| (Self::FIRST, Instant::now())) }
+    }
+
+    /// Returns true if a line is due, and waits longer for each one after it.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let Some((wait, at)) = self.next else { return true };
+        if now < at {
+            return false;
+        }
+        self.next = Some((wait.mul_f64(1.25).min(Self::LONGEST), now + wait));
+        true
+    }
+}
+
 impl EventPrinter {
-    /// Creates a progress bar on a terminal and plain lines elsewhere.
-    pub fn new(json: bool, quiet: bool, is_first: bool) -> Self {
+    /// Creates a progress bar on a terminal and plain lines elsewhere: each log line of the run if it `prints_each`, else
+    /// one every 2 to 30 seconds.
+    pub fn new(json: bool, quiet: bool, is_first: bool, prints_each: bool) -> Self {
         let is_drawn = draws(&std::io::stdout()) && draws(&std::io::stderr());
         let view = match (json, quiet) {
             _ if !is_first => Display::Silent,
             (true, _) => Display::Json,
-            (false, true) => Display::Plain(Activity::Hidden),
+            (false, true) => Display::Plain(Activity::Hidden, LinePace::new(true)),
             (false, false) if is_drawn => {
                 let bar = ProgressBar::new(0).with_style(spinner_style());
                 bar.enable_steady_tick(Duration::from_millis(250));
                 Display::Bar(bar)
             }
-            (false, false) => Display::Plain(Activity::lines()),
+            (false, false) => Display::Plain(Activity::lines(), LinePace::new(prints_each)),
         };
         Self { view, json, quiet, progress: Progress::default(), expected: None, bits: None }
     }
@@ -134,11 +160,13 @@ impl RunOutput for EventPrinter {
                     message!("{}", event.labelled());
                 }
             }
-            Display::Plain(activity) => match event {
+            Display::Plain(activity, pace) => match event {
                 Event::Working(working) => activity.show(working.to_string()),
                 Event::Step(step) if !self.quiet => {
                     activity.clear();
-                    line(&step.line(skipped));
+                    if pace.is_due(Instant::now()) {
+                        line(&step.line(skipped));
+                    }
                 }
                 event => {
                     activity.clear();
@@ -157,7 +185,7 @@ impl RunOutput for EventPrinter {
     fn say(&self, text: &str) {
         match &self.view {
             Display::Bar(bar) => bar.suspend(|| message!("{text}")),
-            Display::Json | Display::Plain(_) => message!("{text}"),
+            Display::Json | Display::Plain(..) => message!("{text}"),
             Display::Silent => {}
         }
     }
@@ -232,6 +260,24 @@ mod tests {
             progress.apply(&serde_json::from_str(line).unwrap());
         }
         progress
+    }
+
+    #[test]
+    fn lines_come_by_time_and_ever_more_slowly() {
+        let mut pace = LinePace::new(false);
+        let start = Instant::now() + Duration::from_secs(1);
+        let times = (0..7200).map(|tenths| Duration::from_millis(100 * tenths));
+        let printed: Vec<f64> = times
+            .filter(|time| pace.is_due(start + *time))
+            .map(|time| time.as_secs_f64())
+            .collect();
+        assert_eq!(printed[..3], [0.0, 2.0, 4.5]);
+        let waits: Vec<f64> = printed.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(waits.windows(2).all(|pair| pair[0] <= pair[1] + 0.2), "{waits:?}");
+        assert!((29.8..30.3).contains(&waits[waits.len() - 1]), "{waits:?}");
+        assert!(printed.len() < 40, "{printed:?}");
+        let mut each = LinePace::new(true);
+        assert!((0..9).all(|_| each.is_due(start)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::activity::Activity;
 use super::args::{ExportArgs, FormatArg, Global};
 use super::find_model::{find_model, find_tokenizer};
+use super::next;
 use crate::data::Tokenizer;
 use crate::protocol::Failure;
 use crate::runs::ModelSource;
@@ -42,18 +43,38 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
         }
     }
     output!("{} -> {}", source.name.display(), args.output.display());
-    if format == FormatArg::Ollama {
-        output!("{}", ollama_commands(&args.output));
+    let output = &args.output;
+    match format {
+        FormatArg::Ollama => output!("{}", ollama_commands(output)),
+        FormatArg::Hf => output!("{}", next::use_model(output)),
+        FormatArg::Gguf => output!("{}", next::use_file(output)),
+        FormatArg::Page => output!("open {} in a browser", output.display()),
+        FormatArg::Peft => {}
     }
     Ok(())
 }
 
 /// Runs `wgpt import`: writes the same model as export.
-pub(super) fn import(model: &Path, output: &Path, global: &Global) -> Result<(), Failure> {
+pub(super) fn import(
+    model: &Path,
+    output: &Path,
+    data: Option<&str>,
+    global: &Global,
+) -> Result<(), Failure> {
     let source = find_model(Some(model), global.quiet)?;
-    convert(&source, source.tokenizer.as_ref(), output, global)?;
+    let tokenizer = match data {
+        Some(data) => Some(find_tokenizer(&source, Some(data))?),
+        None => source.tokenizer.clone(),
+    };
+    convert(&source, tokenizer.as_ref(), output, global)?;
     let parameters = millions(source.architecture.parameters() as u64);
     let source = source.name.display();
+    if tokenizer.is_none() {
+        message!(
+            "warning: {source} has no tokenizer, so this model cannot read or write text\n  hint: give the data \
+             that it was trained on with --data"
+        );
+    }
     let output = output.display();
     output!("{source} -> {output} ({parameters} parameters); use it with --init_from={output}");
     Ok(())

@@ -87,9 +87,20 @@ pub(super) fn unknown_command(word: &OsStr) -> Option<Failure> {
     Some(Failure::usage(text, "`wgpt --help` lists the commands"))
 }
 
+/// Returns a command without its hidden flags and commands, which clap would complete too.
+fn visible(command: &Command) -> Command {
+    let args = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let commands = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let about = command.get_about().cloned().unwrap_or_default();
+    Command::new(command.get_name().to_string())
+        .about(about)
+        .args(args.cloned())
+        .subcommands(commands.map(visible))
+}
+
 pub(super) fn completions(shell: Shell) {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "wgpt", &mut script);
+    clap_complete::generate(shell, &mut visible(&Arguments::command()), "wgpt", &mut script);
     super::write_out(String::from_utf8_lossy(&script));
 }
 
@@ -197,12 +208,16 @@ mod tests {
     #[test]
     fn completions_list_presets_and_choices() {
         let mut script = Vec::new();
-        clap_complete::generate(Shell::Bash, &mut Arguments::command(), "wgpt", &mut script);
+        let mut command = visible(&Arguments::command());
+        clap_complete::generate(Shell::Bash, &mut command, "wgpt", &mut script);
         let script = String::from_utf8(script).unwrap();
         for values in
             ["demo chat shakespeare-char", "tanh erf", "float32 tf32", "gpt2 char", "vulkan"]
         {
             assert!(script.contains(values), "{values}");
+        }
+        for hidden in ["--ops", "--rank-limit", "--no-supervise", "worker"] {
+            assert!(!script.contains(hidden), "{hidden}");
         }
     }
 }

@@ -164,13 +164,16 @@ fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Subcommands::Compare { runs, output, json } => pages::compare(&runs, output, json)?,
         Subcommands::Report { run, output } => pages::report(run, output, &global)?,
         Subcommands::Export(args) => export::export(args, &global)?,
-        Subcommands::Import { model, output } => export::import(&model, &output, &global)?,
+        Subcommands::Import { model, output, data } => {
+            export::import(&model, &output, data.as_deref(), &global)?;
+        }
         Subcommands::Devices { json } => commands::devices(json, &global),
         Subcommands::Doctor { kernels: true, json } => kernels::run(json, &global)?,
         Subcommands::Doctor { json, .. } => commands::doctor(json),
         Subcommands::Plan(args) => plan::run(args, &global)?,
         Subcommands::Bench(args) => bench::run(args, &global)?,
         Subcommands::Config(action) => commands::config(action)?,
+        Subcommands::Presets => commands::presets(),
         Subcommands::Completions { shell } => help::completions(shell),
         Subcommands::Man { folder } => manual::run(&folder)?,
         Subcommands::Worker { rank: Some(rank) } => return train::rank(&rank),

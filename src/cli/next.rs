@@ -45,6 +45,19 @@ pub(super) fn train_on(folder: &Path, meta: &Meta) -> String {
     format!("train on it with: {program} train --data={data} --time=1h")
 }
 
+/// Returns the next step after a model folder was written, as a sentence that ends with a command.
+pub(super) fn use_model(folder: &Path) -> String {
+    let command = if has_chat(folder) { "chat" } else { "sample" };
+    let folder = quoted(&folder.display().to_string());
+    format!("try it with: {} {command} {folder}", program())
+}
+
+/// Returns the next step after a GGUF file was written, as a sentence that ends with a command.
+pub(super) fn use_file(file: &Path) -> String {
+    let file = quoted(&file.display().to_string());
+    format!("talk to it in llama.cpp with: llama-cli -m {file}; in LM Studio: lms import {file}")
+}
+
 /// Returns the next step after something was fetched, as a sentence that ends with a command.
 pub(super) fn after_get(fetched: &Fetched) -> String {
     let program = program();

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use super::args::{Global, PlanArgs};
 use super::find_model::{proven, select_device, warn};
 use super::recipe::{self, ChosenData, RecipeDevice};
-use super::target::TargetGpu;
+use super::target::{self, TargetGpu};
 use super::terminal::at_spaces;
 use crate::bench::{self, TrainingStep};
 use crate::config::{
-    Abilities, BaseDtype, Budget, Config, Dtype, GPT2_VOCABULARY, Hours, Matrices, OptimizerKind,
+    Abilities, BaseDtype, Budget, Config, Dtype, GPT2_VOCABULARY, Hours, InitFrom, Matrices,
+    OptimizerKind,
 };
 use crate::data::Dataset;
 use crate::gpu::{self, DeviceChoice, OtherPrograms, SelectedDevice};
@@ -27,17 +28,34 @@ use crate::runs;
 use crate::text::bytes;
 
 pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
+    if args.targets {
+        target::list();
+        return Ok(());
+    }
     let is_named = args.source.is_named();
+    let length = args.source.length.take();
     let mut resolved = args.source.clone().resolve(Vec::new(), None)?;
     warn(&resolved.warnings);
     let mut recipe = None;
+    // A budget or a size alone is planned without a device, whose speed a table needs.
+    let has_speed = match args.target {
+        Some(target) => target.gpu.is_some(),
+        None => {
+            let is_budget = matches!(resolved.config.vram_budget, Budget::Bytes(_));
+            global.device()? != DeviceChoice::Auto || !is_budget
+        }
+    };
     // These are about one run.
     let is_one_run = args.measure || args.calibrate || args.suggest || args.ranks.is_some();
-    let asks_for_table = !is_named && !is_one_run && recipe::asks_for_table(&resolved);
-    if recipe::chooses(is_named, &resolved) || asks_for_table {
+    let asks_for_table = !is_named
+        && !is_one_run
+        && length.is_none()
+        && recipe::asks_for_table(&resolved)
+        && (has_speed || !resolved.config.data.is_empty());
+    if recipe::chooses(is_named, &resolved, length) || asks_for_table {
         let mut device = recipe_device(&resolved.config, args.target, global)?;
         device.ranks = args.ranks.unwrap_or(1);
-        let data = ChosenData::open(&resolved.config)?;
+        let data = ChosenData::for_plan(&resolved.config, global.quiet)?.with_length(length);
         let time = recipe::time_of(&resolved.config);
         if time.is_none() && asks_for_table {
             return recipe::show(&args.source, &device, &resolved, &data, args.json, global.quiet);
@@ -48,6 +66,9 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
         args.source.flags.extend(set);
         resolved = args.source.resolve(Vec::new(), None)?;
         recipe = Some(found);
+    } else if length.is_some() {
+        args.source.length = length;
+        resolved = args.source.resolve(Vec::new(), None)?;
     }
     let plans_schedule = !resolved.sets_length();
     let max_time = recipe::time_of(&resolved.config);
@@ -128,7 +149,8 @@ fn recipe_device(
     }
     let PlannedDevice { profile, no_time, .. } =
         device(config, target, None, global.ops()?, global)?;
-    if profile.speed.is_none() {
+    let needs_speed = config.init_from == InitFrom::Scratch || config.is_timed();
+    if profile.speed.is_none() && needs_speed {
         let text = "without the GPU's name, the training time is unknown";
         return Err(Failure::usage(text, no_time.as_str()));
     }

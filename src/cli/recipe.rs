@@ -9,14 +9,16 @@ use serde_json::{Value, json};
 
 use super::args::Global;
 use super::find_model::{select_device, warn};
-use crate::config::{Config, ConfigSource, InitFrom, Resolved};
+use crate::config::{
+    Config, ConfigSource, GPT2_VOCABULARY, InitFrom, Layer, Resolved, RunLength, resolve,
+};
 use crate::data::{Dataset, markov_bits};
 use crate::gpu::DeviceInfo;
 use crate::model::has_weights;
 use crate::ops::OpsMode;
 use crate::plan::{
-    DataSize, DeviceProfile, DeviceSpeed, ExpectedBits, Recipe, RecipeQuestion, TIMES, Work, plan,
-    recipe,
+    DataSize, DeviceProfile, DeviceSpeed, ExpectedBits, Recipe, RecipeQuestion, TIMES, Totals,
+    Work, plan, recipe,
 };
 use crate::protocol::Failure;
 use crate::runs::{self, ModelSource};
@@ -35,14 +37,15 @@ const MEASUREMENTS: usize = 3;
 /// The time of a run that only its data limit.
 pub(super) const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Returns true if the rule chooses what to train: the user has set data and a time, or a model to fine-tune, but
-/// no preset, no file and no length.
-pub(super) fn chooses(is_named: bool, resolved: &Resolved) -> bool {
+/// Returns true if the rule chooses what to train: the user has set a time, or a model to fine-tune, but no preset, no
+/// file and no length, or only the length of a fine-tuning.
+pub(super) fn chooses(is_named: bool, resolved: &Resolved, length: Option<RunLength>) -> bool {
     let config = &resolved.config;
     let sets_length = ["max_iters", "lr_decay_iters", "eval_only"];
     let is_length_set = sets_length.iter().any(|key| resolved.is_set(key));
-    let is_limited = config.is_timed() || matches!(config.init_from, InitFrom::Path(_));
-    !is_named && is_limited && !config.data.is_empty() && !is_length_set
+    let is_tuned = matches!(config.init_from, InitFrom::Path(_));
+    let is_limited = is_tuned || config.is_timed() && length.is_none();
+    !is_named && is_limited && !is_length_set
 }
 
 /// Returns the time that a run has which begins now.
@@ -50,11 +53,10 @@ pub(super) fn time_of(config: &Config) -> Option<Duration> {
     config.max_time.into_iter().chain(config.time_until_end(Local::now())).min()
 }
 
-/// Returns true if the user has chosen data, but nothing about the model or its training.
+/// Returns true if the user has chosen nothing about the model or its training.
 pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
     let about_run = ["n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters"];
-    resolved.is_set("data")
-        && resolved.config.init_from == InitFrom::Scratch
+    resolved.config.init_from == InitFrom::Scratch
         && !about_run.iter().any(|key| resolved.is_set(key))
 }
 
@@ -69,13 +71,18 @@ pub(super) fn with_choice(
     if source.is_named() || resumes || RankProcess::of_this_process().is_some() {
         return Ok((source, None));
     }
+    let length = source.length.take();
     let resolved = source.clone().resolve(Vec::new(), None)?;
-    if !chooses(false, &resolved) {
-        return Ok((source, None));
+    let config = &resolved.config;
+    if config.data.is_empty() || !chooses(false, &resolved, length) {
+        return Ok((ConfigSource { length, ..source }, None));
+    }
+    if let InitFrom::Path(path) = &config.init_from {
+        ModelSource::open(path.as_ref())?;
     }
     let selected = RecipeDevice::selected(&resolved.config, global)?;
     let device = RecipeDevice { ranks, checks: true, ..selected };
-    let data = ChosenData::open(&resolved.config)?;
+    let data = ChosenData::open(&resolved.config)?.with_length(length);
     let time = time_of(&resolved.config).unwrap_or(NO_LIMIT);
     let found = device.recipe(&resolved, &data, time, global.quiet)?;
     if !global.quiet {
@@ -93,14 +100,42 @@ pub(super) struct ChosenData {
     size: DataSize,
     /// How predictable the text is.
     markov_bits: Option<f64>,
+    /// The tokens of the run, if they are set.
+    tokens: Option<f64>,
 }
 
+/// The training tokens of data that nobody has given: a text that is never short, and a book or some hundred chats for
+/// a model that is fine-tuned.
+const ASSUMED_TOKENS: u64 = 10_000_000_000;
+const ASSUMED_TUNING_TOKENS: u64 = 1_000_000;
+
 impl ChosenData {
+    /// Returns the data of a plan, which needs none. Says what it assumes, unless this is `quiet`.
+    pub fn for_plan(config: &Config, quiet: bool) -> Result<Self, Failure> {
+        if !config.data.is_empty() {
+            return Self::open(config);
+        }
+        let is_new = config.init_from == InitFrom::Scratch;
+        let train = if is_new { ASSUMED_TOKENS } else { ASSUMED_TUNING_TOKENS };
+        let vocab = if config.vocab_size > 0 { config.vocab_size } else { GPT2_VOCABULARY };
+        if !quiet {
+            let whose = if is_new { " in GPT-2's vocabulary" } else { "" };
+            message!("no --data: this plan assumes {} tokens{whose}", count(train));
+        }
+        let size = DataSize { train, val: train / 100 };
+        Ok(Self { vocab, size, markov_bits: None, tokens: None })
+    }
+
+    pub fn with_length(self, length: Option<RunLength>) -> Self {
+        let tokens = length.map(|length| length.tokens(self.size.train));
+        Self { tokens, ..self }
+    }
+
     pub fn open(config: &Config) -> Result<Self, Failure> {
         let data = Dataset::open(&config.data, 1)?;
         let size = DataSize { train: data.train.len(), val: data.val.len() };
         let vocab = config.vocab_size.max(data.vocab_size);
-        Ok(Self { vocab, size, markov_bits: markov_bits(&data)? })
+        Ok(Self { vocab, size, markov_bits: markov_bits(&data)?, tokens: None })
     }
 }
 
@@ -154,7 +189,7 @@ impl RecipeDevice {
                 "max_time" | "fill_time" if time == NO_LIMIT => true,
                 key => resolved.is_set(key),
             };
-            let ChosenData { vocab, size: data, markov_bits } = *data;
+            let ChosenData { vocab, size: data, markov_bits, tokens } = *data;
             let speed = &speed.on_ranks(self.ranks);
             let question = RecipeQuestion {
                 config,
@@ -165,6 +200,7 @@ impl RecipeDevice {
                 limits: &limits,
                 speed,
                 time,
+                tokens,
             };
             recipe(question).ok_or_else(|| {
                 let text = "no model fits this device and this data";
@@ -246,17 +282,41 @@ pub(super) fn show(
     }
     for (name, seconds) in TIMES {
         let time = Duration::from_secs(seconds);
-        recipes.push((name.into(), device.recipe(resolved, data, time, quiet)?));
+        let found = device.recipe(resolved, data, time, quiet)?;
         // More time would change nothing.
-        if recipes.last().is_some_and(|(_, found)| found.has_time_left()) {
+        let is_enough = found.has_time_left();
+        if recipes.last().is_some_and(|(_, before)| before.is_same_run(&found)) {
+            break;
+        }
+        recipes.push((name.into(), found));
+        if is_enough {
             break;
         }
     }
     show_table(&recipes, json);
     if !json {
         show_notes(&recipes, &resolved.config.data);
+        if resolved.config.data.is_empty() {
+            show_whole_run(device);
+        }
     }
     Ok(())
+}
+
+/// Prints what GPT-2 takes as it was published, for comparison.
+fn show_whole_run(device: &RecipeDevice) -> Option<()> {
+    let config = resolve(vec![Layer::preset("gpt2").ok()?]).ok()?.config;
+    let profile = &device.profile;
+    let (limits, _) = profile.limits(config.vram_budget, config.dtype);
+    let speed = profile.speed.as_ref();
+    let plan = plan(&config, GPT2_VOCABULARY, &limits, speed).ok()?.plan;
+    let totals = Totals::new(&config, GPT2_VOCABULARY, &plan, None, speed, false);
+    let [parameters, tokens] = [totals.parameters, totals.tokens].map(count);
+    let takes = estimate(totals.time?.seconds);
+    output!(
+        "nanoGPT's GPT-2, {parameters} parameters and {tokens} tokens: {takes} (`wgpt plan --preset=gpt2`)"
+    );
+    Some(())
 }
 
 /// Returns the model folders here and in `models` with the tokenizer of the data.
@@ -306,15 +366,21 @@ fn show_table(recipes: &[(String, Recipe)], json: bool) {
 /// Prints notes on the table, and how to train one of its choices.
 fn show_notes(recipes: &[(String, Recipe)], data: &str) {
     let Some((name, last)) = recipes.last() else { return };
+    if let Some(time) = &last.totals.time {
+        output!("speed: {}", time.source);
+    }
     if last.is_limited_by_data {
         let seconds = last.totals.time.as_ref().map_or(0.0, |time| time.seconds);
         let takes = duration(Duration::from_secs_f64(seconds));
         output!("{name} or longer: {takes} is enough. After that, a model memorises the text.");
     }
-    if let Some(time) = &last.totals.time {
-        output!("speed: {}", time.source);
-    }
-    output!("`wgpt train --data={data} --time=8h` trains the best model for 8 hours");
+    let data = if data.is_empty() { "DIR" } else { data };
+    let time = match TIMES.iter().find(|(known, _)| *known == name) {
+        Some((_, seconds)) if last.is_limited_by_data => Duration::from_secs(*seconds),
+        _ => Duration::from_secs(8 * 3600),
+    };
+    let time = humantime::format_duration(time);
+    output!("`wgpt train --data={data} --time={time}` trains the best model for that time");
 }
 
 fn as_json(found: &Recipe) -> Value {

@@ -1,7 +1,8 @@
 //! The GPU of `wgpt plan --target`.
 
 use crate::config::Budget;
-use crate::plan::{PublishedGpu, gpu_named, gpu_names};
+use crate::plan::{PublishedGpu, gpu_named, gpus};
+use crate::text::Table;
 
 /// A GPU that need not be in this machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,29 +18,77 @@ const MAX_GIB: u64 = 1024;
 /// Every GPU that runs wgpt has more.
 const MIN_BYTES: u64 = 512 << 20;
 
-/// Reads a name, whole or without its brand (`3060`), or the memory of a GPU.
+/// What people type before the number of a GPU, or leave out.
+const BRANDS: [&str; 7] = ["", "rtx ", "gtx ", "rx ", "radeon ", "arc ", "apple "];
+
+/// The least chip in each computer of Apple.
+const MACS: [(&str, &str); 6] = [
+    ("macbook air", "m1"),
+    ("macbook pro", "m1 pro"),
+    ("mac studio", "m1 max"),
+    ("mac mini", "m1"),
+    ("macbook", "m1"),
+    ("imac", "m1"),
+];
+
+/// The GPUs of one maker: words that mean it, and beginnings of its names in the table.
+const MAKERS: [(&[&str], &[&str]); 4] = [
+    (&["apple", "mac", "imac", "macbook", "m"], &["Apple"]),
+    (&["intel", "arc", "iris", "xe", "uhd"], &["Arc", "Iris"]),
+    (&["amd", "radeon", "rx", "vega"], &["RX", "Radeon"]),
+    (
+        &["nvidia", "geforce", "rtx", "gtx", "quadro", "tesla"],
+        &["RTX", "GTX", "T4", "A10", "L4", "H"],
+    ),
+];
+
+/// Reads a name, whole or without its brand (`3060`), a computer of Apple, or the memory of a GPU.
 pub(super) fn parse_target(text: &str) -> Result<TargetGpu, String> {
-    let text = text.trim();
-    let names = ["", "rtx ", "gtx ", "rx "].map(|brand| format!("{brand}{text}").to_lowercase());
+    let text = text.trim().to_lowercase();
+    let mac = MACS.iter().find_map(|(mac, chip)| {
+        let rest = text.strip_prefix(mac)?.trim();
+        Some(if rest.is_empty() { chip.to_string() } else { rest.into() })
+    });
+    let name = mac.as_ref().unwrap_or(&text);
+    let names = BRANDS.map(|brand| format!("{brand}{name}"));
     if let Some(gpu) = names.iter().find_map(|name| gpu_named(name)) {
         return Ok(TargetGpu { memory: gpu.memory_gib << 30, gpu: Some(gpu) });
     }
     let number = text.parse::<f64>().ok().filter(|gib| *gib <= MAX_GIB as f64);
-    let size = number.map_or_else(|| text.to_string(), |gib| format!("{gib}GiB"));
+    let size = number.map_or_else(|| text.clone(), |gib| format!("{gib}GiB"));
     match size.try_into() {
         Ok(Budget::Bytes(memory)) if memory >= MIN_BYTES => Ok(TargetGpu { memory, gpu: None }),
-        _ => Err(format!("give its memory, like 12GiB, or a name, like {}", nearest(&names))),
+        _ => Err(format!(
+            "give its memory, like 12GiB, or a name, like {}; `wgpt plan --targets` lists them",
+            nearest(&text, &names)
+        )),
     }
 }
 
-/// Returns the three GPU names that are most similar to one of `typed`, in lower case.
-fn nearest(typed: &[String]) -> String {
-    let mut names: Vec<&str> = gpu_names().collect();
-    names.sort_by_cached_key(|name| {
+/// Returns the three GPU names that are most similar to one of `names`: of the maker that `text` means, if it means
+/// one.
+fn nearest(text: &str, names: &[String]) -> String {
+    let first: String = text.chars().take_while(|letter| letter.is_alphabetic()).collect();
+    let maker = MAKERS.iter().find(|(words, _)| words.contains(&first.as_str()));
+    let is_of_maker = |name: &&str| {
+        maker.is_none_or(|(_, begins)| begins.iter().any(|begin| name.starts_with(begin)))
+    };
+    let mut known: Vec<&str> = gpus().map(|gpu| gpu.name).filter(is_of_maker).collect();
+    known.sort_by_cached_key(|name| {
         let name = name.to_lowercase();
-        typed.iter().map(|typed| strsim::damerau_levenshtein(typed, &name)).min()
+        names.iter().map(|typed| strsim::damerau_levenshtein(typed, &name)).min()
     });
-    names[..3].join(", ")
+    known[..3].join(", ")
+}
+
+/// Prints the GPUs that `--target` knows.
+pub(super) fn list() {
+    let cells = |gpu: PublishedGpu| {
+        let speed = format!("{:.1}", gpu.peak_tflop_per_s);
+        vec![gpu.name.to_string(), gpu.memory_gib.to_string(), speed]
+    };
+    let table = Table::new(["GPU", "GiB", "TFLOP/s"], gpus().map(cells));
+    output!("{}", table.plain(&[1, 2]).trim_end());
 }
 
 #[cfg(test)]
@@ -58,12 +107,35 @@ mod tests {
         {
             assert_eq!(parse_target(text).unwrap().gpu.map(|gpu| gpu.name), Some(name), "{text}");
         }
+        for (text, name) in [
+            ("m2", "Apple M2"),
+            ("macbook", "Apple M1"),
+            ("MacBook Pro", "Apple M1 Pro"),
+            ("macbook pro m2 max", "Apple M2 Max"),
+            ("4070 laptop", "RTX 4070 Laptop"),
+            ("6800 xt", "RX 6800 XT"),
+            ("b580", "Arc B580"),
+            ("iris xe", "Iris Xe"),
+            ("intel iris xe graphics", "Iris Xe"),
+            ("780m", "Radeon 780M"),
+        ] {
+            assert_eq!(parse_target(text).unwrap().gpu.map(|gpu| gpu.name), Some(name), "{text}");
+        }
         for bad in ["", "0", "90%", "auto", "3061", "100MiB", "12 apples"] {
             assert!(parse_target(bad).is_err(), "{bad}");
         }
         for text in ["RTX 3061", "3061"] {
             let error = parse_target(text).unwrap_err();
             assert!(error.contains("RTX 3060") && error.split(", ").count() == 6, "{error}");
+        }
+        for (text, begin) in
+            [("m9", "Apple"), ("macbook m9", "Apple"), ("iris 7", "Iris"), ("rx 9", "RX")]
+        {
+            let error = parse_target(text).unwrap_err();
+            let names = error.split_once("like ").unwrap().1.split_once("like ").unwrap().1;
+            let is_of_maker =
+                |name: &str| name.starts_with(begin) || begin == "Iris" && name.starts_with("Arc");
+            assert!(names.split(';').next().unwrap().split(", ").all(is_of_maker), "{error}");
         }
     }
 }

@@ -35,12 +35,14 @@ pub(super) fn run(
     let began = Instant::now();
     let json = args.json;
     let mut expected = None;
+    let prints_each = args.source.typed("log_interval").is_some();
     if !args.resume {
         (args.source, expected) = recipe::with_choice(args.source, global, ranks)?;
     }
     let mut rank = RankProcess::of_this_process();
     let is_first = rank.as_ref().is_none_or(RankProcess::is_first);
-    let mut output = EventPrinter::new(json, global.quiet, is_first).expecting(expected);
+    let printer = EventPrinter::new(json, global.quiet, is_first, prints_each);
+    let mut output = printer.expecting(expected);
     let say: fn(&str) = if is_first { terminal::message } else { |_| {} };
     let control = Control::listen(rank.is_some(), say)?;
     let warn: fn(&Event) =

@@ -1,6 +1,6 @@
 //! Errors in a configuration: what is wrong and where, and a hint at what to do.
 
-use super::keys::nearest;
+use super::keys::{most_similar, nearest};
 use super::kind::InvalidValue;
 use super::presets::preset_names;
 use std::fmt;
@@ -93,9 +93,10 @@ impl ConfigError {
                 InvalidValue::Type { hint, .. } | InvalidValue::Range { hint, .. } => hint.clone(),
             },
             ConfigError::Syntax { hint, .. } => (*hint).into(),
-            ConfigError::UnknownPreset(_) => {
-                let known: Vec<_> = preset_names().collect();
-                format!("choose one of {}", known.join(", "))
+            ConfigError::UnknownPreset(name) => {
+                let meant = most_similar(name, preset_names());
+                let meant = meant.map(|name| format!("did you mean `{name}`? "));
+                format!("{}`wgpt presets` lists them", meant.unwrap_or_default())
             }
             ConfigError::NoData => {
                 "pass --data DIR (a folder prepared by `wgpt prepare` or nanoGPT), \

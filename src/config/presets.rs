@@ -44,6 +44,15 @@ const PRESETS: &[(&str, &[&str])] = &[
     ("largest-24gb", &[GPT2_XL, include_str!("../../assets/presets/largest-24gb.toml")]),
 ];
 
+/// A line for each preset: its name and its title.
+const TITLES: &str = include_str!("../../assets/presets/titles.txt");
+
+/// Returns a short description of a preset.
+pub fn preset_title(preset: &str) -> &str {
+    let mut titles = TITLES.lines().filter_map(|line| line.split_once(' '));
+    titles.find(|(name, _)| *name == preset).map_or(preset, |(_, title)| title)
+}
+
 pub fn preset_names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -60,6 +69,14 @@ mod tests {
 
     fn preset(name: &str) -> Config {
         Config::of_preset(name, &[])
+    }
+
+    #[test]
+    fn every_preset_has_a_title() {
+        for name in preset_names() {
+            assert_ne!(preset_title(name), name);
+        }
+        assert_eq!(TITLES.lines().count(), preset_names().count());
     }
 
     #[test]

@@ -96,7 +96,11 @@ impl DeviceError {
                 "use auto, cpu, or a backend with an optional number: vulkan, vulkan:1, dx12, gl, \
                  cuda:0. `wgpt devices` lists the devices"
             }
-            DeviceError::NotBuilt { .. } => "build with `--features wgpu` or `--features cuda`",
+            DeviceError::NotBuilt { backend: Backend::Cuda } => {
+                "--device=vulkan reaches the same GPU; for CUDA, use the program of the releases whose name \
+                 ends in -cuda, or build with `--features cuda`"
+            }
+            DeviceError::NotBuilt { .. } => "build with `--features wgpu`",
             DeviceError::Missing { .. } if cfg!(windows) => {
                 "`wgpt devices` lists the devices; a missing GPU usually means a missing driver: get \
                  it from the GPU's maker (NVIDIA, AMD or Intel)"

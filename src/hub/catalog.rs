@@ -11,6 +11,8 @@ pub struct CatalogRow {
     pub size: &'static str,
     pub licence: &'static str,
     pub good_for: &'static str,
+    /// The preset with the architecture of a model.
+    preset: Option<&'static str>,
 }
 
 const ROWS: &str = include_str!("../../assets/catalog.txt");
@@ -19,16 +21,25 @@ const ROWS: &str = include_str!("../../assets/catalog.txt");
 pub fn catalog() -> impl Iterator<Item = CatalogRow> {
     ROWS.lines().filter_map(|line| {
         let columns: Vec<&str> = line.split(" | ").collect();
-        let &[kind, name, language, size, licence, good_for] = columns.as_slice() else {
+        let &[kind, name, language, size, licence, good_for, ref preset @ ..] = columns.as_slice()
+        else {
             return None;
         };
-        Some(CatalogRow { name, is_model: kind == "model", language, size, licence, good_for })
+        let is_model = kind == "model";
+        let preset = preset.first().copied();
+        Some(CatalogRow { name, is_model, language, size, licence, good_for, preset })
     })
+}
+
+/// Returns the preset with the architecture of a model in the list.
+pub fn preset_of(name: &str) -> Option<&'static str> {
+    catalog().find(|row| row.name == name)?.preset
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::preset_names;
     use crate::hub::Download;
 
     #[test]
@@ -45,5 +56,10 @@ mod tests {
         let lines = ROWS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         assert_eq!(catalog().count(), lines.count());
         assert_eq!(catalog().filter(|row| row.is_model).count(), 5);
+        for row in catalog() {
+            let is_preset =
+                row.preset.is_some_and(|name| preset_names().any(|known| known == name));
+            assert_eq!(row.is_model, is_preset, "{row:?}");
+        }
     }
 }

@@ -29,6 +29,6 @@ mod name;
 mod offer;
 
 pub use cache::{local, texts};
-pub use catalog::{CatalogRow, catalog};
+pub use catalog::{CatalogRow, catalog, preset_of};
 pub use name::{Download, is_hub_name};
 pub use offer::{Fetched, Offer, UNASKED};

@@ -47,8 +47,18 @@ pub struct NanoGptCheckpoint {
     pub architecture: Architecture,
     /// True if the architecture is that of a `config.json` in the file's folder.
     pub has_config: bool,
+    /// The name of the data that the model was trained on.
+    pub dataset: Option<String>,
     /// True if linears are [out, in], as nn.Linear has them; transformers' GPT-2 has them the other way.
     is_transposed: bool,
+}
+
+/// Returns the dataset in the configuration that nanoGPT saves with a model: the name of a folder in its folder data.
+fn dataset(root: &HashMap<String, PickleValue>) -> Option<String> {
+    let PickleValue::Dict(config) = root.get("config")? else { return None };
+    let PickleValue::String(name) = config.get("dataset")? else { return None };
+    let is_name = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    (name.chars().all(is_name) && !name.starts_with('.')).then(|| name.clone())
 }
 
 impl NanoGptCheckpoint {
@@ -127,7 +137,9 @@ impl NanoGptCheckpoint {
         };
         let shape = tensors.get("h.0.attn.c_attn.weight").map(Tensor::shape);
         let is_transposed = shape.is_none_or(|shape| shape.first() != Some(&architecture.n_embd));
-        Ok(Self { path: path.to_path_buf(), tensors, architecture, has_config, is_transposed })
+        let path = path.to_path_buf();
+        let dataset = dataset(&root);
+        Ok(Self { path, tensors, architecture, has_config, dataset, is_transposed })
     }
 
     /// Returns true if the file has a head other than the embedding.

@@ -62,7 +62,8 @@ impl PublishedGpu {
     }
 }
 
-fn gpus() -> impl Iterator<Item = PublishedGpu> {
+/// Lists the GPUs of the table.
+pub fn gpus() -> impl Iterator<Item = PublishedGpu> {
     GPUS.lines().filter_map(PublishedGpu::parse)
 }
 
@@ -80,10 +81,6 @@ pub fn gpu_named(name: &str) -> Option<PublishedGpu> {
         let mut ends = ends.filter(|(_, found)| **found == wanted).map(|(at, _)| at + wanted.len());
         ends.any(|end| name.get(end).is_none_or(|next| !VARIANTS.contains(&next.as_str())))
     })
-}
-
-pub fn gpu_names() -> impl Iterator<Item = &'static str> {
-    gpus().map(|gpu| gpu.name)
 }
 
 /// Splits a name into words of lower-case letters and of digits, without trademark signs.
@@ -110,7 +107,7 @@ mod tests {
         for gpu in gpus() {
             assert_eq!(gpu_named(gpu.name), Some(gpu));
             assert!((4..=80).contains(&gpu.memory_gib), "{gpu:?}");
-            assert!((2.5..150.0).contains(&gpu.peak_tflop_per_s), "{gpu:?}");
+            assert!((2.0..150.0).contains(&gpu.peak_tflop_per_s), "{gpu:?}");
             // 64, 128 or 256 multiply-adds of each in a cycle, at 1.2 to 3 GHz.
             let of_each = gpu.peak_tflop_per_s / gpu.multiprocessors as f64;
             assert!((0.18..1.3).contains(&of_each), "{gpu:?}");

@@ -34,7 +34,7 @@ pub use choice::plan;
 pub(crate) use choice::{keep, replan, smaller, smaller_or_offloaded};
 pub use device::{Backend, DeviceHealth, DeviceKind, DeviceLine, OtherUse, Throttle};
 pub use forecast::Forecast;
-pub use gpus::{PublishedGpu, gpu_named, gpu_names};
+pub use gpus::{PublishedGpu, gpu_named, gpus};
 pub(crate) use limits::free_for_a_run;
 pub use limits::{BROWSER_BUDGET, DeviceMemory, DeviceProfile, Kernels, Limits, MemoryHolder};
 pub(crate) use lora::{

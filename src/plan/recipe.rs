@@ -145,6 +145,8 @@ pub struct RecipeQuestion<'a> {
     pub limits: &'a Limits,
     pub speed: &'a DeviceSpeed,
     pub time: Duration,
+    /// The tokens of the run, if a person has set them.
+    pub tokens: Option<f64>,
 }
 
 /// A size of the batch, and the time of an update.
@@ -163,8 +165,10 @@ pub struct Recipe {
     pub config: Config,
     pub forecast: Forecast,
     pub totals: Totals,
-    /// True if more time would not help, but more data would.
+    /// True if more time would not help: more data would, or a longer run than a person has asked for.
     pub is_limited_by_data: bool,
+    /// True if a person has set the tokens.
+    sets_tokens: bool,
     /// `None` for a model that is large or trained already, and for a text that is not known.
     pub expected: Option<ExpectedBits>,
     /// The worth of a token in tokens of GPT-2.
@@ -271,7 +275,8 @@ impl RecipeQuestion<'_> {
         let parameters = shaped.parameters(vocab.into());
         let is_new = self.config.init_from == InitFrom::Scratch;
         let can_memorise = parameters as f64 >= MEMORISES * data.train as f64;
-        let most = most_passes(&self.config.init_from, can_memorise) * data.train as f64;
+        let useful = most_passes(&self.config.init_from, can_memorise) * data.train as f64;
+        let most = self.tokens.unwrap_or(useful);
         let mut tokens = most.min(20.0 * parameters as f64);
         // The batch depends on the number of tokens, and that on the speed of updates with this batch.
         let mut batch = None;
@@ -326,6 +331,7 @@ impl RecipeQuestion<'_> {
             forecast,
             totals,
             is_limited_by_data,
+            sets_tokens: self.tokens.is_some(),
             expected,
             worth,
             reducible_loss,
@@ -444,6 +450,13 @@ impl Recipe {
         self.reducible_loss.is_finite() && (is_small || self.reducible_loss < other.reducible_loss)
     }
 
+    /// Returns true if `other` trains the same model on as many tokens.
+    pub fn is_same_run(&self, other: &Self) -> bool {
+        let [own, other] =
+            [self, other].map(|found| [found.totals.parameters, found.totals.tokens]);
+        own == other
+    }
+
     /// Returns true if the data limit the run to less than half of its time: a longer one would be the same.
     pub fn has_time_left(&self) -> bool {
         let limit = self.config.max_time;
@@ -477,6 +490,9 @@ impl Recipe {
     /// Explains the choice in a line.
     pub fn why(&self) -> String {
         let passes = self.totals.epochs.unwrap_or(0.0);
+        if self.is_limited_by_data && self.sets_tokens {
+            return format!("{} passes over the data", two_digits(passes));
+        }
         if self.is_limited_by_data {
             let most = most_passes(&self.config.init_from, self.config.dropout > 0.0);
             return format!("limited by the data: after {most} passes a model memorises them");

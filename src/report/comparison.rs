@@ -82,10 +82,11 @@ impl Comparison {
 fn results(runs: &[RunRecord]) -> Table {
     let columns: Vec<_> = runs.iter().map(RunRecord::results).collect();
     let row = |(index, (name, _)): (usize, &(&str, String))| {
-        let cells = columns.iter().map(|column| column[index].1.clone());
-        std::iter::once(name.to_string()).chain(cells).collect()
+        let cells = || columns.iter().map(|column| column[index].1.clone());
+        let has_any = cells().any(|cell| cell != "-");
+        has_any.then(|| std::iter::once(name.to_string()).chain(cells()).collect())
     };
-    let rows = columns.first().into_iter().flatten().enumerate().map(row).collect();
+    let rows = columns.first().into_iter().flatten().enumerate().filter_map(row).collect();
     Table { head: head(runs), rows }
 }
 

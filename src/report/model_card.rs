@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::chart::chart;
 use super::page::{MARK, fill, write};
-use super::record::{Over, RunRecord};
+use super::record::{Over, RunRecord, present};
 use crate::data::Tokenizer;
 use crate::disk;
 use crate::plan::{Blocks, LlamaBlocks};
@@ -99,7 +99,7 @@ fn card(
     if let (Some(run), Some(state)) = (run, &source.state) {
         let loss = state.val_loss.map(|loss| format!(", with a validation loss of {loss:.4}"));
         let iteration = state.iteration;
-        let results = run.results_of(Some(iteration as f64));
+        let results = present(run.results_of(Some(iteration as f64)));
         let settings = run.settings().into_iter().filter(|(_, value)| !value.is_empty());
         let settings = Table::named(["setting", "value"], settings).markdown();
         // There are many, so that a reader has to open them.

@@ -139,7 +139,7 @@ impl RunRecord {
         (self.progress.params > 0).then(|| config.operations(self.progress.params))
     }
 
-    /// Returns the results of the run, with the HellaSwag of the best evaluation.
+    /// Returns the results of the run, with the HellaSwag of the best evaluation. `-` stands for one that it has not.
     pub fn results(&self) -> Vec<(&'static str, String)> {
         self.results_of(self.best().map(|best| best[0]))
     }
@@ -262,6 +262,12 @@ pub(super) mod examples {
     }
 }
 
+/// Leaves out the results that a run has not.
+pub fn present(mut results: Vec<(&'static str, String)>) -> Vec<(&'static str, String)> {
+    results.retain(|(_, value)| value != "-");
+    results
+}
+
 #[cfg(test)]
 mod tests {
     use super::examples::{eval, record, step};
@@ -304,6 +310,8 @@ mod tests {
         // The best evaluation asked no questions.
         let best = record("r", &[eval(1, 4.0, Some(0.25)), eval(2, 2.5, None)]);
         assert!(best.results().contains(&("HellaSwag", "-".into())));
+        assert!(present(best.results()).iter().all(|(name, _)| *name != "HellaSwag"));
+        assert!(present(three.results()).iter().any(|(name, _)| *name == "HellaSwag"));
         assert_eq!(best.json()["hellaswag"], json!(null));
     }
 

@@ -2,7 +2,7 @@
 
 use super::chart::chart;
 use super::page::{fill, page};
-use super::record::{Over, RunRecord};
+use super::record::{Over, RunRecord, present};
 use crate::plan::Row;
 use crate::protocol::Sample;
 use crate::text::{Table, bytes, escape_html};
@@ -20,7 +20,7 @@ pub(crate) fn run_page(run: &RunRecord) -> String {
         include_str!("../../assets/pages/run.html"),
         escape_html,
         &[
-            ("results", &Table::named([], run.results()).html()),
+            ("results", &Table::named([], present(run.results())).html()),
             ("loss_over_tokens", &loss(Over::Tokens)),
             ("loss_over_time", &loss(Over::time(run.time()))),
             ("samples", &samples(&run.progress.samples)),

@@ -12,7 +12,7 @@ use super::data_path::{absolute_model, find_data};
 use super::folder::CHECKPOINTS_FOLDER;
 use crate::config::{Arch, Config, RopeScaling};
 use crate::data::{
-    ChatTemplate, DataError, FolderTokenizer, TOKENIZER_FILE, Tokenizer, TokenizerError,
+    ChatTemplate, DataError, Dataset, FolderTokenizer, TOKENIZER_FILE, Tokenizer, TokenizerError,
     pairs_of_folder,
 };
 use crate::disk;
@@ -124,7 +124,12 @@ impl ModelSource {
                 return Err(other_head(path));
             }
             let has_config = file.has_config;
-            let plain = Self::plain(path, file.architecture);
+            let mut plain = Self::plain(path, file.architecture);
+            if plain.tokenizer.is_none() {
+                let rows = plain.architecture.vocab_size;
+                plain.tokenizer =
+                    file.dataset.and_then(|name| nanogpt_tokenizer(path, &name, rows));
+            }
             // nanoGPT writes none, but somebody may have put one there.
             return if has_config || plain.tokenizer.is_none() {
                 let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -612,6 +617,17 @@ fn mean_row(values: &[f32], width: usize) -> Vec<f32> {
     }
     let rows = (values.len() / width.max(1)).max(1) as f64;
     sums.into_iter().map(|sum| (sum / rows) as f32).collect()
+}
+
+/// Returns the tokenizer of nanoGPT's data set `name` if it has as many tokens as the model in `file` has rows. The data
+/// are in nanoGPT's folder: the working folder, or the one that has the folder of the checkpoint.
+fn nanogpt_tokenizer(file: &Path, name: &str, rows: usize) -> Option<Tokenizer> {
+    let of_file = file.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+    let folders = [Path::new(""), of_file].map(|folder| folder.join("data").join(name));
+    folders.iter().find_map(|folder| {
+        let tokenizer = Dataset::open(folder.to_str()?, 1).ok()?.tokenizer?;
+        (tokenizer.vocab_size() as usize == rows).then_some(tokenizer)
+    })
 }
 
 /// Returns the settings that describe a model, by key.

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use crate::config::{
-    self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Resolved, merge, resolve,
+    self, ConfigError, ConfigSource, InitFrom, KEYS, Layer, Resolved, RunLength, merge, resolve,
 };
+use crate::data::Dataset;
 use crate::disk;
 use crate::model::Architecture;
 use crate::protocol::Failure;
@@ -34,7 +35,16 @@ impl ConfigSource {
         layers.push(Layer::environment(variables())?);
         layers.push(Layer::flags(self.flags)?);
         // A run that continues has the shapes of its model already.
-        Ok(if saved.is_some() { resolve(layers) } else { resolve_with_model(layers) }?)
+        let resolve = if saved.is_some() { resolve_saved } else { resolve_with_model };
+        let Some(length) = self.length else { return resolve(layers) };
+        let resolved = resolve(layers.clone())?;
+        let config = &resolved.config;
+        let train = match length {
+            RunLength::Tokens(_) => 0,
+            RunLength::Epochs(_) => Dataset::open(config.require_data()?, 1)?.train.len(),
+        };
+        layers.push(Layer::flags(RunLength::settings(length.tokens(train), &resolved))?);
+        resolve(layers)
     }
 
     fn preset(&self) -> Option<String> {
@@ -79,12 +89,23 @@ pub(crate) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
     flag.map(str::to_string).or_else(set)
 }
 
+fn resolve_saved(layers: Vec<Layer>) -> Result<Resolved, Failure> {
+    Ok(resolve(layers)?)
+}
+
 /// Resolves layers. If the run begins with a model, the shapes of that model are a layer above all others.
-pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, ConfigError> {
+fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, Failure> {
     let merged = merge(layers.clone())?;
-    let InitFrom::Path(path) = &merged.config.init_from else { return resolve(layers) };
-    // A model that cannot be opened is reported by the code that needs it.
-    let Ok(model) = ModelSource::open(Path::new(path)) else { return resolve(layers) };
+    let InitFrom::Path(path) = &merged.config.init_from else { return resolve_saved(layers) };
+    let model = match ModelSource::open(Path::new(path)) {
+        Ok(model) => model,
+        // A model of the list can be planned before it is fetched.
+        Err(error) => {
+            let Some(architecture) = listed_architecture(path)? else { return Err(error) };
+            layers.push(Layer::model(path, runs::settings(&architecture))?);
+            return resolve_saved(layers);
+        }
+    };
     let block_size = model.window();
     let mut settings = runs::settings(&Architecture { block_size, ..model.architecture });
     // An adapter continues as what it is.
@@ -94,7 +115,22 @@ pub(crate) fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, Con
         settings.push(("lora_targets", lora.targets.join(",")));
     }
     layers.push(Layer::model(path, settings)?);
-    resolve(layers)
+    resolve_saved(layers)
+}
+
+/// Returns the architecture of a model in the list of `wgpt get`.
+#[cfg(not(target_arch = "wasm32"))]
+fn listed_architecture(name: &str) -> Result<Option<Architecture>, ConfigError> {
+    let Some(preset) = crate::hub::preset_of(name) else { return Ok(None) };
+    let config = resolve(vec![Layer::preset(preset)?])?.config;
+    let vocab = if config.vocab_size > 0 { config.vocab_size } else { config::GPT2_VOCABULARY };
+    Ok(Some(Architecture::new(&config, vocab)))
+}
+
+/// A page fetches no models.
+#[cfg(target_arch = "wasm32")]
+fn listed_architecture(_: &str) -> Result<Option<Architecture>, ConfigError> {
+    Ok(None)
 }
 
 pub(crate) fn read_text(path: &Path) -> Result<(String, String), Failure> {

@@ -363,3 +363,31 @@ fn texts_for_a_model_are_prepared_with_its_tokenizer() {
     assert_eq!(vocabulary(None), 8);
     assert!(vocabulary(Some("r")) > 40, "the tokens of the stories");
 }
+
+/// A checkpoint of nanoGPT names its data, whose folder has the characters that the model knows.
+#[test]
+fn a_checkpoint_of_nanogpt_finds_the_tokenizer_of_its_data() {
+    let folder = temporary();
+    let path = |name: &str| folder.path().join(name);
+    let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference/nanogpt_ckpt.pt");
+    std::fs::create_dir_all(path("nanogpt/out")).unwrap();
+    std::fs::copy(reference, path("nanogpt/out/ckpt.pt")).unwrap();
+    let import = |output: &str| {
+        let output = run(folder.path(), &["import", "nanogpt/out/ckpt.pt", "-o", output]);
+        assert!(output.status.success());
+        text(&output.stderr)
+    };
+    let said = import("without");
+    assert!(said.contains("has no tokenizer") && said.contains("--data"), "{said}");
+    // As many characters as the model has rows.
+    let characters: String = (0..64_u8).map(|at| char::from(b'0' + at)).chain(['\n']).collect();
+    std::fs::write(path("text.txt"), characters.repeat(200)).unwrap();
+    let prepare = ["prepare", "text.txt", "--tokenizer", "char", "-o"];
+    ok(folder.path(), &[&prepare[..], &["nanogpt/data/tiny"]].concat());
+    assert!(!import("with").contains("has no tokenizer"));
+    assert!(path("with/tokenizer.json").exists() && !path("without/tokenizer.json").exists());
+    ok(folder.path(), &[&prepare[..], &["elsewhere"]].concat());
+    std::fs::remove_dir_all(path("nanogpt/data")).unwrap();
+    ok(folder.path(), &["import", "nanogpt/out/ckpt.pt", "-o", "given", "--data=elsewhere"]);
+    assert!(path("given/tokenizer.json").exists());
+}

@@ -306,3 +306,86 @@ fn ranks_are_planned_with_their_network() {
         assert_eq!(plan(&[&args[..], bad].concat()).0, Some(2), "{bad:?}");
     }
 }
+
+/// A model that is not there is an error before anything else; one of the list is planned before it is fetched.
+#[test]
+fn a_model_to_start_from_is_looked_for_first() {
+    let folder = temporary();
+    for command in [&["plan"][..], &["train", "--data=builtin:stories"]] {
+        let args = [command, &["--init_from=nothere"]].concat();
+        let output = run(folder.path(), &args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{said}");
+        assert!(said.contains("nothere: does not exist") && said.contains("hint: "), "{said}");
+        assert!(output.stdout.is_empty());
+    }
+    let listed = json(&["--init_from=hf:Qwen/Qwen3-0.6B", "--target=3060"]);
+    assert_eq!(listed["run"]["parameters"], 596_049_920);
+    assert_eq!(listed["fits"], true);
+    let args = ["train", "--data=builtin:stories", "--init_from=hf:Qwen/Qwen3-0.6B"];
+    let output = run(folder.path(), &args);
+    assert!(
+        text(&output.stderr).contains("wgpt get hf:Qwen/Qwen3-0.6B"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(!folder.path().join("out").exists());
+}
+
+#[test]
+fn a_plan_of_nothing_shows_what_each_time_is_enough_for() {
+    let (code, stdout) = plan(&["--target=4070"]);
+    assert_eq!(code, Some(0), "{stdout}");
+    for start in ["10 minutes ", "an hour ", "a night ", "a weekend ", "nanoGPT's GPT-2, 124.4M "] {
+        assert!(stdout.lines().any(|line| line.starts_with(start)), "{start}\n{stdout}");
+    }
+    assert!(stdout.contains("RTX 4070's published"), "{stdout}");
+    let night = json(&["--target=4070", "--time=8h"]);
+    let seconds = night["run"]["time"]["seconds"].as_f64().unwrap();
+    assert!((0.5..1.0).contains(&(seconds / (8.0 * 3600.0))), "{night}");
+    // Without a device nothing has a speed.
+    assert!(plan(&["--vram_budget=8GiB"]).1.starts_with("Fits: "));
+    assert!(plan(&["--targets"]).1.lines().any(|line| line.starts_with("RX 7600 XT")));
+}
+
+/// Two rows that promise the same would make a reader look for the difference.
+#[test]
+fn each_row_of_a_table_is_another_run() {
+    for data in ["builtin:stories", "builtin:chats"] {
+        for target in ["RTX 4090", "m1"] {
+            let (_, stdout) = plan(&[&format!("--data={data}"), "--target", target]);
+            let rows: Vec<&str> =
+                stdout.lines().skip(1).take_while(|line| line.contains("    ")).collect();
+            let promised: Vec<&str> = rows.iter().map(|row| &row[11..]).collect();
+            assert!(promised.windows(2).all(|pair| pair[0] != pair[1]), "{stdout}");
+            let has_end = stdout.contains("is enough");
+            assert!(!has_end || !stdout.contains("--time=48h"), "{stdout}");
+        }
+    }
+}
+
+#[test]
+fn a_length_is_in_tokens_or_passes_too() {
+    let updates = |args: &[&str]| json(args)["run"]["updates"].as_u64().unwrap();
+    // Of 480 x 1024 tokens each.
+    assert_eq!(updates(&["--preset=gpt2", "--target=12", "--tokens=1B"]), 2035);
+    let epoch = updates(&["--preset=demo", "--target=12", "--epochs=1"]);
+    let three = updates(&["--preset=demo", "--target=12", "--epochs=3"]);
+    assert!((3 * epoch - 2..=3 * epoch).contains(&three), "{epoch} {three}");
+    let tuned = |more: &[&str]| {
+        let args = ["--init_from=hf:openai-community/gpt2", "--target=12"];
+        json(&[&args, more].concat())["run"]["tokens"].as_f64().unwrap()
+    };
+    // Three passes over the tokens that a plan without data assumes.
+    assert!((2.8e6..=3.1e6).contains(&tuned(&[])));
+    assert!((0.9e6..=1.1e6).contains(&tuned(&["--epochs=1"])));
+    assert!((1.9e6..=2.1e6).contains(&tuned(&["--tokens=2M"])));
+    for (args, word) in [
+        (["--tokens=1B", "--epochs=3"], "cannot be used with"),
+        (["--tokens=1B", "--max_iters=9"], "cannot be used with"),
+        (["--tokens=many", "--target=12"], "like 300M or 1B"),
+    ] {
+        let output = run(temporary().path(), &[&["plan", "--preset=demo"], &args[..]].concat());
+        assert!(text(&output.stderr).contains(word), "{}", text(&output.stderr));
+    }
+}

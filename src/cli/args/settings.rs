@@ -7,7 +7,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use super::values::Suggested;
 use crate::config::{
-    ConfigSource, DATASET, IGNORED, KEYS, ValueKind, moment_text, next_moment, preset_names,
+    ConfigSource, DATASET, IGNORED, KEYS, RunLength, ValueKind, moment_text, next_moment,
+    preset_names,
 };
 
 /// The settings that `-h` shows; `--help` shows all.
@@ -63,6 +64,21 @@ impl Args for ConfigSource {
             }
             command = command.arg(arg);
         }
+        let lengths = ["tokens", "epochs"];
+        let tokens = Arg::new("tokens")
+            .value_name("N")
+            .value_parser(RunLength::parse_tokens)
+            .help("Tokens to train on instead of max_iters, like 300M or 1B");
+        let epochs = Arg::new("epochs")
+            .value_name("N")
+            .value_parser(RunLength::parse_epochs)
+            .help("Passes over the data instead of max_iters");
+        for (name, arg) in lengths.into_iter().zip([tokens, epochs]) {
+            let group = KEYS.iter().find(|key| key.name == "max_iters").map(|key| key.group);
+            let arg = arg.long(name).help_heading(group).allow_negative_numbers(true);
+            let others = lengths.into_iter().filter(|other| *other != name);
+            command = command.arg(arg.conflicts_with_all(others.chain(["max_iters"])));
+        }
         // nanoGPT's flags without a meaning here are accepted with a warning. `--device` has one.
         let ignored = IGNORED.iter().map(|(name, _)| *name).filter(|name| !name.contains('*'));
         for name in ignored.filter(|name| *name != "device").chain(WANDB) {
@@ -97,6 +113,7 @@ impl FromArgMatches for ConfigSource {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         self.file = matches.get_one("file").cloned();
         self.preset = matches.get_one("preset").cloned();
+        self.length = ["tokens", "epochs"].iter().find_map(|name| matches.get_one(name).copied());
         let names = KEYS.iter().chain([DATASET]).map(|key| key.name);
         for name in names.chain(IGNORED.iter().map(|(name, _)| *name)).chain(WANDB) {
             // `device` is a global flag of another type, `wandb_*` is a pattern.

@@ -106,6 +106,9 @@ pub(in crate::cli) struct PlanArgs {
     /// Plan for a GPU that need not be in this machine: its memory in GiB, or a name like "RTX 3060"
     #[arg(long, value_name = "GPU", value_parser = parse_target)]
     pub target: Option<TargetGpu>,
+    /// List the GPUs that --target knows by name
+    #[arg(long, exclusive = true)]
+    pub targets: bool,
     /// Plan for N ranks, each with its own such device and an equal share of the global batch
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks: Option<u32>,

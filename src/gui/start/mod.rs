@@ -2,7 +2,7 @@
 
 use eframe::egui::{self, RichText, Ui};
 
-use crate::config::preset_names;
+use crate::config::{preset_names, preset_title};
 use crate::gui::intent::Intent;
 use crate::gui::state::{SettingsForm, Shared};
 use crate::gui::target::IS_PAGE;
@@ -15,9 +15,6 @@ mod setting_rows;
 mod sharing;
 mod times;
 mod what;
-
-/// A line for each preset: its name and its title.
-const TITLES: &str = include_str!("../../../assets/presets/titles.txt");
 
 /// The width of the questions, in points.
 const WIDTH: f32 = 660.0;
@@ -122,13 +119,13 @@ fn preset(ui: &mut Ui, form: &SettingsForm, time: Option<String>) -> Option<&'st
     let mut clicked = None;
     let help = "Starting values for every setting that you do not change below.";
     let shown = time.unwrap_or_else(|| match form.changes().count() {
-        0 => title(selected).to_string(),
-        1 => format!("{}, 1 setting changed", title(selected)),
-        changed => format!("{}, {changed} settings changed", title(selected)),
+        0 => preset_title(selected).to_string(),
+        1 => format!("{}, 1 setting changed", preset_title(selected)),
+        changed => format!("{}, {changed} settings changed", preset_title(selected)),
     });
     select(ui, "Preset", &shown, help, 320.0, |ui| {
         for name in preset_names() {
-            if ui.selectable_label(!has_time && name == selected, title(name)).clicked() {
+            if ui.selectable_label(!has_time && name == selected, preset_title(name)).clicked() {
                 clicked = Some(name);
             }
         }
@@ -150,22 +147,4 @@ fn select(
         let shown = combo.width(ui.available_width()).truncate().show_ui(ui, choices);
         shown.response.labelled_by(label).on_hover_text(help);
     });
-}
-
-fn title(preset: &str) -> &str {
-    let mut titles = TITLES.lines().filter_map(|line| line.split_once(' '));
-    titles.find(|(name, _)| *name == preset).map_or(preset, |(_, title)| title)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_preset_has_a_title() {
-        for name in preset_names() {
-            assert_ne!(title(name), name);
-        }
-        assert_eq!(TITLES.lines().count(), preset_names().count());
-    }
 }

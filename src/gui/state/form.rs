@@ -219,7 +219,7 @@ impl SettingsForm {
     pub fn settings(&self) -> RunSettings {
         let flags = self.changes().map(|(name, text)| (name.to_string(), text.to_string()));
         let (file, preset) = (None, Some(self.preset.to_string()));
-        RunSettings::Typed(ConfigSource { file, preset, flags: flags.collect() })
+        RunSettings::Typed(ConfigSource { file, preset, flags: flags.collect(), length: None })
     }
 
     fn refresh(&mut self) {

@@ -72,6 +72,7 @@ impl RecipeInputs {
             limits: &self.limits,
             speed: self.speed.as_ref().unwrap_or(&assumed),
             time: Duration::from_secs(seconds),
+            tokens: None,
         })
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::{Budget, Dtype, Schedule};
 use crate::plan::{
-    DeviceMemory, DeviceProfile, Kernels, PublishedGpu, SpeedPoint, gpu_named, gpu_names,
+    DeviceMemory, DeviceProfile, Kernels, PublishedGpu, SpeedPoint, gpu_named, gpus,
 };
 
 const GPT2: u32 = 50_257;
@@ -29,6 +29,7 @@ fn of(gpu: &str, train: u64, seconds: u64, typed: &[(&'static str, &str)]) -> Re
         limits: &limits,
         speed: profile.speed.as_ref().unwrap(),
         time: Duration::from_secs(seconds),
+        tokens: None,
     };
     recipe(question).unwrap()
 }
@@ -37,7 +38,7 @@ fn of(gpu: &str, train: u64, seconds: u64, typed: &[(&'static str, &str)]) -> Re
 #[test]
 fn every_gpu_learns_from_any_amount_of_data_in_any_time() {
     let mut wrong = Vec::new();
-    for name in gpu_names() {
+    for name in gpus().map(|gpu| gpu.name) {
         for train in [300_000, 6_000_000, 300_000_000, 3_000_000_000] {
             for seconds in TIMES {
                 let recipe = of(name, train, seconds, &[]);
@@ -110,6 +111,7 @@ fn two_minutes_of_two_cores_are_the_best_of_the_runs_that_were_tried() {
             limits: &limits,
             speed: &DeviceSpeed::measured(vec![point]).unwrap(),
             time: Duration::from_secs(120),
+            tokens: None,
         };
         let got = recipe(question).unwrap().config;
         let chosen = [got.n_layer, got.n_embd, got.block_size, got.batch_size].map(|n| n.get());
