@@ -8,11 +8,12 @@
 #   scripts/package.sh page FOLDER                        the browser page as a zip, from web/build.sh
 #   scripts/package.sh sbom                               the crates with their licences, for CycloneDX
 #   scripts/package.sh sums                               SHA256SUMS of all of these
+#   scripts/package.sh stores                             the pages of winget, Homebrew and the AUR, last of all
 #
 # Packages go to $OUT, by default target/packages. DLLs and files LICENSE-* in the folder of a program
 # are packed with it. Needs the Debian packages xz-utils, zip, librsvg2-bin, imagemagick, nsis and
 # dpkg-dev, and cargo-deb and cargo-cyclonedx from cargo. The same sources and programs give the same
-# archives.
+# archives. The address of the repository is $REPOSITORY, by default Cargo.toml's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,6 +25,10 @@ out=${OUT:-target/packages}
 mkdir -p "$out"
 out=$(realpath "$out")
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+maintainer=$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)
+# Empty until the owner is known.
+repository=${REPOSITORY:-$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)}
+owner=$(sed -n 's|^https://[^/]*/\([^/]*\)/[^/]*$|\1|p' <<<"$repository")
 # The time of files in archives: the commit's time or, in a tree without git, the changelog's.
 epoch=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 
@@ -34,7 +39,7 @@ fail() {
 }
 
 usage() {
-    sed -n 's/^# \{0,1\}//; 4,10p' "$0" >&2
+    sed -n 's/^# \{0,1\}//; 4,11p' "$0" >&2
     exit 2
 }
 
@@ -81,12 +86,20 @@ stage_desktop() {
     mkdir -p "$share"/{applications,metainfo,icons/hicolor/scalable/apps}
     cp -r "$manual"/. "$share/"
     cp assets/linux/wgpt.desktop "$share/applications/"
-    cp assets/linux/wgpt.metainfo.xml "$share/metainfo/"
+    write_metainfo >"$share/metainfo/wgpt.metainfo.xml"
     cp web/icon.svg "$share/icons/hicolor/scalable/apps/wgpt.svg"
     for size in 48 128 256; do
         mkdir -p "$share/icons/hicolor/${size}x$size/apps"
         draw_icon "$size" "$share/icons/hicolor/${size}x$size/apps/wgpt.png"
     done
+}
+
+# Fills in the addresses, if the owner is known.
+write_metainfo() {
+    local id
+    id=$(tr '[:upper:]' '[:lower:]' <<<"io.github.${owner:-owner}")
+    sed "s|https://github.com/OWNER/wgpt|${repository:-&}|; s|/HEAD/|/v$version/|; s|io\.github\.owner|$id|" \
+        assets/linux/wgpt.metainfo.xml
 }
 
 # Adds the program, as the file NAME, and the DLLs and licences in its folder.
@@ -148,8 +161,6 @@ deb() {
 }
 
 write_debian_changelog() {
-    local maintainer
-    maintainer=$(sed -n 's/^maintainer = "\(.*\)"/\1/p' Cargo.toml)
     printf 'wgpt (%s-1) stable; urgency=medium\n\n' "$version"
     printf '  * Release %s: see changelog.gz.\n\n' "$version"
     printf ' -- %s  %s\n' "$maintainer" "$(LC_ALL=C date --utc --date="@$epoch" -R)"
@@ -198,11 +209,39 @@ sbom() {
 
 sums() {
     cd "$out"
-    rm -f SHA256SUMS
+    # The pages of the stores have the old sums.
+    rm -rf SHA256SUMS stores
     local files=(*)
     [[ -e ${files[0]} ]] || fail "$out has no packages" 'pack them first'
     sha256sum -- "${files[@]}" >SHA256SUMS.new
     mv SHA256SUMS.new SHA256SUMS
+}
+
+# Fills the templates in assets/stores.
+stores() {
+    local script winget sum name
+    [[ -n $owner ]] || fail 'the address of the repository is unknown' \
+        'add repository = "https://github.com/OWNER/wgpt" to Cargo.toml, or set REPOSITORY to try it'
+    [[ -f $out/SHA256SUMS ]] || fail "$out has no SHA256SUMS" 'run scripts/package.sh sums first'
+    script="s|@VERSION@|$version|g; s|@REPOSITORY@|$repository|g; s|@OWNER@|$owner|g; s|@MAINTAINER@|$maintainer|g"
+    while read -r sum name; do
+        script+="; s|@SHA256 $name@|$sum|g"
+    done <"$out/SHA256SUMS"
+    rm -rf "$out/stores"
+    winget=winget/manifests/$(tr '[:upper:]' '[:lower:]' <<<"${owner:0:1}")/$owner/wgpt/$version/$owner.wgpt
+    fill winget/version.yaml "$winget.yaml"
+    fill winget/installer.yaml "$winget.installer.yaml"
+    fill winget/locale.en-US.yaml "$winget.locale.en-US.yaml"
+    fill homebrew/wgpt.rb homebrew/Formula/wgpt.rb
+    fill aur/PKGBUILD aur/wgpt-bin/PKGBUILD
+    fill aur/SRCINFO aur/wgpt-bin/.SRCINFO
+    ! grep -rn '@SHA256' "$out/stores" >&2 ||
+        fail 'SHA256SUMS does not have these packages' 'pack them, then run scripts/package.sh sums again'
+}
+
+fill() {
+    mkdir -p "$(dirname "$out/stores/$2")"
+    sed "$script" "assets/stores/$1" >"$out/stores/$2"
 }
 
 (($# > 0)) || usage
@@ -212,6 +251,6 @@ case $command:$# in
 manual:1) write_manual "$(realpath "$1")" ;;
 archive:2 | archive:3) archive "$@" ;;
 deb:1 | installer:1 | page:1) "$command" "$1" ;;
-sbom:0 | sums:0) "$command" ;;
+sbom:0 | sums:0 | stores:0) "$command" ;;
 *) usage ;;
 esac

@@ -25,7 +25,7 @@ use values::{Suggested, examples};
 
 pub(super) use models::{ChatArgs, EvalArgs, ExportArgs, FormatArg, SamplingArgs};
 
-/// Train GPT-2 on the graphics card you already own.
+/// Train and fine-tune GPT-2, Llama and Qwen on your own GPU.
 #[derive(Debug, Parser)]
 #[command(
     name = "wgpt",
@@ -40,7 +40,8 @@ pub(super) use models::{ChatArgs, EvalArgs, ExportArgs, FormatArg, SamplingArgs}
         ("wgpt train --preset=demo", "train a first model, in minutes"),
         ("wgpt sample -i", "continue prompts that you type"),
         ("wgpt prepare my.txt -o data/mine", "prepare your own text"),
-        ("wgpt plan --preset=gpt2 --target 12GiB", "see what fits a GPU"),
+        ("wgpt train --data=data/mine --time=8h", "train the best model for 8 hours"),
+        ("wgpt plan --target \"RTX 3060\"", "see what a GPU trains in that time"),
     ])
 )]
 pub(super) struct Arguments {
@@ -58,7 +59,7 @@ pub(super) struct Arguments {
 }
 
 /// The heading of the flags that every command takes.
-const EVERYWHERE: &str = "Options of every command";
+pub(super) const EVERYWHERE: &str = "Options of every command";
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Global {
@@ -140,6 +141,7 @@ pub(super) enum Subcommands {
     /// Train a model, or resume a run
     #[command(after_help = examples(&[
         ("wgpt train --preset=demo", "a first model, in minutes"),
+        ("wgpt train --data=data/mine --time=8h", "the best model for 8 hours"),
         ("wgpt train --preset=gpt2 --data=data/mine", "a preset on your data"),
         ("wgpt train my.toml --learning_rate=3e-4", "a file, with one change"),
         ("wgpt train --resume", "continue the newest run"),
@@ -266,6 +268,7 @@ pub(super) enum Subcommands {
     },
     /// Show the memory, disk and time that a run will take, without running it
     #[command(after_help = examples(&[
+        ("wgpt plan --data=data/mine", "what a night can train"),
         ("wgpt plan --preset=gpt2 --target \"RTX 3060\"", "a GPU that need not be here"),
         ("wgpt plan --preset=gpt2-large --target 8GiB", "the optimizer in host memory"),
         ("wgpt plan my.toml --suggest", "changes that make it fit"),

@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 use clap_complete::Shell;
 
-use super::args::{Arguments, DEBUGGING};
+use super::args::{Arguments, DEBUGGING, EVERYWHERE};
 use crate::config;
 use crate::protocol::Failure;
 
@@ -55,9 +55,12 @@ fn show_debugging(command: Command) -> Command {
 fn in_one_group(command: Command) -> Command {
     let is_setting =
         |arg: &Arg| config::KEYS.iter().any(|key| arg.get_help_heading() == Some(key.group));
-    command
-        .mut_args(|arg| if is_setting(&arg) { arg.help_heading("frequent settings") } else { arg })
-        .mut_subcommands(in_one_group)
+    let heading = |arg: Arg| match arg.get_help_heading() {
+        Some(EVERYWHERE) => arg.help_heading(None),
+        _ if is_setting(&arg) => arg.help_heading("frequent settings"),
+        _ => arg,
+    };
+    command.mut_args(heading).mut_subcommands(in_one_group)
 }
 
 /// Returns the first argument that is neither a flag nor the value of one.

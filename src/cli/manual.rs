@@ -83,7 +83,7 @@ mod tests {
             assert!(train.contains(part), "no {part}:\n{train}");
         }
         assert!(text("wgpt-config-show.1").contains(".SH NAME"));
-        assert!(!pages.iter().any(|(name, _)| name.contains("man")), "wgpt man is hidden");
+        assert!(!pages.iter().any(|(name, _)| name.contains("worker")), "wgpt worker is hidden");
         assert!(!train.contains('\u{1b}') && !train.contains("no\\-supervise"));
     }
 }

@@ -350,7 +350,7 @@ mod tests {
             (Layer::toml("a.toml", "\n[model]\nn_layer = 2"), ["a.toml:2:", "[model]"]),
             (Layer::toml("a.toml", "\ndata = x y"), ["a.toml:2:", "data = x y"]),
             (Layer::environment([("WGPT_SEED", "x")]), ["WGPT_SEED", "not x;"]),
-            (Layer::preset("gpt3"), ["`gpt3`", "gpt2-xl"]),
+            (Layer::preset("gpt3"), ["`gpt3`", "did you mean `gpt2`?"]),
         ] {
             let error = result.unwrap_err().with_hint();
             for part in parts {

@@ -103,8 +103,7 @@ impl DeviceSpeed {
         let peak = gpu.peak_tflop_per_s;
         let points = line(sustained * peak * 1e12);
         let name = gpu.name;
-        let source =
-            format!("not measured: {share} of the {name}'s published {peak} TFLOP/s in float32");
+        let source = format!("not measured: {share} of the {name}'s {peak} TFLOP/s");
         Some(Self { points, published: Some(source) })
     }
 

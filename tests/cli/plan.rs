@@ -339,7 +339,7 @@ fn a_plan_of_nothing_shows_what_each_time_is_enough_for() {
     for start in ["10 minutes ", "an hour ", "a night ", "a weekend ", "nanoGPT's GPT-2, 124.4M "] {
         assert!(stdout.lines().any(|line| line.starts_with(start)), "{start}\n{stdout}");
     }
-    assert!(stdout.contains("RTX 4070's published"), "{stdout}");
+    assert!(stdout.contains("RTX 4070's 29.1 TFLOP/s"), "{stdout}");
     let night = json(&["--target=4070", "--time=8h"]);
     let seconds = night["run"]["time"]["seconds"].as_f64().unwrap();
     assert!((0.5..1.0).contains(&(seconds / (8.0 * 3600.0))), "{night}");

@@ -1,4 +1,5 @@
-//! docs/tables/fits.tsv, and the tables and commands of docs/memory.md and docs/fine-tuning.md, agree with `wgpt plan`.
+//! docs/tables/fits.tsv, and the tables and commands of docs/memory.md, fine-tuning.md, time.md and recipes.md, agree with
+//! `wgpt plan`.
 //!
 //! `UPDATE_TABLES=1 cargo test --release --test cli tables` writes the tables.
 
@@ -190,6 +191,80 @@ fn the_adapters_take_what_the_page_says() {
     let planned: String = page.lines().map(line).collect();
     assert_eq!(rows, 8);
     update_or_compare(ADAPTERS_PAGE, &planned);
+}
+
+const TIME_PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/time.md");
+
+/// Returns a row of a table whose header names GPUs: the time of 1B tokens with a preset on each.
+fn time_row(preset: &str, gpus: &[&str]) -> String {
+    let time = |gpu: &&str| {
+        let preset = format!("--preset={preset}");
+        let plan = plan(&[&preset, "--tokens=1B", "--lora_rank=0", "--target", gpu]);
+        if plan["fits"] != true {
+            return "does not fit".into();
+        }
+        let hours = plan["run"]["time"]["seconds"].as_f64().unwrap() / 3600.0;
+        if hours < 48.0 { format!("{hours:.1} h") } else { format!("{:.1} days", hours / 24.0) }
+    };
+    let times: Vec<String> = gpus.iter().map(time).collect();
+    format!("| `{preset}` | {} |", times.join(" | "))
+}
+
+#[test]
+fn a_billion_tokens_take_what_the_page_says() {
+    let page = fs::read_to_string(TIME_PAGE).unwrap();
+    let (mut gpus, mut rows) = (Vec::new(), 0);
+    let mut lines = String::new();
+    for line in page.lines() {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        if cells[0] == "1B tokens" {
+            gpus = cells[1..].to_vec();
+        } else if !line.starts_with('|') {
+            gpus.clear();
+        } else if !gpus.is_empty() && cells[0].starts_with('`') {
+            rows += 1;
+            lines += &(time_row(cells[0].trim_matches('`'), &gpus) + "\n");
+            continue;
+        }
+        lines += &format!("{line}\n");
+    }
+    assert_eq!(rows, 6);
+    update_or_compare(TIME_PAGE, &lines);
+}
+
+const RECIPES_PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/recipes.md");
+
+/// Returns the row of a memory size: the micro-batch and the memory of Qwen3-0.6B, with an adapter, with an adapter on a
+/// base in 8 bits, and with all weights.
+fn tuning_row(size: &str) -> String {
+    let cell = |more: &[&str]| {
+        let target = size.replace(' ', "");
+        let model = "--init_from=hf:Qwen/Qwen3-0.6B";
+        let plan = plan(&[&[model, "--dtype=float16", "--target", &target], more].concat());
+        if plan["fits"] != true {
+            return "no".into();
+        }
+        let host = if plan["offload_optimizer"] == true { " offloaded" } else { "" };
+        format!("{}{host}, {:.2} GiB", plan["micro_batch"], gib(&plan["predicted_bytes"]))
+    };
+    let rank = "--lora_rank=16";
+    format!("| {size} | {} | {} | {} |", cell(&[rank]), cell(&[rank, "--base_dtype=q8_0"]), cell(&[]))
+}
+
+#[test]
+fn qwen_is_fine_tuned_in_the_memory_that_the_page_says() {
+    let page = fs::read_to_string(RECIPES_PAGE).unwrap();
+    let mut rows = 0;
+    let line = |line: &str| match line.strip_prefix("| ").and_then(|row| row.split(" |").next()) {
+        Some(size) if size.ends_with(" GiB") => {
+            rows += 1;
+            tuning_row(size) + "\n"
+        }
+        _ => format!("{line}\n"),
+    };
+    let planned: String = page.lines().map(line).collect();
+    assert_eq!(rows, 4);
+    update_or_compare(RECIPES_PAGE, &planned);
 }
 
 /// Among them are runs that ended with `CUDA out of memory` in other trainers, and the largest models

@@ -125,3 +125,65 @@ fn the_package_for_crates_io_has_what_is_compiled_and_no_more() {
         assert!(!line.contains(left_out), "{line}");
     }
 }
+
+/// Fills in the pages of the stores in `folder`, and returns what the script said and its exit code.
+fn fill_in_stores(folder: &Path, sums: &[String], repository: &str) -> (String, Option<i32>) {
+    fs::write(folder.join("SHA256SUMS"), sums.concat()).unwrap();
+    let mut command = Command::new(root().join("scripts/package.sh"));
+    command.arg("stores").env("OUT", folder).env("REPOSITORY", repository);
+    let output = command.output().unwrap();
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+#[test]
+fn the_pages_of_the_stores_are_filled_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let packages = [
+        "x86_64-unknown-linux-gnu.tar.xz",
+        "aarch64-apple-darwin.tar.xz",
+        "x86_64-pc-windows-msvc.zip",
+        "x86_64-pc-windows-msvc-setup.exe",
+    ];
+    let sum = |package: usize| format!("{:064x}", package + 1);
+    let line = |(at, package)| format!("{}  wgpt-{VERSION}-{package}\n", sum(at));
+    let sums: Vec<String> = packages.iter().enumerate().map(line).collect();
+
+    let (said, code) = fill_in_stores(path, &sums[1..], REPOSITORY);
+    assert!(code == Some(1) && said.contains(packages[0]) && said.contains("hint: "), "{said}");
+    let (said, code) = fill_in_stores(path, &sums, "example.com");
+    assert!(code == Some(1) && said.contains("hint: "), "{said}");
+    assert_eq!(fill_in_stores(path, &sums, REPOSITORY), (String::new(), Some(0)));
+
+    let page = |page: &str| fs::read_to_string(path.join("stores").join(page)).expect(page);
+    let winget =
+        |kind: &str| page(&format!("winget/manifests/a/a/wgpt/{VERSION}/a.wgpt{kind}.yaml"));
+    let (pkgbuild, srcinfo) = (page("aur/wgpt-bin/PKGBUILD"), page("aur/wgpt-bin/.SRCINFO"));
+    for (page, used) in [
+        (pkgbuild.clone(), &[0][..]),
+        (srcinfo.clone(), &[0]),
+        (page("homebrew/Formula/wgpt.rb"), &[0, 1]),
+        (winget(""), &[]),
+        (winget(".installer"), &[2, 3]),
+        (winget(".locale.en-US"), &[]),
+    ] {
+        assert!(
+            page.contains(VERSION) && !page.contains("@VERSION") && !page.contains("@SHA256"),
+            "{page}"
+        );
+        for &package in used {
+            assert!(page.contains(&sum(package)), "{} is missing in {page}", packages[package]);
+        }
+    }
+
+    // makepkg would write the one from the other.
+    let mut quoted: Vec<&str> = pkgbuild.split('\'').skip(1).step_by(2).collect();
+    let fields = srcinfo.lines().filter_map(|line| line.strip_prefix('\t')?.split_once(" = "));
+    let mut listed: Vec<&str> = fields
+        .filter(|(key, _)| !["pkgver", "pkgrel", "source"].contains(key))
+        .map(|(_, value)| value)
+        .collect();
+    quoted.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(quoted, listed);
+}

@@ -13,7 +13,7 @@ use crate::config::{
 
 /// The settings that `-h` shows; `--help` shows all.
 const FREQUENT: &str = "data init_from arch n_layer n_head n_embd block_size batch_size vram_budget \
-                        dtype optimizer learning_rate max_iters max_time eval_interval";
+                        dtype learning_rate max_iters max_time";
 
 /// nanoGPT's options for Weights & Biases.
 const WANDB: [&str; 3] = ["wandb_log", "wandb_project", "wandb_run_name"];
@@ -68,11 +68,11 @@ impl Args for ConfigSource {
         let tokens = Arg::new("tokens")
             .value_name("N")
             .value_parser(RunLength::parse_tokens)
-            .help("Tokens to train on instead of max_iters, like 300M or 1B");
+            .help("tokens to train on, like 1B, instead of max_iters");
         let epochs = Arg::new("epochs")
             .value_name("N")
             .value_parser(RunLength::parse_epochs)
-            .help("Passes over the data instead of max_iters");
+            .help("passes over the data, instead of max_iters");
         for (name, arg) in lengths.into_iter().zip([tokens, epochs]) {
             let group = KEYS.iter().find(|key| key.name == "max_iters").map(|key| key.group);
             let arg = arg.long(name).help_heading(group).allow_negative_numbers(true);

@@ -24,7 +24,7 @@ pub(in crate::cli) struct TrainArgs {
     ///
     /// The learning rate decays over N updates, or over N% of those made, and the run stops. The checkpoint
     /// from before stays, and a larger max_iters continues from it.
-    #[arg(long, value_name = "N", requires = "resume")]
+    #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
     pub decay: Option<DecayLength>,
     /// Print JSON events, and read commands from stdin
     #[arg(long)]
