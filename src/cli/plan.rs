@@ -61,11 +61,18 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
             return recipe::show(&args.source, &device, &resolved, &data, args.json, global.quiet);
         }
         let time = time.unwrap_or(recipe::NO_LIMIT);
-        let found = device.recipe(&resolved, &data, time, global.quiet)?;
-        let set = found.set.iter().map(|(key, value)| (key.to_string(), value.clone()));
-        args.source.flags.extend(set);
-        resolved = args.source.resolve(Vec::new(), None)?;
-        recipe = Some(found);
+        let is_tuned = resolved.config.init_from != InitFrom::Scratch;
+        match device.recipe(&resolved, &data, time, global.quiet) {
+            Ok(found) => {
+                let set = found.set.iter().map(|(key, value)| (key.to_string(), value.clone()));
+                args.source.flags.extend(set);
+                resolved = args.source.resolve(Vec::new(), None)?;
+                recipe = Some(found);
+            }
+            // The plan says what a model needs that does not fit.
+            Err(_) if is_tuned => {}
+            Err(error) => return Err(error),
+        }
     } else if length.is_some() {
         args.source.length = length;
         resolved = args.source.resolve(Vec::new(), None)?;
