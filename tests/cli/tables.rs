@@ -248,7 +248,12 @@ fn tuning_row(size: &str) -> String {
         format!("{}{host}, {:.2} GiB", plan["micro_batch"], gib(&plan["predicted_bytes"]))
     };
     let rank = "--lora_rank=16";
-    format!("| {size} | {} | {} | {} |", cell(&[rank]), cell(&[rank, "--base_dtype=q8_0"]), cell(&[]))
+    format!(
+        "| {size} | {} | {} | {} |",
+        cell(&[rank]),
+        cell(&[rank, "--base_dtype=q8_0"]),
+        cell(&[])
+    )
 }
 
 #[test]
