@@ -1,6 +1,6 @@
 """Tests the module with a real program, on the CPU and in temporary folders.
 
-In `python/`: `WGPT=target/release/wgpt python3 -m unittest discover tests`. Without `WGPT`, the installed program.
+`PYTHONPATH=python WGPT=$PWD/target/release/wgpt python3 -m unittest discover -s python/tests`. Without `WGPT`, the installed program.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Documentation(TestCase):
                 exec(code, names)  # noqa: S102, the page is ours
         self.assertEqual(names["iters"], [0, 20, 40])
         self.assertEqual(names["view"].update.call_count, 3)
-        self.assertIn(f"{names['run'].run} {min(names['losses'])}\nIn the ", output.getvalue())
+        self.assertIn(f"{names['training'].run} {min(names['losses'])}\nIn the ", output.getvalue())
 
 
 if __name__ == "__main__":

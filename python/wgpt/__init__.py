@@ -74,7 +74,7 @@ class Run(AbstractContextManager["Run"]):
                 raise
 
     def stop(self) -> None:
-        """Asks the run to write a checkpoint and stop, as Ctrl-C does. Its last events are still to come."""
+        """Asks the run to write a checkpoint and stop, as Ctrl-C does. Its last events follow."""
         self._process.send('{"command":"stop"}\n')
 
     def _events(self) -> Iterator[Event]:

@@ -41,8 +41,10 @@ def find() -> str:
         os.environ.get("PATH", os.defpath),
     ]
     name = os.environ.get("WGPT") or "wgpt"
-    if program := shutil.which(name, path=os.pathsep.join(folders)):
-        return program
+    for folder in os.pathsep.join(folders).split(os.pathsep):
+        # With a folder, `which` does not look in the working folder, as it does on Windows.
+        if program := shutil.which(os.path.join(folder or os.curdir, name)):
+            return program
     raise Error(f"{name}: no such program", "`pip install wgpt` installs it")
 
 

@@ -403,6 +403,12 @@ pub(super) struct BenchArgs {
     /// Measure GPT-2 124M, or the given model, with the best plan in each dtype; write FILE, *.json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "only", "profile", "torch"])]
     pub card: Option<PathBuf>,
+    /// With --card: train the rule's model for this time, like 5min or 1h, and add the bits per byte to FILE
+    #[arg(long, value_name = "TIME", requires = "card", conflicts_with_all = ["max_time", "end_at"])]
+    pub result: Option<humantime::Duration>,
+    /// Repeat the first updates of the results in FILE, and say whether their losses agree
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "json", "only", "profile", "torch"])]
+    pub verify: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

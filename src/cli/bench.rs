@@ -1,12 +1,12 @@
 //! `wgpt bench`: the speed of a device.
 
 use super::args::{BenchArgs, BenchPart, Global};
-use super::benchmark_row;
 use super::find_model::{proven, select_device};
 use super::print_failure;
 use super::torch::TorchStep;
+use super::{bench_result, benchmark_row};
 use crate::bench::{self, BenchOptions, Measurement, OpRow, StepRow};
-use crate::config::Layer;
+use crate::config::{Config, Layer};
 use crate::data::Dataset;
 use crate::gpu::{DeviceInfo, Peaks};
 use crate::protocol::Failure;
@@ -23,18 +23,20 @@ const SOFTWARE: (&str, &str) = (
 
 /// Prints rows as they come, or one JSON object at the end.
 pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
+    if let Some(path) = &args.verify {
+        return bench_result::verify(path, global);
+    }
     if let Some(path) = args.card.take() {
-        return benchmark_row::run(args, &path, global);
+        return match args.result {
+            Some(time) => bench_result::run(args, time.into(), &path, global),
+            None => benchmark_row::run(args, &path, global),
+        };
     }
     let selected = select_device(global)?;
     let slow = !selected.info.kind.is_gpu();
     let (preset, changes) = if slow { SOFTWARE } else { ("gpt2", "batch_size = 4") };
     let layers = vec![Layer::preset(preset)?, Layer::toml(preset, changes)?];
-    let mut config = args.source.resolve(layers, None)?.config;
-    if config.vocab_size == 0 && !config.data.is_empty() {
-        // Without its data a model is measured with GPT-2's vocabulary.
-        config.vocab_size = Dataset::open(&config.data, 1).map_or(0, |data| data.vocab_size);
-    }
+    let config = with_vocabulary(args.source.resolve(layers, None)?.config);
     let mut torch = args.torch.as_deref().map(TorchStep::read).transpose()?.unwrap_or_default();
     torch.retain(|step| step.measured(&config, bench::architecture(&config).vocab_size as u32));
     let (mut selected, mode) = proven(selected, &config, global)?;
@@ -83,6 +85,14 @@ pub(super) fn run(mut args: BenchArgs, global: &Global) -> Result<(), Failure> {
         output!("{}", serde_json::to_string(&report).expect("a report is plain data"));
     }
     Ok(())
+}
+
+/// Returns a configuration with the vocabulary of its data. Without them a model is measured with GPT-2's.
+pub(super) fn with_vocabulary(config: Config) -> Config {
+    let data = || Dataset::open(&config.data, 1).map_or(0, |data| data.vocab_size);
+    let is_set = config.vocab_size > 0 || config.data.is_empty();
+    let vocab_size = if is_set { config.vocab_size } else { data() };
+    Config { vocab_size, ..config }
 }
 
 /// A column of a table that is printed row by row during the measurement: its heading, its width, which is

@@ -6,11 +6,13 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::args::{BenchArgs, Global};
+use super::bench::with_vocabulary;
 use super::find_model::select_device;
 use super::print_failure;
 use crate::bench;
 use crate::config::{Config, Dtype, Layer};
 use crate::disk;
+use crate::gpu::DeviceInfo;
 use crate::protocol::Failure;
 use crate::version::VERSION;
 use crate::worker::measure;
@@ -18,14 +20,10 @@ use crate::worker::measure;
 /// Measures every dtype of the device, each in a separate process, and writes the file. Only the end of a
 /// process reliably returns the memory of a device.
 pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), Failure> {
-    if path.extension().is_none_or(|ending| ending != "json") {
-        let text = format!("{}: not the name of a benchmark row", path.display());
-        return Err(Failure::usage(text, "--card takes a file called *.json"));
-    }
     check_vacant(path)?;
     let info = select_device(global)?.info;
     // GPT-2 124M, if nothing else is asked for.
-    let config = args.source.resolve(vec![Layer::preset("gpt2")?], None)?.config;
+    let config = with_vocabulary(args.source.resolve(vec![Layer::preset("gpt2")?], None)?.config);
     let architecture = bench::architecture(&config);
     let config = Config { vocab_size: architecture.vocab_size as u32, ..config };
     let mode = global.ops()?;
@@ -37,16 +35,15 @@ pub(super) fn run(args: BenchArgs, path: &Path, global: &Global) -> Result<(), F
         measured.map_err(|failure| print_failure(&failure, false)).ok()
     };
     let rows = rows(path, &info.name, &mode.abilities(&info).dtypes(), row)?;
-    let card = json!({
-        "wgpt": VERSION,
-        "device": info.line(),
-        "driver": info.driver,
-        // They are not ranked among GPUs.
-        "is_software": !info.kind.is_gpu(),
+    let mut card = json!({
         "parameters": architecture.parameters(),
         "block_size": config.block_size,
         "rows": rows,
     });
+    describe(&mut card, &info);
+    if let Some(results) = former(path).and_then(|former| former.get("results").cloned()) {
+        card["results"] = results;
+    }
     disk::write(path, format!("{card:#}\n")).map_err(Failure::file(path))?;
     for row in &rows {
         output!("{row}");
@@ -88,12 +85,28 @@ fn rows<R>(
     Ok(rows)
 }
 
+/// Adds this program and the device to a benchmark row.
+pub(super) fn describe(card: &mut Value, info: &DeviceInfo) {
+    card["wgpt"] = VERSION.into();
+    card["device"] = json!(info.line());
+    card["driver"] = json!(info.driver);
+    // They are not ranked among GPUs.
+    card["is_software"] = (!info.kind.is_gpu()).into();
+}
+
+/// Returns the benchmark row at `path`.
+pub(super) fn former(path: &Path) -> Option<Value> {
+    let row: Value = serde_json::from_slice(&disk::read(path).ok()?).ok()?;
+    (row["wgpt"].is_string() && row["rows"].is_array()).then_some(row)
+}
+
 /// Returns an error if `path` has another file than a benchmark row.
-fn check_vacant(path: &Path) -> Result<(), Failure> {
-    let former = disk::read(path).ok();
-    let former = former.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-    let is_ours = former.is_some_and(|row| row["wgpt"].is_string() && row["rows"].is_array());
-    if is_ours || !path.exists() {
+pub(super) fn check_vacant(path: &Path) -> Result<(), Failure> {
+    if path.extension().is_none_or(|ending| ending != "json") {
+        let text = format!("{}: not the name of a benchmark row", path.display());
+        return Err(Failure::usage(text, "--card takes a file called *.json"));
+    }
+    if former(path).is_some() || !path.exists() {
         return Ok(());
     }
     let text = format!("{}: this file was not made by wgpt", path.display());

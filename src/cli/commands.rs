@@ -20,6 +20,7 @@ use crate::data::{
 use crate::doctor::DoctorReport;
 use crate::gpu::{self, Backend, DeviceInfo, Search, cublas};
 use crate::hub;
+use crate::model::has_weights;
 use crate::protocol::Failure;
 use crate::text::{Table, bytes, bytes_of, count, escape_terminal, grouped};
 use crate::worker::{list_devices, products_line, signals};
@@ -28,8 +29,14 @@ const NOTHING_WRITTEN: &str = "stopped: nothing was written";
 
 pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure> {
     let inputs = hub::texts(args.inputs)?;
+    // The model whose tokenizer the data get, by the name that was typed.
+    let mut model = None;
     let tokenizer = match args.tokenizer.unwrap_or_default() {
-        TokenizerChoice::File(path) => TokenizerChoice::File(hub::local(&path)?.into_owned()),
+        TokenizerChoice::File(path) => {
+            let local = hub::local(&path)?.into_owned();
+            model = Some(path).filter(|_| has_weights(&local));
+            TokenizerChoice::File(local)
+        }
         other => other,
     };
     let options = PrepareOptions {
@@ -116,7 +123,7 @@ pub(super) fn prepare(args: PrepareArgs, global: &Global) -> Result<(), Failure>
         }
     }
     if !global.quiet {
-        unwrapped(&train_on(&args.output, &meta));
+        unwrapped(&train_on(&args.output, &meta, model.as_deref()));
     }
     Ok(())
 }

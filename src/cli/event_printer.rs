@@ -39,6 +39,8 @@ enum Display {
 struct LinePace {
     /// The time until the next line, and when it may be printed; `None` to print each.
     next: Option<(Duration, Instant)>,
+    /// The skipped updates that the lines have told so far.
+    skipped: u64,
 }
 
 impl LinePace {
@@ -46,7 +48,7 @@ impl LinePace {
     const LONGEST: Duration = Duration::from_secs(30);
 
     fn new(prints_each: bool) -> Self {
-        Self { next: (!prints_each).then(|| (Self::FIRST, Instant::now())) }
+        Self { next: (!prints_each).then(|| (Self::FIRST, Instant::now())), skipped: 0 }
     }
 
     /// Returns true if a line is due, and waits longer for each one after it.
@@ -140,7 +142,6 @@ impl EventPrinter {
 impl RunOutput for EventPrinter {
     /// Prints an event. Output that cannot be written is lost: that must not end a run.
     fn emit(&mut self, event: &Event) {
-        let skipped = self.progress.last_step.as_ref().map_or(0, |step| step.skipped);
         self.progress.apply(event);
         if let Event::Eval { bits_per_byte: Some(bits), .. } = event {
             self.bits = Some(self.bits.map_or(*bits, |lowest| lowest.min(*bits)));
@@ -165,7 +166,8 @@ impl RunOutput for EventPrinter {
                 Event::Step(step) if !self.quiet => {
                     activity.clear();
                     if pace.is_due(Instant::now()) {
-                        line(&step.line(skipped));
+                        line(&step.line(pace.skipped));
+                        pace.skipped = step.skipped;
                     }
                 }
                 event => {

@@ -46,10 +46,10 @@ pub(super) fn export(args: ExportArgs, global: &Global) -> Result<(), Failure> {
     let output = &args.output;
     match format {
         FormatArg::Ollama => output!("{}", ollama_commands(output)),
-        FormatArg::Hf => output!("{}", next::use_model(output)),
+        FormatArg::Hf if tokenizer.is_some() => output!("{}", next::use_model(output)),
         FormatArg::Gguf => output!("{}", next::use_file(output)),
-        FormatArg::Page => output!("open {} in a browser", output.display()),
-        FormatArg::Peft => {}
+        FormatArg::Page => output!("{}", next::use_page(output)),
+        FormatArg::Hf | FormatArg::Peft => {}
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use clap_complete::Shell;
 use super::args::{Arguments, DEBUGGING, EVERYWHERE};
 use crate::config;
 use crate::protocol::Failure;
+use crate::version::VERSION;
 
 /// Parses the arguments of this process. If they are wrong or ask for help, prints an error or the help,
 /// unless this is `silent`, and returns the exit code.
@@ -95,10 +96,9 @@ fn visible(command: &Command) -> Command {
     let args = command.get_arguments().filter(|arg| !arg.is_hide_set());
     let commands = command.get_subcommands().filter(|command| !command.is_hide_set());
     let about = command.get_about().cloned().unwrap_or_default();
-    Command::new(command.get_name().to_string())
-        .about(about)
-        .args(args.cloned())
-        .subcommands(commands.map(visible))
+    let shown = Command::new(command.get_name().to_string());
+    let shown = if command.get_version().is_some() { shown.version(VERSION) } else { shown };
+    shown.about(about).args(args.cloned()).subcommands(commands.map(visible))
 }
 
 pub(super) fn completions(shell: Shell) {
@@ -219,6 +219,7 @@ mod tests {
         {
             assert!(script.contains(values), "{values}");
         }
+        assert!(script.contains("--version"));
         for hidden in ["--ops", "--rank-limit", "--no-supervise", "worker"] {
             assert!(!script.contains(hidden), "{hidden}");
         }

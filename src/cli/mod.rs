@@ -59,6 +59,7 @@ mod activity;
 mod allocator;
 mod args;
 mod bench;
+mod bench_result;
 mod benchmark_row;
 mod chat_loop;
 mod commands;

@@ -31,10 +31,18 @@ pub(super) fn next_step(progress: &Progress) -> Option<String> {
     }
 }
 
-/// Returns the next step after data has been prepared in `folder`, as a sentence that ends with a command.
-pub(super) fn train_on(folder: &Path, meta: &Meta) -> String {
+/// Returns the next step after data has been prepared in `folder`, with the tokenizer of a `model` if that is given, as a
+/// sentence that ends with a command.
+pub(super) fn train_on(folder: &Path, meta: &Meta, model: Option<&Path>) -> String {
     let program = program();
     let data = quoted(&folder.display().to_string());
+    if let Some(model) = model {
+        let model = quoted(&format!("--init_from={}", model.display()));
+        let adapter = "--lora_rank=16";
+        return format!(
+            "fine-tune the model on it with: {program} train {model} {adapter} --data={data}"
+        );
+    }
     // Conversations are too little text to learn a language from.
     if meta.conversations.is_some() && meta.tokenizer.base().kind() == TokenizerKind::Gpt2 {
         let model = "--init_from=hf:openai-community/gpt2";
@@ -56,6 +64,12 @@ pub(super) fn use_model(folder: &Path) -> String {
 pub(super) fn use_file(file: &Path) -> String {
     let file = quoted(&file.display().to_string());
     format!("talk to it in llama.cpp with: llama-cli -m {file}; in LM Studio: lms import {file}")
+}
+
+/// Returns the next step after a page was written. Browsers give a page from a file no GPU.
+pub(super) fn use_page(folder: &Path) -> String {
+    let folder = quoted(&folder.display().to_string());
+    format!("put it on a static host, or try it with: python3 -m http.server --directory {folder}")
 }
 
 /// Returns the next step after something was fetched, as a sentence that ends with a command.

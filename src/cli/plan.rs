@@ -70,7 +70,10 @@ pub(super) fn run(mut args: PlanArgs, global: &Global) -> Result<(), Failure> {
                 recipe = Some(found);
             }
             // The plan says what a model needs that does not fit.
-            Err(_) if is_tuned => {}
+            Err(error) if is_tuned && error.text == recipe::NOTHING_FITS => {
+                args.source.length = length;
+                resolved = args.source.resolve(Vec::new(), None)?;
+            }
             Err(error) => return Err(error),
         }
     } else if length.is_some() {

@@ -34,6 +34,8 @@ const SAME: f64 = 1.2;
 /// The most measurements before a choice. Each one measures the former choice.
 const MEASUREMENTS: usize = 3;
 
+pub(super) const NOTHING_FITS: &str = "no model fits this device and this data";
+
 /// The time of a run that only its data limit.
 pub(super) const NO_LIMIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -55,9 +57,15 @@ pub(super) fn time_of(config: &Config) -> Option<Duration> {
 
 /// Returns true if the user has chosen nothing about the model or its training.
 pub(super) fn asks_for_table(resolved: &Resolved) -> bool {
-    let about_run = ["n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters"];
-    resolved.config.init_from == InitFrom::Scratch
-        && !about_run.iter().any(|key| resolved.is_set(key))
+    const ABOUT_RUN: [&str; 6] =
+        ["n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters"];
+    const ABOUT_MACHINE: [&str; 4] = ["data", "vram_budget", "max_time", "end_at"];
+    let is_asked = if resolved.is_set("data") {
+        !ABOUT_RUN.iter().any(|key| resolved.is_set(key))
+    } else {
+        resolved.provenance.keys().all(|key| ABOUT_MACHINE.contains(key) || !resolved.is_set(key))
+    };
+    is_asked && resolved.config.init_from == InitFrom::Scratch
 }
 
 /// Adds the rule's choice, for this many ranks, to the settings of a new run without a preset. Prints
@@ -104,7 +112,7 @@ pub(super) struct ChosenData {
     tokens: Option<f64>,
 }
 
-/// The training tokens of data that nobody has given: a text that is never short, and a book or some hundred chats for
+/// The training tokens of data that nobody has given: a text that is never short, and a book or a few hundred chats for
 /// a model that is fine-tuned.
 const ASSUMED_TOKENS: u64 = 10_000_000_000;
 const ASSUMED_TUNING_TOKENS: u64 = 1_000_000;
@@ -119,7 +127,8 @@ impl ChosenData {
         let train = if is_new { ASSUMED_TOKENS } else { ASSUMED_TUNING_TOKENS };
         let vocab = if config.vocab_size > 0 { config.vocab_size } else { GPT2_VOCABULARY };
         if !quiet {
-            let whose = if is_new { " in GPT-2's vocabulary" } else { "" };
+            let is_gpt2 = config.vocab_size == 0;
+            let whose = if is_gpt2 { " in GPT-2's vocabulary" } else { "" };
             message!("no --data: this plan assumes {} tokens{whose}", count(train));
         }
         let size = DataSize { train, val: train / 100 };
@@ -187,6 +196,8 @@ impl RecipeDevice {
             let is_set = &|key: &str| match key {
                 "max_time" if config.end_at.is_some() => true,
                 "max_time" | "fill_time" if time == NO_LIMIT => true,
+                // A run that fills its time makes more passes than were asked for.
+                "fill_time" if data.tokens.is_some() => true,
                 key => resolved.is_set(key),
             };
             let ChosenData { vocab, size: data, markov_bits, tokens } = *data;
@@ -203,8 +214,10 @@ impl RecipeDevice {
                 tokens,
             };
             recipe(question).ok_or_else(|| {
-                let text = "no model fits this device and this data";
-                Failure::usage(text, "`wgpt plan --preset=demo` shows what a small one needs")
+                Failure::usage(
+                    NOTHING_FITS,
+                    "`wgpt plan --preset=demo` shows what a small one needs",
+                )
             })
         };
         let mut found = choose(&speed)?;

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::activity::bar;
 use super::args::{Global, SweepArgs};
 use super::{recipe, train};
-use crate::config::{ConfigSource, KEYS, ValueKind};
+use crate::config::{ConfigSource, KEYS, RunLength, ValueKind};
 use crate::disk;
 use crate::protocol::{Exit, Failure, Progress, RunPhase, StartRun, StopReason};
 use crate::ranks::Group;
@@ -51,7 +51,8 @@ pub(super) fn run(args: SweepArgs, global: &Global) -> Result<(), Failure> {
     let combinations = combinations(&swept);
     let source = ConfigSource { flags: common, ..source };
     let settings = all_settings(&source, &combinations, &folder, global)?;
-    let source = ConfigSource { flags: Vec::new(), ..source };
+    // The settings of each combination have the length.
+    let source = ConfigSource { flags: Vec::new(), length: None, ..source };
     let seed = with(&source, &settings[0]).resolve(Vec::new(), None)?.config.seed;
     let runs = runs(seed, seeds, &combinations, &settings, &folder);
     let template = "[{bar:20}] {percent}%, {eta} left, {wide_msg}";
@@ -231,7 +232,8 @@ fn typed(source: &ConfigSource) -> Vec<String> {
     let file = source.file.iter().map(|file| file.to_string_lossy().into_owned());
     let preset = source.preset.iter().map(|name| format!("--preset={name}"));
     let flags = source.flags.iter().map(|(key, text)| format!("--{key}={text}"));
-    file.chain(preset).chain(flags).collect()
+    let length = source.length.iter().map(RunLength::to_string);
+    file.chain(preset).chain(flags).chain(length).collect()
 }
 
 /// Returns the settings of `source` with the rule's choice.
@@ -243,8 +245,10 @@ fn chosen(source: ConfigSource, global: &Global) -> Result<Values, Failure> {
         return Err(Failure::usage(text, "give each of them a time, like --time=10min"));
     }
     let typed = source.flags.len();
-    let mut settings = recipe::with_choice(source, global, 1)?.0.flags;
-    if settings.len() > typed {
+    let choice = recipe::with_choice(source, global, 1)?.0;
+    let is_chosen = choice.flags.len() > typed;
+    let mut settings = choice.with_settled_length(&[], None)?.flags;
+    if is_chosen {
         // The updates are chosen for the time. A run that found the machine busy would shorten them.
         settings.push(("max_time".into(), "0".into()));
     }

@@ -24,7 +24,7 @@ const BRANDS: [&str; 7] = ["", "rtx ", "gtx ", "rx ", "radeon ", "arc ", "apple 
 /// The least chip in each computer of Apple.
 const MACS: [(&str, &str); 6] = [
     ("macbook air", "m1"),
-    ("macbook pro", "m1 pro"),
+    ("macbook pro", "m1"),
     ("mac studio", "m1 max"),
     ("mac mini", "m1"),
     ("macbook", "m1"),
@@ -33,7 +33,7 @@ const MACS: [(&str, &str); 6] = [
 
 /// The GPUs of one maker: words that mean it, and beginnings of its names in the table.
 const MAKERS: [(&[&str], &[&str]); 4] = [
-    (&["apple", "mac", "imac", "macbook", "m"], &["Apple"]),
+    (&["apple", "mac", "imac", "macbook"], &["Apple"]),
     (&["intel", "arc", "iris", "xe", "uhd"], &["Arc", "Iris"]),
     (&["amd", "radeon", "rx", "vega"], &["RX", "Radeon"]),
     (
@@ -69,7 +69,10 @@ pub(super) fn parse_target(text: &str) -> Result<TargetGpu, String> {
 /// one.
 fn nearest(text: &str, names: &[String]) -> String {
     let first: String = text.chars().take_while(|letter| letter.is_alphabetic()).collect();
-    let maker = MAKERS.iter().find(|(words, _)| words.contains(&first.as_str()));
+    // Apple's chips have one digit; other names with an M have more.
+    let is_chip = first == "m" && text.chars().filter(char::is_ascii_digit).count() == 1;
+    let first = if is_chip { "apple" } else { &first };
+    let maker = MAKERS.iter().find(|(words, _)| words.contains(&first));
     let is_of_maker = |name: &&str| {
         maker.is_none_or(|(_, begins)| begins.iter().any(|begin| name.starts_with(begin)))
     };
@@ -110,7 +113,7 @@ mod tests {
         for (text, name) in [
             ("m2", "Apple M2"),
             ("macbook", "Apple M1"),
-            ("MacBook Pro", "Apple M1 Pro"),
+            ("MacBook Pro", "Apple M1"),
             ("macbook pro m2 max", "Apple M2 Max"),
             ("4070 laptop", "RTX 4070 Laptop"),
             ("6800 xt", "RX 6800 XT"),

@@ -15,7 +15,7 @@ use crate::config::{Config, ConfigSource, InitFrom, Source, run_name};
 use crate::disk;
 use crate::protocol::{Command, Event, Failure, RunSettings, StartRun};
 use crate::ranks::Group;
-use crate::runs::{self, CONFIG_FILE, NANOGPT_FILE, has_checkpoint};
+use crate::runs::{self, CONFIG_FILE, ModelSource, NANOGPT_FILE, has_checkpoint};
 use crate::worker::{
     Control, RankProcess, RunOutput, WorkerOutput, flag_or_variable, host, notify, read_command,
     read_text, supervise, train,
@@ -265,7 +265,11 @@ pub(super) fn resolve(
         Some(run) if resume && is_first => Some(saved_config(run)?),
         _ => None,
     };
-    let resolved = source.resolve(Vec::new(), group.share(saved)?.as_ref())?;
+    let saved = group.share(saved)?;
+    let resolved = source.resolve_as(Vec::new(), saved.as_ref(), resume || !is_first)?;
+    if let (InitFrom::Path(model), true, false) = (&resolved.config.init_from, is_first, resume) {
+        ModelSource::open(model.as_ref())?;
+    }
     let plans_schedule = !resolved.sets_length();
     let mut config = resolved.config.clone();
     let resume = resume || config.init_from == InitFrom::Resume;

@@ -1,12 +1,13 @@
 //! The length of a run in tokens or in passes over its data, as people say it.
 
+use std::fmt;
 use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Config, Resolved};
 
-/// What takes the place of `max_iters`.
+/// The length of a run in place of `max_iters`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RunLength {
     Tokens(f64),
@@ -14,10 +15,20 @@ pub enum RunLength {
     Epochs(f64),
 }
 
+impl fmt::Display for RunLength {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Tokens(tokens) => write!(f, "--tokens={tokens}"),
+            Self::Epochs(epochs) => write!(f, "--epochs={epochs}"),
+        }
+    }
+}
+
 impl RunLength {
     /// Reads a number of tokens: `1B`, `300M`, `2.5b`, `1e9` or `65_536`.
     pub fn parse_tokens(text: &str) -> Result<Self, String> {
-        let text = text.trim().replace(['_', ','], "");
+        // A comma would divide the values of a sweep.
+        let text = text.trim().replace('_', "");
         let units = [("k", 1e3), ("m", 1e6), ("b", 1e9), ("g", 1e9), ("t", 1e12)];
         let lower = text.to_ascii_lowercase();
         let unit = units.iter().find_map(|(unit, size)| Some((lower.strip_suffix(unit)?, *size)));
@@ -54,7 +65,11 @@ impl RunLength {
             ("eval_interval", eval_interval.to_string()),
             ("eval_iters", eval_iters.to_string()),
         ];
-        let chosen = schedule.into_iter().filter(|(key, _)| !resolved.is_set(key));
+        // A decay that ended with the run still does.
+        let ends = config.lr_decay_iters == config.max_iters.get();
+        let chosen = schedule
+            .into_iter()
+            .filter(|(key, _)| !resolved.is_set(key) || *key == "lr_decay_iters" && ends);
         [("max_iters", updates.to_string())].into_iter().chain(chosen).collect()
     }
 }
@@ -72,13 +87,12 @@ mod tests {
             ("300M", 3e8),
             ("300 m", 3e8),
             ("65_536", 65_536.0),
-            ("1,000k", 1e6),
             ("1e9", 1e9),
             ("0.5T", 5e11),
         ] {
             assert_eq!(RunLength::parse_tokens(text), Ok(RunLength::Tokens(tokens)), "{text}");
         }
-        for bad in ["", "B", "0", "-1B", "1Q", "nan", "inf", "1e300", "1BB"] {
+        for bad in ["", "B", "1M,10M", "1,000", "0", "-1B", "1Q", "nan", "inf", "1e300", "1BB"] {
             assert!(RunLength::parse_tokens(bad).is_err(), "{bad}");
         }
         for bad in ["", "0", "-1", "nan", "inf", "three"] {

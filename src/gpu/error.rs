@@ -97,8 +97,8 @@ impl DeviceError {
                  cuda:0. `wgpt devices` lists the devices"
             }
             DeviceError::NotBuilt { backend: Backend::Cuda } => {
-                "--device=vulkan reaches the same GPU; for CUDA, use the program of the releases whose name \
-                 ends in -cuda, or build with `--features cuda`"
+                "--device=vulkan reaches the same GPU; for CUDA, download the release whose name ends in \
+                 -cuda, or build with `--features cuda`"
             }
             DeviceError::NotBuilt { .. } => "build with `--features wgpu`",
             DeviceError::Missing { .. } if cfg!(windows) => {

@@ -58,7 +58,7 @@ fn dataset(root: &HashMap<String, PickleValue>) -> Option<String> {
     let PickleValue::Dict(config) = root.get("config")? else { return None };
     let PickleValue::String(name) = config.get("dataset")? else { return None };
     let is_name = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    (name.chars().all(is_name) && !name.starts_with('.')).then(|| name.clone())
+    (!name.is_empty() && name.chars().all(is_name) && !name.starts_with('.')).then(|| name.clone())
 }
 
 impl NanoGptCheckpoint {

@@ -16,6 +16,8 @@ pub struct PublishedGpu {
     /// clock. RDNA 3 is listed without dual issue, which compilers rarely reach.
     pub peak_tflop_per_s: f64,
     cores: Cores,
+    /// True if other GPUs have the same name, with fewer cores or lower clocks: it is for plans only.
+    pub is_vague: bool,
 }
 
 words! {
@@ -58,6 +60,7 @@ impl PublishedGpu {
             multiprocessors: next()?.parse().ok()?,
             peak_tflop_per_s: next()?.parse().ok()?,
             cores: cores(next()?)?,
+            is_vague: next() == Some("vague"),
         })
     }
 }

@@ -139,7 +139,7 @@ impl RunRecord {
         (self.progress.params > 0).then(|| config.operations(self.progress.params))
     }
 
-    /// Returns the results of the run, with the HellaSwag of the best evaluation. `-` stands for one that it has not.
+    /// Returns the results of the run, with the HellaSwag of the best evaluation. `-` stands for a missing one.
     pub fn results(&self) -> Vec<(&'static str, String)> {
         self.results_of(self.best().map(|best| best[0]))
     }
@@ -262,7 +262,7 @@ pub(super) mod examples {
     }
 }
 
-/// Leaves out the results that a run has not.
+/// Leaves out missing results.
 pub fn present(mut results: Vec<(&'static str, String)>) -> Vec<(&'static str, String)> {
     results.retain(|(_, value)| value != "-");
     results

@@ -124,19 +124,20 @@ impl ModelSource {
                 return Err(other_head(path));
             }
             let has_config = file.has_config;
-            let mut plain = Self::plain(path, file.architecture);
-            if plain.tokenizer.is_none() {
-                let rows = plain.architecture.vocab_size;
-                plain.tokenizer =
-                    file.dataset.and_then(|name| nanogpt_tokenizer(path, &name, rows));
+            let plain = Self::plain(path, file.architecture);
+            if !has_config && plain.tokenizer.is_some() {
+                return Ok(plain);
             }
             // nanoGPT writes none, but somebody may have put one there.
-            return if has_config || plain.tokenizer.is_none() {
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                plain.with_tokenizer_of(folder.unwrap_or(Path::new(".")))
-            } else {
-                Ok(plain)
-            };
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let mut source = plain.with_tokenizer_of(folder.unwrap_or(Path::new(".")))?;
+            if source.tokenizer.is_none() && source.warnings.is_empty() {
+                let rows = source.architecture.vocab_size;
+                source.tokenizer =
+                    file.dataset.and_then(|name| nanogpt_tokenizer(path, &name, rows));
+                source.is_guess = source.tokenizer.is_some();
+            }
+            return Ok(source);
         }
         if has_weights(path) {
             let mut architecture = read_architecture(path)?;
@@ -622,8 +623,9 @@ fn mean_row(values: &[f32], width: usize) -> Vec<f32> {
 /// Returns the tokenizer of nanoGPT's data set `name` if it has as many tokens as the model in `file` has rows. The data
 /// are in nanoGPT's folder: the working folder, or the one that has the folder of the checkpoint.
 fn nanogpt_tokenizer(file: &Path, name: &str, rows: usize) -> Option<Tokenizer> {
-    let of_file = file.parent().and_then(Path::parent).unwrap_or(Path::new(""));
-    let folders = [Path::new(""), of_file].map(|folder| folder.join("data").join(name));
+    let file = std::path::absolute(file).ok()?;
+    let folders = [Path::new(""), file.parent()?.parent()?];
+    let folders = folders.map(|folder| folder.join("data").join(name));
     folders.iter().find_map(|folder| {
         let tokenizer = Dataset::open(folder.to_str()?, 1).ok()?.tokenizer?;
         (tokenizer.vocab_size() as usize == rows).then_some(tokenizer)

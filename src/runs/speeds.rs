@@ -31,7 +31,7 @@ pub(crate) fn known(device: &DeviceInfo, mode: OpsMode) -> Option<DeviceSpeed> {
     let published = || {
         // In other precisions than f32, CUDA's kernels have other peaks.
         let is_known = device.id.backend != Backend::Cuda || mode.precision == Precision::FLOAT32;
-        let gpu = gpu_named(&device.name).filter(|_| is_known)?;
+        let gpu = gpu_named(&device.name).filter(|gpu| is_known && !gpu.is_vague)?;
         DeviceSpeed::published(gpu, mode.precision)
     };
     measured().or_else(published)

@@ -12,7 +12,7 @@ pub(super) struct RankPart {
     /// The processes that train the run in step, each with a session like this one.
     pub group: Group,
     pub division: Division,
-    /// What the plan of this rank must not exceed: a larger one has run out of memory.
+    /// The plan that this rank must not exceed: a larger one has run out of memory.
     pub max_plan: Option<Plan>,
     /// The time in the communication between ranks since the last log line.
     pub network: Duration,
@@ -34,16 +34,27 @@ impl RankPart {
 
     /// Returns the configuration of this rank's share, within its limit.
     pub fn own_config(&self, config: &Config) -> Config {
-        let own = self.whole_config(config);
+        let own = plan::of_share(config, self.sequences());
         match &self.max_plan {
             Some(limit) => within(own, limit),
             None => own,
         }
     }
 
-    /// Returns the configuration of this rank's share as if no plan had failed.
-    pub fn whole_config(&self, config: &Config) -> Config {
-        plan::of_share(config, self.sequences())
+    /// Returns what a checkpoint with this plan and this configuration has requested of this rank. Its plan is to be kept
+    /// if it is within the limit.
+    pub fn config_before(&self, config: &Config, plan: &Plan) -> Config {
+        let is_within = |limit: &Plan| {
+            plan.micro_batch <= limit.micro_batch
+                && plan.loss_chunk <= limit.loss_chunk
+                && (plan.grad_checkpoint || !limit.grad_checkpoint)
+                && (plan.offload_optimizer || !limit.offload_optimizer)
+        };
+        if self.max_plan.as_ref().is_none_or(is_within) {
+            self.own_config(config)
+        } else {
+            plan::of_share(config, self.sequences())
+        }
     }
 
     /// Returns the measurements of all ranks, with the same bits on each.

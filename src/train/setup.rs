@@ -44,7 +44,7 @@ pub struct TrainRequest {
     pub elapsed: Duration,
     /// The numbers that the shares of ranks follow; empty to follow their measured speeds.
     pub shares: Vec<f64>,
-    /// What the plan must not exceed, after a larger one ran out of memory.
+    /// The plan that the run must not exceed, after a larger one ran out of memory.
     pub max_plan: Option<Plan>,
     /// True if another process can start the run again after it has made way for other programs.
     pub makes_way: bool,
@@ -142,7 +142,7 @@ impl Setup {
         let group = &mut ranks.group;
         let mut origin = Origin::open(&run, resume, &config, &architecture, &dataset, group)?;
         if let Some((Checkpoint { state, .. }, _)) = &origin.loaded {
-            let before = ranks.whole_config(&state.config);
+            let before = ranks.config_before(&state.config, &state.plan);
             let kept = plan::keep(&own, &before, &state.plan, vocab, &limits);
             planned = kept.map_or(planned, Ok);
             let now = mode.products().map(|library| library.name.as_str());
@@ -161,7 +161,7 @@ impl Setup {
         let (limits, forecast) = match profile.total_and_free().filter(|_| request.has_made_way) {
             Some(memory) => {
                 let before = origin.loaded.as_ref().and_then(|(Checkpoint { state, .. }, _)| {
-                    let before = ranks.whole_config(&state.config);
+                    let before = ranks.config_before(&state.config, &state.plan);
                     let unlimited = plan::Limits { budget: None, ..limits };
                     plan::keep(&own, &before, &state.plan, vocab, &unlimited)
                 });

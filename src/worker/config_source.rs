@@ -17,9 +17,24 @@ impl ConfigSource {
     /// continues, takes the place of the file.
     pub fn resolve(
         self,
-        mut layers: Vec<Layer>,
+        layers: Vec<Layer>,
         saved: Option<&(String, String)>,
     ) -> Result<Resolved, Failure> {
+        self.resolve_as(layers, saved, false)
+    }
+
+    /// The same, also without the model to start from if the run `may_lack_model`: another rank reads it, or a
+    /// checkpoint takes its place.
+    pub fn resolve_as(
+        self,
+        mut layers: Vec<Layer>,
+        saved: Option<&(String, String)>,
+        may_lack_model: bool,
+    ) -> Result<Resolved, Failure> {
+        if self.length.is_some() {
+            let settled = self.with_settled_length(&layers, saved)?;
+            return settled.resolve_as(layers, saved, may_lack_model);
+        }
         let saved = saved.filter(|_| self.file.is_none());
         if self.is_named() {
             layers.clear();
@@ -35,16 +50,27 @@ impl ConfigSource {
         layers.push(Layer::environment(variables())?);
         layers.push(Layer::flags(self.flags)?);
         // A run that continues has the shapes of its model already.
-        let resolve = if saved.is_some() { resolve_saved } else { resolve_with_model };
-        let Some(length) = self.length else { return resolve(layers) };
-        let resolved = resolve(layers.clone())?;
-        let config = &resolved.config;
+        if saved.is_some() {
+            return Ok(resolve(layers)?);
+        }
+        resolve_with_model(layers, may_lack_model)
+    }
+
+    /// Replaces the length by the settings that it means, if there is one.
+    pub fn with_settled_length(
+        mut self,
+        layers: &[Layer],
+        saved: Option<&(String, String)>,
+    ) -> Result<Self, Failure> {
+        let Some(length) = self.length.take() else { return Ok(self) };
+        let resolved = self.clone().resolve_as(layers.to_vec(), saved, true)?;
         let train = match length {
             RunLength::Tokens(_) => 0,
-            RunLength::Epochs(_) => Dataset::open(config.require_data()?, 1)?.train.len(),
+            RunLength::Epochs(_) => Dataset::open(resolved.config.require_data()?, 1)?.train.len(),
         };
-        layers.push(Layer::flags(RunLength::settings(length.tokens(train), &resolved))?);
-        resolve(layers)
+        let settings = RunLength::settings(length.tokens(train), &resolved);
+        self.flags.extend(settings.into_iter().map(|(key, text)| (key.to_string(), text)));
+        Ok(self)
     }
 
     fn preset(&self) -> Option<String> {
@@ -89,21 +115,23 @@ pub(crate) fn flag_or_variable(flag: Option<&str>, variable: &str) -> Option<Str
     flag.map(str::to_string).or_else(set)
 }
 
-fn resolve_saved(layers: Vec<Layer>) -> Result<Resolved, Failure> {
-    Ok(resolve(layers)?)
-}
-
 /// Resolves layers. If the run begins with a model, the shapes of that model are a layer above all others.
-fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, Failure> {
+fn resolve_with_model(mut layers: Vec<Layer>, may_lack_model: bool) -> Result<Resolved, Failure> {
     let merged = merge(layers.clone())?;
-    let InitFrom::Path(path) = &merged.config.init_from else { return resolve_saved(layers) };
+    let InitFrom::Path(path) = &merged.config.init_from else { return Ok(resolve(layers)?) };
     let model = match ModelSource::open(Path::new(path)) {
         Ok(model) => model,
         // A model of the list can be planned before it is fetched.
         Err(error) => {
-            let Some(architecture) = listed_architecture(path)? else { return Err(error) };
-            layers.push(Layer::model(path, runs::settings(&architecture))?);
-            return resolve_saved(layers);
+            match listed_architecture(path)? {
+                Some(architecture) => {
+                    layers.push(Layer::model(path, runs::settings(&architecture))?);
+                }
+                // The configuration of a run has all shapes.
+                None if may_lack_model || merged.is_set("n_layer") => {}
+                None => return Err(error),
+            }
+            return Ok(resolve(layers)?);
         }
     };
     let block_size = model.window();
@@ -115,7 +143,7 @@ fn resolve_with_model(mut layers: Vec<Layer>) -> Result<Resolved, Failure> {
         settings.push(("lora_targets", lora.targets.join(",")));
     }
     layers.push(Layer::model(path, settings)?);
-    resolve_saved(layers)
+    Ok(resolve(layers)?)
 }
 
 /// Returns the architecture of a model in the list of `wgpt get`.

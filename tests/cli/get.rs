@@ -158,7 +158,11 @@ fn a_model_is_fetched_once_and_used_by_its_name() {
     let recorded = fs::read_to_string(path.join("tuned/config.toml")).unwrap();
     assert!(recorded.contains("init_from = \"hf:me/tiny\""), "{recorded}");
     let args = ["prepare", "story.txt", "-o", "same", "--tokenizer=hf:me/tiny"];
-    succeeded(&offline(path, &args));
+    let prepared = offline(path, &args);
+    succeeded(&prepared);
+    // Its tokenizer is that of the model, which the data are probably for.
+    let said = text(&prepared.stdout) + &text(&prepared.stderr);
+    assert!(said.contains("--init_from=hf:me/tiny --lora_rank=16 --data=same"), "{said}");
     let read = |data: &str| fs::read(path.join(data).join("train.bin")).unwrap();
     assert_eq!(read("same"), read("data"));
 }

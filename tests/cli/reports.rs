@@ -275,7 +275,7 @@ fn runs_are_compared() {
 fn a_card_has_a_row_for_each_dtype() {
     let folder = temporary();
     let path = folder.path();
-    let args = ["bench", "--card", "card.json", "--preset=demo", "--vocab_size=64", "--device=cpu"];
+    let args = ["bench", "--card", "card.json", "--preset=demo", "--device=cpu"];
     let said = ok(path, &args);
     assert!(said.starts_with("float32: ") && said.contains("hours to 10 billion tokens"), "{said}");
     let card: Value = serde_json::from_str(&read(path, "card.json")).unwrap();
@@ -285,6 +285,8 @@ fn a_card_has_a_row_for_each_dtype() {
     );
     assert!(card["rows"][0]["tokens_per_s"].as_f64().unwrap() > 0.0, "{card}");
     assert_eq!(card["rows"].as_array().unwrap().len(), 1);
+    // With the vocabulary of its data.
+    assert!((200_000..300_000).contains(&card["parameters"].as_u64().unwrap()), "{card}");
     fs::write(path.join("card.json"), "{}").unwrap();
     let refused = run(path, &args);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
@@ -336,4 +338,34 @@ fn a_report_is_one_page() {
     ok(path, &["report", "out/r", "-o", "r.html"]);
     let refused = run(path, &["report", "out/r", "-o", "r.pdf"]);
     assert_eq!(refused.status.code(), Some(2));
+}
+
+/// A result is what the rule's model reaches in a time. It repeats here, and an edited one is found.
+#[test]
+fn a_result_can_be_verified() {
+    let folder = temporary();
+    let card = folder.path().join("card.json");
+    let bench = ["bench", "--device=cpu", "--result=4s", "--card=card.json", "--sample_tokens=0"];
+    let said = ok(folder.path(), &bench);
+    assert!(said.contains(" bits per byte in 4s: "), "{said}");
+    let written: Value = serde_json::from_slice(&fs::read(&card).unwrap()).unwrap();
+    let result = &written["results"][0];
+    assert!((0.1..8.0).contains(&result["bits_per_byte"].as_f64().unwrap()), "{result}");
+    assert!(result["losses"].as_array().unwrap().len() > 1 && result["tokens"].as_u64() > Some(0));
+    assert_eq!(result["data"], "builtin:stories");
+    let verify = ["bench", "--device=cpu", "--verify=card.json"];
+    let said = ok(folder.path(), &verify);
+    assert!(said.contains("the result of 4s on builtin:stories repeats"), "{said}");
+    let mut edited = written.clone();
+    edited["results"][0]["bits_per_byte"] = 0.1.into();
+    fs::write(&card, edited.to_string()).unwrap();
+    let output = run(folder.path(), &verify);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(said.contains("the result of 4s on builtin:stories was edited"), "{said}");
+    fs::write(&card, "{}").unwrap();
+    assert!(text(&run(folder.path(), &verify).stderr).contains("no results to verify"));
+    // A file of somebody else is not replaced.
+    assert_eq!(run(folder.path(), &bench).status.code(), Some(2));
+    assert_eq!(fs::read_to_string(&card).unwrap(), "{}");
 }

@@ -107,7 +107,7 @@ pub(in crate::cli) struct PlanArgs {
     #[arg(long, value_name = "GPU", value_parser = parse_target)]
     pub target: Option<TargetGpu>,
     /// List the GPUs that --target knows by name
-    #[arg(long, exclusive = true)]
+    #[arg(long, conflicts_with_all = ["target", "ranks", "suggest", "measure", "calibrate", "json"])]
     pub targets: bool,
     /// Plan for N ranks, each with its own such device and an equal share of the global batch
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]

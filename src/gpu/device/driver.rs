@@ -63,7 +63,8 @@ impl DriverTraits {
             DeviceKind::Virtual | DeviceKind::Unknown => 4,
         };
         let reported = device.adapter.as_ref().and_then(|adapter| adapter.multiprocessors);
-        let named = || gpu_named(&device.name).map(|gpu| gpu.multiprocessors);
+        let named =
+            || gpu_named(&device.name).filter(|gpu| !gpu.is_vague).map(|gpu| gpu.multiprocessors);
         let multiprocessors = reported.map(|count| count as usize).or_else(named);
         let operations = OPERATIONS.max(multiprocessors.unwrap_or(0) as u64 * OPERATIONS_OF_EACH);
         // Larger dispatches, but no more work in a submission, unless it is a single one.

@@ -4,6 +4,8 @@
 //! They treat denormals (numbers below 1e-38) as zero. Some processors take over a hundred cycles for an
 //! instruction that reads or writes a denormal, and the gradients of a run that diverges have many.
 
+use std::error::Error;
+
 use rayon::ThreadPoolBuilder;
 
 /// Starts the threads, and makes this thread one of them. Otherwise it would hand each of a step's hundreds
@@ -14,13 +16,24 @@ pub fn compute_on_this_thread() {
     let several = std::thread::available_parallelism().is_ok_and(|threads| threads.get() > 1);
     let threads = compute_threads();
     let threads = if several { threads.use_current_thread() } else { threads };
-    // An error means that the threads already exist.
-    let _ = threads.build_global();
+    start(threads);
 }
 
 /// Starts the threads if they don't exist yet, for a thread that leaves the computing to them.
 pub fn start_compute_threads() {
-    let _ = compute_threads().build_global();
+    start(compute_threads());
+}
+
+/// Starts the threads unless they already exist, which is no error.
+///
+/// # Panics
+/// As the standard library does, if the system refuses a thread. Each later loop would panic with less to say.
+fn start(threads: ThreadPoolBuilder) {
+    if let Err(error) = threads.build_global()
+        && let Some(reason) = error.source()
+    {
+        panic!("failed to spawn thread: {reason}");
+    }
 }
 
 /// The most threads, whatever `RAYON_NUM_THREADS` says: each takes memory, and a system has an end of them.

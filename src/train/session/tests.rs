@@ -336,6 +336,22 @@ fn a_plan_that_ran_out_of_memory_is_no_setting() {
     let settings = [settings[0], settings[1], ("max_iters", "8")];
     let resumed = alone(&TrainRequest { resume: true, ..request(&run, &settings) });
     assert_eq!([plan(&resumed).micro_batch, plan(&resumed).accumulation], [4, 2]);
+    // A plan that became smaller since stays, also while the limit holds.
+    let limit = |micro_batch: usize| Plan {
+        micro_batch,
+        accumulation: 8 / micro_batch,
+        ..Plan::new(&first.config, 50_257)
+    };
+    for (micro_batch, kept) in [(2, 2), (4, 2)] {
+        let last = if micro_batch == 2 { "12" } else { "16" };
+        let settings = [settings[0], settings[1], ("max_iters", last)];
+        let again = TrainRequest {
+            resume: true,
+            max_plan: Some(limit(micro_batch)),
+            ..request(&run, &settings)
+        };
+        assert_eq!(plan(&alone(&again)).micro_batch, kept);
+    }
 }
 
 #[test]
