@@ -220,10 +220,10 @@ impl Trained {
                     self.joules = Some(self.joules.unwrap_or(0.0) + joules);
                 }
             }
-            Event::Eval { bits_per_byte: Some(bits), val_loss, .. } => {
-                if self.bits_per_byte.is_none_or(|lowest| *bits < lowest) {
-                    (self.bits_per_byte, self.val_loss) = (Some(*bits), Some(*val_loss));
-                }
+            Event::Eval { bits_per_byte: Some(bits), val_loss, .. }
+                if self.bits_per_byte.is_none_or(|lowest| *bits < lowest) =>
+            {
+                (self.bits_per_byte, self.val_loss) = (Some(*bits), Some(*val_loss));
             }
             _ => {}
         }
@@ -283,8 +283,7 @@ fn compare(name: &str, before: &[(u64, f64)], now: &[(u64, f64)]) -> Result<f64,
     for (iter, before) in before {
         let Some((_, now)) = now.iter().find(|(other, _)| other == iter) else { continue };
         let difference = ((now - before) / before).abs();
-        // Also if it is not a number.
-        if !(difference <= TOLERANCE) {
+        if difference.is_nan() || difference > TOLERANCE {
             let text = format!(
                 "{name} does not repeat: update {iter} has a loss of {now:.4} here, and {before:.4} in the file"
             );
