@@ -179,3 +179,48 @@ fn read_layer(path: &Path) -> Result<Layer, Failure> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(flags: &[(&str, &str)]) -> ConfigSource {
+        let flags = flags.iter().map(|(key, text)| (key.to_string(), text.to_string()));
+        ConfigSource { flags: flags.collect(), ..ConfigSource::default() }
+    }
+
+    /// The first rank reads the model for all others, whose machines may lack it.
+    #[test]
+    fn a_model_that_is_not_there_is_an_error_where_its_shapes_are_needed() {
+        let missing = ("init_from", "not/there");
+        let error = source(&[missing]).resolve(Vec::new(), None).unwrap_err();
+        assert!(error.text.contains("not/there: does not exist"), "{error:?}");
+        assert!(source(&[missing]).resolve_as(Vec::new(), None, true).is_ok());
+        // As in the configuration that a run has recorded.
+        assert!(source(&[missing, ("n_layer", "2")]).resolve(Vec::new(), None).is_ok());
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    #[test]
+    fn a_listed_model_has_its_shapes_before_it_is_fetched() {
+        let listed = ("init_from", "hf:HuggingFaceTB/SmolLM2-360M");
+        let config = source(&[listed]).resolve(Vec::new(), None).unwrap().config;
+        assert_eq!(
+            (config.n_embd.get(), config.n_layer.get(), config.vocab_size),
+            (960, 32, 49_152)
+        );
+    }
+
+    #[test]
+    fn a_length_becomes_settings_once() {
+        let length = Some(RunLength::Tokens(1e6));
+        let flags =
+            [("batch_size", "10"), ("block_size", "100"), ("gradient_accumulation_steps", "1")];
+        let typed = ConfigSource { length, ..source(&flags) };
+        let settled = typed.clone().with_settled_length(&[], None).unwrap();
+        assert_eq!(settled.length, None);
+        let updates =
+            |source: ConfigSource| source.resolve(Vec::new(), None).unwrap().config.max_iters.get();
+        assert_eq!((updates(typed), updates(settled)), (1000, 1000));
+    }
+}
