@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Makes the pictures of the window in README.md and docs/window.md: the end of a demo run, in both themes.
+# Makes the pictures of the window in README.md and docs/window.md: the end of a demo run, in both themes, and the moving
+# one of the whole run, about five times as fast.
 #
 #   scripts/pictures.sh WGPT
 #
-# WGPT is the program. Needs the Debian packages xvfb and mesa-vulkan-drivers. Trains on the CPU, and
+# WGPT is the program. Needs the Debian packages xvfb, xdotool, imagemagick, webp and mesa-vulkan-drivers. Trains on the CPU, and
 # finds nothing of the user's home.
 set -euo pipefail
 
@@ -28,3 +29,30 @@ picture() {
 picture dark --demo
 rm -r out
 picture light --demo
+rm -r out
+
+# Twelve seconds at five pictures a second, and the last one for three more.
+moving() {
+    local frame frames=()
+    export DISPLAY=:$((90 + RANDOM % 900))
+    Xvfb "$DISPLAY" -screen 0 1280x800x24 >/dev/null 2>&1 &
+    screen=$!
+    trap 'kill "$screen" 2>/dev/null; rm -rf "$work"' EXIT
+    sleep 1
+    timeout 150 "$wgpt" --device=cpu --no-self-test --theme=dark --demo &
+    local window=$!
+    sleep 3
+    # In the corner, the pointer points at no chart.
+    xdotool mousemove 1279 799
+    for frame in $(seq -w 0 59); do
+        import -window root "frame-$frame.png"
+        frames+=(-d 200 "frame-$frame.png")
+        sleep 1
+    done
+    frames[-2]=3000
+    kill "$window"
+    img2webp -loop 0 -lossy -q 55 -m 6 "${frames[@]}" -o "$docs/window.webp" >/dev/null
+    echo docs/window.webp
+}
+
+moving
