@@ -23,9 +23,10 @@ use crate::text::count;
 use crate::version::{COMMIT, VERSION};
 use crate::worker::start_silently;
 
-/// The updates that a verification repeats. Their losses do not depend on how fast the device is: the learning rate
-/// begins to decay later.
+/// The most updates that a verification repeats, and their largest share of a run. Their losses do not depend on how fast
+/// the device is: the learning rate begins to decay later.
 const REPEATED: u64 = 100;
+const REPEATED_SHARE: u64 = 4;
 
 /// The relative difference of losses in these updates that another device or dtype may have.
 const TOLERANCE: f64 = 0.01;
@@ -100,6 +101,9 @@ pub(super) fn run(
     };
     let progress = &trained.progress;
     let each = config.global_batch() * u64::from(config.block_size.get());
+    let mut losses = trained.losses;
+    let last = progress.iteration.min(config.max_iters.get()) / REPEATED_SHARE;
+    losses.retain(|(iter, _)| *iter <= last);
     let result = TimedResult {
         seconds: time.as_secs(),
         data: data.name.clone(),
@@ -113,7 +117,7 @@ pub(super) fn run(
         tokens: progress.iteration * each,
         joules: trained.joules,
         settings: chosen.flags,
-        losses: trained.losses,
+        losses,
     };
     let mut card = former(path).unwrap_or_else(|| json!({ "rows": [] }));
     describe(&mut card, &info);
@@ -263,7 +267,11 @@ fn not_a_row(path: &Path, reason: &str) -> Failure {
 
 /// Repeats the first updates of a result. Returns the largest relative difference of their losses.
 fn repeat(result: &TimedResult, global: &Global) -> Result<f64, Failure> {
-    let source = ConfigSource { flags: result.settings.clone(), ..ConfigSource::default() };
+    // The schedule must not follow the speed of this device.
+    let fixed = [("max_time", ""), ("fill_time", "false")];
+    let fixed = fixed.map(|(key, text)| (key.to_string(), text.to_string()));
+    let flags = [&result.settings[..], &fixed].concat();
+    let source = ConfigSource { flags, ..ConfigSource::default() };
     let config = source.clone().resolve(Vec::new(), None)?.config;
     let data = Dataset::open(&config.data, u64::from(config.block_size.get()))?;
     if data.fingerprint != result.data_hash {
