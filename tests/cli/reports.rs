@@ -351,7 +351,9 @@ fn a_result_can_be_verified() {
     let written: Value = serde_json::from_slice(&fs::read(&card).unwrap()).unwrap();
     let result = &written["results"][0];
     assert!((0.1..8.0).contains(&result["bits_per_byte"].as_f64().unwrap()), "{result}");
-    assert!(!result["losses"].as_array().unwrap().is_empty() && result["tokens"].as_u64() > Some(0));
+    assert!(
+        !result["losses"].as_array().unwrap().is_empty() && result["tokens"].as_u64() > Some(0)
+    );
     assert_eq!(result["data"], "builtin:stories");
     let verify = ["bench", "--device=cpu", "--verify=card.json"];
     let said = ok(folder.path(), &verify);
