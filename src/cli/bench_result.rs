@@ -144,7 +144,7 @@ fn add(card: &mut Value, row: Value) {
     card["results"] = results.into();
 }
 
-/// What a run has reached.
+/// The results of a run.
 struct Trained {
     progress: Progress,
     bits_per_byte: Option<f64>,

@@ -18,7 +18,7 @@ const MAX_GIB: u64 = 1024;
 /// Every GPU that runs wgpt has more.
 const MIN_BYTES: u64 = 512 << 20;
 
-/// What people type before the number of a GPU, or leave out.
+/// Words before the number of a GPU, which people may leave out.
 const BRANDS: [&str; 7] = ["", "rtx ", "gtx ", "rx ", "radeon ", "arc ", "apple "];
 
 /// The least chip in each computer of Apple.
